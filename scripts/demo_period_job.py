@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from offsetmgr import open_store
-from offsetmgr.period.schedule import Period, Schedule
-from offsetmgr.spark import Coordination, PeriodRules, Step, run_periods, session
+from offsetmgr.period.schedule import Period, PeriodSchedule
+from offsetmgr.spark import CommitStep, Coordination, PeriodRules, run_periods, session
 
 
 def arguments() -> argparse.Namespace:
@@ -46,7 +46,7 @@ def main() -> None:
         **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"},
     )
 
-    def told(step: Step, period: Period) -> None:
+    def told(step: CommitStep, period: Period) -> None:
         line = {"at": time.monotonic_ns(), "topic": wanted.topic, "period": period.number, "step": step.name}
         with wanted.steps.open("a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
@@ -55,7 +55,7 @@ def main() -> None:
         done = run_periods(
             spark,
             [wanted.topic],
-            Schedule(wanted.first_ms, wanted.length_ms),
+            PeriodSchedule(wanted.first_ms, wanted.length_ms),
             write,
             store,
             f"{wanted.topic}-hourly",

@@ -8,12 +8,12 @@ from loopthread import LoopThread
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.kafka.client.backing_cluster import Upstream
+from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import endpoint_apis
-from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.backend import ManagerAddress
+from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.process.config import ServeOptions
 from offsetmgr.server.process.manager_process import ManagerProcess
 from offsetmgr.server.storefront.store_backend import StoreBackend
@@ -41,16 +41,16 @@ class StoreFront(LoopThread):
     async def _start(self) -> None:
         self._upstream = None
         if self._cluster is not None:
-            self._upstream = Upstream(self._cluster, Security.of({}), timeout=10)
-        self._service = Service([])
-        listener = Listener(self._service, "127.0.0.1", self.port)
+            self._upstream = BackingClusterClient(self._cluster, Security.of({}), timeout=10)
+        self._service = SocketServer([])
+        listener = ServerListener(self._service, "127.0.0.1", self.port)
         await listener.start()
         self.port = listener.port
-        self.backend = StoreBackend(self._store, ManagerNode(NODE_ID, "127.0.0.1", self.port), **self._options)
+        self.backend = StoreBackend(self._store, ManagerAddress(NODE_ID, "127.0.0.1", self.port), **self._options)
         if not self._announce:
             self.backend.features = dict  # type: ignore[method-assign]
         await self.backend.start()
-        apis = endpoint_apis(Endpoint(self.backend, NODE_ID, self._upstream))
+        apis = endpoint_apis(ApiContext(self.backend, NODE_ID, self._upstream))
         self._service.room = self.backend.room
         self._service.apis.update({api.key: api for api in apis})
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from listening import NODE_ID, MemoryBackend
 
-from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import endpoint_apis
-from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.backend import ManagerAddress
+from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.security.authentication import Authentication
 from offsetmgr.server.security.credentials import load_credentials
 
@@ -38,15 +38,15 @@ async def main(credentials: str) -> None:
     backend.offsets["g"] = {"orders": {p: (p, -1, "") for p in range(50)}}
     authentication = Authentication(load_credentials(credentials))
     services = [
-        Service(endpoint_apis(Endpoint(backend, NODE_ID)), room=backend.room),
-        Service(endpoint_apis(Endpoint(backend, NODE_ID, authentication=authentication)), requires_login=True),
+        SocketServer(endpoint_apis(ApiContext(backend, NODE_ID)), room=backend.room),
+        SocketServer(endpoint_apis(ApiContext(backend, NODE_ID, authentication=authentication)), requires_login=True),
     ]
     ports = []
     for service in services:
-        listener = Listener(service, "127.0.0.1", 0)
+        listener = ServerListener(service, "127.0.0.1", 0)
         await listener.start()
         ports.append(listener.port)
-    backend.node = ManagerNode(NODE_ID, "127.0.0.1", ports[0])
+    backend.node = ManagerAddress(NODE_ID, "127.0.0.1", ports[0])
     tell(" ".join(map(str, ports)))
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)

@@ -21,15 +21,15 @@ from offsetmgr.manager.protocol_values import (
     FetchRequest,
     FetchResponse,
 )
-from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import endpoint_apis
-from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.backing_cluster import RealCluster
-from offsetmgr.server.network.api import Fallback
-from offsetmgr.server.network.limits import Limits
-from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.backend import ManagerAddress
+from offsetmgr.server.backing_cluster import BackingCluster
+from offsetmgr.server.network.api import ForwardingHandler
+from offsetmgr.server.network.limits import ServerLimits
+from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.security.authentication import Authentication
-from offsetmgr.server.security.authorization import Authorizer, EverythingAllowed
+from offsetmgr.server.security.authorization import AllowAllAuthorizer, Authorizer
 
 T = TypeVar("T")
 
@@ -50,17 +50,17 @@ class MemoryBackend:
         self.errors: dict[str, int] = {}
         self.partition_errors: dict[tuple[str, int], int] = {}
         self.gate: asyncio.Event | None = None
-        self.node: ManagerNode | None = ManagerNode(NODE_ID, "127.0.0.1", 0)
-        self.others: list[ManagerNode] = []
+        self.node: ManagerAddress | None = ManagerAddress(NODE_ID, "127.0.0.1", 0)
+        self.others: list[ManagerAddress] = []
         self.commits = 0
         self.requests: list[CommitRequest] = []
         self.full: asyncio.Future[None] | None = None
         self.announced: dict[str, int] = {}
 
-    def nodes(self) -> Sequence[ManagerNode]:
+    def nodes(self) -> Sequence[ManagerAddress]:
         return sorted([self.node, *self.others] if self.node else self.others)
 
-    def coordinator(self, group: str) -> ManagerNode | None:
+    def coordinator(self, group: str) -> ManagerAddress | None:
         return self.node
 
     def owns(self, group: str) -> int:
@@ -145,11 +145,11 @@ class Listening(LoopThread):
         self,
         backend: MemoryBackend | None = None,
         *,
-        cluster: Callable[[], RealCluster] | None = None,
-        limits: Limits | None = None,
+        cluster: Callable[[], BackingCluster] | None = None,
+        limits: ServerLimits | None = None,
         authorizer: Authorizer | None = None,
         authentication: Authentication | None = None,
-        fallback: Fallback | None = None,
+        fallback: ForwardingHandler | None = None,
         tls: ssl.SSLContext | None = None,
         hold_time: bool = False,
     ) -> None:
@@ -157,26 +157,26 @@ class Listening(LoopThread):
         self.backend = backend or MemoryBackend()
         self._cluster = cluster
         self._limits = limits
-        self._authorizer = authorizer or EverythingAllowed()
+        self._authorizer = authorizer or AllowAllAuthorizer()
         self._authentication = authentication
         self._fallback = fallback
         self._tls = tls
-        self.service: Service
+        self.service: SocketServer
 
     async def _start(self) -> None:
         self._upstream = self._cluster() if self._cluster else None
-        endpoint = Endpoint(self.backend, NODE_ID, self._upstream, self._authorizer, self._authentication)
-        self.service = Service(
+        endpoint = ApiContext(self.backend, NODE_ID, self._upstream, self._authorizer, self._authentication)
+        self.service = SocketServer(
             endpoint_apis(endpoint),
             limits=self._limits,
             requires_login=self._authentication is not None,
             fallback=self._fallback,
             room=self.backend.room,
         )
-        listener = Listener(self.service, "127.0.0.1", 0, tls=self._tls)
+        listener = ServerListener(self.service, "127.0.0.1", 0, tls=self._tls)
         await listener.start()
         self.port = listener.port
-        self.backend.node = ManagerNode(NODE_ID, "127.0.0.1", listener.port)
+        self.backend.node = ManagerAddress(NODE_ID, "127.0.0.1", listener.port)
 
     async def _stop(self) -> None:
         await self.service.close()
@@ -195,7 +195,7 @@ USUAL: Mapping[str, Any] = {
 """What requests say unless a test says otherwise; versions that lack a field leave it out."""
 
 
-class HungUp(Exception):
+class ConnectionClosedByBroker(Exception):
     """The listener closed the connection instead of answering."""
 
 
@@ -242,7 +242,7 @@ class WireClient:
         return self._correlation
 
     def receive(self) -> bytes:
-        """The next response, from its correlation id on. Raises `HungUp`."""
+        """The next response, from its correlation id on. Raises `ConnectionClosedByBroker`."""
         (length,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(length)
 
@@ -271,7 +271,7 @@ class WireClient:
             except ConnectionError:
                 more = b""
             if not more:
-                raise HungUp
+                raise ConnectionClosedByBroker
             data += more
         return bytes(data)
 

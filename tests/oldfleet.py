@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.sandbox import OldConsumer
 
 
@@ -29,7 +29,7 @@ class Fleet:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 member, phase = self.rfile.readline().decode().split()
-                fleet.restart(member, Phase(phase))
+                fleet.restart(member, CommitMode(phase))
                 self.wfile.write(b"restarted\n")
 
         socket = folder / "s"
@@ -49,7 +49,7 @@ class Fleet:
     def member(self, member_id: str) -> OldConsumer:
         return next(m for m in self.members if m.member_id == member_id)
 
-    def restart(self, member_id: str, phase: Phase) -> None:
+    def restart(self, member_id: str, phase: CommitMode) -> None:
         restart(self.member(member_id), phase)
         self.restarted.append(member_id)
 
@@ -70,9 +70,9 @@ class Fleet:
             member.stop()
 
 
-def restart(member: OldConsumer, phase: Phase) -> None:
+def restart(member: OldConsumer, phase: CommitMode) -> None:
     """Stops a member cleanly and starts it with the settings of a phase."""
     member.stop()
     member.offsets_storage = "kafka" if phase.commits_to_kafka else "zookeeper"
-    member.dual_commit = phase is Phase.DUAL
+    member.dual_commit = phase is CommitMode.DUAL
     member.start()

@@ -19,7 +19,7 @@ from offsetmgr.manager.protocol_values import (
     FetchRequest,
 )
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 
 PARTITIONS = 16
 QUICK = ManagerConfig(commit_timeout=20.0, retry_pause=0.01, standby_poll=0.01, lag_interval=0.02)
@@ -75,7 +75,7 @@ async def manager(
     log: MemoryLog, lease: Lease | None = None, config: ManagerConfig = QUICK, slots: Sequence[int] | None = None
 ) -> AsyncIterator[ManagerRuntime]:
     """A runtime that serves these slots, or all."""
-    runtime = ManagerRuntime(log, AvroFormat(), lease or Lease(), config)
+    runtime = ManagerRuntime(log, AvroRecordFormat(), lease or Lease(), config)
     await runtime.start()
     try:
         owned = range(runtime.slots) if slots is None else slots

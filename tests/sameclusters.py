@@ -10,7 +10,7 @@ import json
 
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, State
+from offsetmgr.zookeeper.client.transactions import Create, OperationState
 from offsetmgr.zookeeper.groups.membership import ensure
 
 
@@ -27,4 +27,4 @@ def join_cluster(connect: str, bootstrap: str) -> None:
         if session.get(path) is None:
             node = json.dumps({"version": "1", "id": cluster_id}, separators=(",", ":")).encode()
             outcome = session.transaction([Create(path, node)])
-            assert outcome.state is State.COMMITTED, outcome
+            assert outcome.state is OperationState.COMMITTED, outcome

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from offsetmgr.manager.expiration import HOUR_MS
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
-from offsetmgr.manager.shard import Prepared, Shard
+from offsetmgr.manager.shard import CoordinatorResult, Shard
 
 DAY_MS = 24 * HOUR_MS
 NOW = 1_800_000_000_000
@@ -18,7 +18,7 @@ def committing(group: str, *, topic: str = "t", **offsets: int) -> CommitRequest
     return CommitRequest(group, [(topic, [(int(name[1:]), offset, -1, "") for name, offset in offsets.items()])])
 
 
-def acknowledge(shard: Shard, prepared: Prepared) -> None:
+def acknowledge(shard: Shard, prepared: CoordinatorResult) -> None:
     shard.acknowledged(prepared, shard.position)
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from offsetmgr.cli.options import Connect, Format, connected
+from offsetmgr.cli.options import ConnectFlags, Format, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import UnsupportedOperation
 
 if TYPE_CHECKING:
-    from offsetmgr.kafka.client.brokers import Broker
+    from offsetmgr.kafka.client.brokers import ClusterBroker
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Kafka cluster's brokers.")
 
@@ -28,7 +28,7 @@ def _group() -> None:
 
 @app.command()
 @connected
-def describe(connect: Connect, output: Format = OutputFormat.TABLE) -> None:
+def describe(connect: ConnectFlags, output: Format = OutputFormat.TABLE) -> None:
     """Print the release and the capabilities of each broker.
 
     Brokers do not report their release. offsetmgr concludes it from the versions of the requests that a broker speaks:
@@ -53,7 +53,7 @@ def describe(connect: Connect, output: Format = OutputFormat.TABLE) -> None:
         note("the brokers are of several releases: what only some of them can do is left out or done another way")
 
 
-def _each(brokers: Iterable[Broker]) -> Iterator[tuple[Any, ...]]:
+def _each(brokers: Iterable[ClusterBroker]) -> Iterator[tuple[Any, ...]]:
     for broker in brokers:
         for capability in broker.capabilities:
             has = None if broker.versions is None else capability.on(broker.versions)
@@ -62,7 +62,7 @@ def _each(brokers: Iterable[Broker]) -> Iterator[tuple[Any, ...]]:
             yield (*row, capability.name, capability.since, has, without)
 
 
-def _together(brokers: list[Broker]) -> Iterator[tuple[Any, ...]]:
+def _together(brokers: list[ClusterBroker]) -> Iterator[tuple[Any, ...]]:
     known = [(broker.id, broker.versions) for broker in brokers if broker.versions is not None]
     for capability in brokers[0].capabilities if brokers else ():
         having = [str(number) for number, versions in known if capability.on(versions)]

@@ -17,7 +17,7 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 
 if TYPE_CHECKING:
-    from offsetmgr.zookeeper.admin.state import Progress
+    from offsetmgr.zookeeper.admin.state import RequestProgress
 
 WAIT: Final = 300.0
 _LOG_EVERY: Final = 10.0
@@ -35,8 +35,8 @@ Wait = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the plan: ``key`` is the name under which `Progress.open` tells of it, ``cells`` all columns but
-    outcome and note. ``wanted`` is False where nothing has to be done."""
+    """One line of the plan: ``key`` is the name under which `RequestProgress.open` tells of it, ``cells`` all columns
+    but outcome and note. ``wanted`` is False where nothing has to be done."""
 
     key: str
     cells: tuple[Any, ...]
@@ -45,7 +45,7 @@ class Row:
     note: str = ""
 
 
-class Request:
+class ControllerRequest:
     """One request: its rows, and how it is made and watched."""
 
     def __init__(self, name: str, columns: Sequence[Column], rows: Iterable[Row], *, whole: bool) -> None:
@@ -92,7 +92,7 @@ class Request:
         wait_s: float,
         output: OutputFormat,
         submit: Callable[[list[Row]], None],
-        look: Callable[[list[Row]], Progress],
+        look: Callable[[list[Row]], RequestProgress],
         undo: str | None = None,
         give_up: str | None = None,
     ) -> int:
@@ -130,11 +130,13 @@ class Request:
             return "refused", row.refused.why or row.refused.what
         return ("not done", "another part is refused") if row.wanted else ("unchanged", row.note)
 
-    def _watch(self, todo: list[Row], wait_s: float, look: Callable[[list[Row]], Progress]) -> Progress | None:
+    def _watch(
+        self, todo: list[Row], wait_s: float, look: Callable[[list[Row]], RequestProgress]
+    ) -> RequestProgress | None:
         from offsetmgr.zookeeper.admin.submit import follow
 
         line = _Line(self.name)
-        seen: Progress | None = None
+        seen: RequestProgress | None = None
         try:
             for found in follow(lambda: look(todo), SystemClock(), wait_s=wait_s):
                 if isinstance(found, OffsetMgrError):
@@ -148,7 +150,7 @@ class Request:
             line.end()
         return seen
 
-    def _report(self, todo: list[Row], seen: Progress | None, wait_s: float, output: OutputFormat) -> int:
+    def _report(self, todo: list[Row], seen: RequestProgress | None, wait_s: float, output: OutputFormat) -> int:
         failed = seen is not None and seen.ended
         asked = {row.key for row in todo}
 

@@ -18,23 +18,23 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupActive, ServerError, TimedOut, Unreachable
 from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.model import DELETES_OFFSETS, Committed, Weakness
-from offsetmgr.core.offset_store import GroupEditResult, Guard, OffsetStore, Verdict
+from offsetmgr.core.offset_store import EditStatus, GroupEditResult, Guard, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.core.version import __version__
 from offsetmgr.groups.before_images import header_for, new_path
 from offsetmgr.groups.describe import refuse_active
-from offsetmgr.groups.dual_execute import Image, Twofold, carry_out_both
-from offsetmgr.groups.edit_plan import GroupProposal, Proposal
-from offsetmgr.groups.execute import carry_out
-from offsetmgr.stores.crossing import Crossing
+from offsetmgr.groups.dual_execute import DualEdit, Image, execute_dual
+from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
+from offsetmgr.groups.execute import execute
+from offsetmgr.stores.crossing import CrossClusterCheck
 
 if TYPE_CHECKING:
-    from offsetmgr.cli.options import Connect
+    from offsetmgr.cli.options import ConnectFlags
     from offsetmgr.core.errors import OffsetMgrError
     from offsetmgr.core.log_origin import Translate
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.groups.describe import Directory
-    from offsetmgr.stores.crossing import NumberedStore
+    from offsetmgr.stores.crossing import TranslatingStore
 
 PLAN: Final = (
     Column("group"),
@@ -48,16 +48,18 @@ OUTCOME: Final = (*PLAN[:-1], Column("outcome"), Column("note", optional=True))
 MOST_FAILURES_SHOWN: Final = 200
 
 
-def checked_crossing(what: str, source: NumberedStore, target: OffsetStore, translate: Translate | None) -> Crossing:
+def checked_crossing(
+    what: str, source: TranslatingStore, target: OffsetStore, translate: Translate | None
+) -> CrossClusterCheck:
     """Compares the logs of both sides and prints the result. Raises `OtherCluster` where that forbids the edit."""
-    crossing = Crossing(source, target, translate)
+    crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
     if crossing.compared.relation is not Relation.SAME:
         note(f"cluster {crossing.text()}")
     return crossing
 
 
-def _topic_ids(store: OffsetStore, proposal: Proposal) -> Mapping[str, str]:
+def _topic_ids(store: OffsetStore, proposal: EditPlan) -> Mapping[str, str]:
     """Ids of the topics that the edit writes, as far as the store knows them: before-images are valid for these."""
     return store.topic_ids({change.partition.topic for group in proposal for change in group.changes if change.writes})
 
@@ -68,7 +70,7 @@ class Edit:
     def __init__(
         self,
         operation: str,
-        connect: Connect,
+        connect: ConnectFlags,
         store: OffsetStore,
         directory: Directory,
         *,
@@ -99,10 +101,10 @@ class Edit:
         self.failed: set[str] = set()
         """Groups of which something was refused or failed."""
 
-    def run(self, groups: Iterable[GroupProposal], *, guard: Guard = Guard.LOCK) -> int:
+    def run(self, groups: Iterable[GroupEditPlan], *, guard: Guard = Guard.LOCK) -> int:
         """Shows, asks, acts, reports; the exit code is 1 where anything was refused or failed."""
         try:
-            proposal = Proposal.of(refuse_active(self.directory, progress(groups, "reading")))
+            proposal = EditPlan.of(refuse_active(self.directory, progress(groups, "reading")))
         except KeyboardInterrupt as error:
             raise Interrupted("nothing was changed") from error
         with proposal:
@@ -130,7 +132,7 @@ class Edit:
         for weakness in self._weaknesses:
             note(f"mind: {weakness.text}")
 
-    def _show(self, proposal: Proposal) -> None:
+    def _show(self, proposal: EditPlan) -> None:
         """The plan, on stdout. When acting, programs get the outcomes there instead, once they are known."""
         if self.as_csv:
             write_plain_csv(_kafka_rows(proposal))
@@ -142,7 +144,7 @@ class Edit:
         elif not proposal.counts.writes:
             write_rows(OUTCOME, (), self.output)
 
-    def _list_problems(self, proposal: Proposal) -> int:
+    def _list_problems(self, proposal: EditPlan) -> int:
         if not proposal.counts.problems:
             return 0
         self.failed = {g.group for g in proposal if g.problem or any(c.problem for c in g.changes)}
@@ -150,18 +152,18 @@ class Edit:
         whole = ((g.group, None, g.problem) for g in proposal if g.problem is not None)
         return _list_failures((*whole,), problems)
 
-    def _act(self, proposal: Proposal, guard: Guard) -> int:
+    def _act(self, proposal: EditPlan, guard: Guard) -> int:
         path = self.image or new_path(state_folder() / "before-images", self.operation, SystemClock().now_ms())
         failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
-        verdicts = dict.fromkeys(Verdict, 0)
+        verdicts = dict.fromkeys(EditStatus, 0)
         not_atomic: set[str] = set()
         # outcomes other than "written", by group; a group that is not in here has no outcome
         others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
         undo, results = self._carry_out(proposal, path, guard)
         try:
             for result in progress(results, self.operation, proposal.counts.groups):
-                rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome[0] is not Verdict.WRITTEN}
-                verdicts[Verdict.WRITTEN] += len(result.outcomes) - len(rest)
+                rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome[0] is not EditStatus.WRITTEN}
+                verdicts[EditStatus.WRITTEN] += len(result.outcomes) - len(rest)
                 for tp, outcome in rest.items():
                     verdicts[outcome.verdict] += 1
                     if outcome.error is not None:
@@ -173,7 +175,7 @@ class Edit:
         except KeyboardInterrupt as error:
             left = proposal.counts.writes - sum(verdicts.values())
             raise Interrupted(
-                f"{count_of(verdicts[Verdict.WRITTEN], 'offset')} changed, {left:,} not confirmed; "
+                f"{count_of(verdicts[EditStatus.WRITTEN], 'offset')} changed, {left:,} not confirmed; "
                 f"undo: {'; '.join(undo)}"
             ) from error
         try:
@@ -183,11 +185,11 @@ class Edit:
             for how in sorted(not_atomic):
                 note(f"not atomic: {how}")
             _list_failures(failures)
-            done = f"done: {verdicts[Verdict.WRITTEN]:,} changed"
-            if verdicts[Verdict.UNCHANGED]:
-                done += f", {verdicts[Verdict.UNCHANGED]:,} already so"
+            done = f"done: {verdicts[EditStatus.WRITTEN]:,} changed"
+            if verdicts[EditStatus.UNCHANGED]:
+                done += f", {verdicts[EditStatus.UNCHANGED]:,} already so"
             note(f"{done}, {len(failures):,} failed" if failures else done)
-            if verdicts[Verdict.WRITTEN] or any(_in_doubt(error) for _, _, error in failures):
+            if verdicts[EditStatus.WRITTEN] or any(_in_doubt(error) for _, _, error in failures):
                 self.undo = undo
             self._note_late_deletions(proposal, others)
             for line in self.undo if self.announce else ():
@@ -195,7 +197,7 @@ class Edit:
         return FAILED if failures else 0
 
     def _note_late_deletions(
-        self, proposal: Proposal, others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
+        self, proposal: EditPlan, others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
     ) -> None:
         """Prints how many deleted offsets the brokers keep for a while, where they cannot delete single offsets."""
         if all(weakness.capability != DELETES_OFFSETS for weakness in self._weaknesses):
@@ -212,20 +214,20 @@ class Edit:
                 " or until the group is deleted; a consumer that starts before that starts from them"
             )
 
-    def _carry_out(self, proposal: Proposal, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
+    def _carry_out(self, proposal: EditPlan, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
         """How to undo it, and the results as they come. Of a store that keeps two others each has its own images."""
         tool = f"offsetmgr {__version__}"
         store = self.store
-        if not isinstance(store, Twofold):
+        if not isinstance(store, DualEdit):
             header = header_for(store, tool, _topic_ids(store, proposal))
-            results = carry_out(store, proposal, path, header, guard=guard, on_images=self._images_kept)
+            results = execute(store, proposal, path, header, guard=guard, on_images=self._images_kept)
             return [self._undo(path, store.uri)], results
         inner = (store.primary, store.secondary)
         paths = [path.with_stem(f"{path.stem}.{which}") for which in ("primary", "secondary")]
         first, second = (
             Image(at, header_for(one, tool, _topic_ids(one, proposal))) for at, one in zip(paths, inner, strict=True)
         )
-        both = carry_out_both(store, proposal, (first, second), guard=guard, on_images=self._images_kept)
+        both = execute_dual(store, proposal, (first, second), guard=guard, on_images=self._images_kept)
         return [self._undo(at, one.uri) for at, one in zip(paths, inner, strict=True)], both
 
     @staticmethod
@@ -247,7 +249,7 @@ def _amount(writes: int, groups: int) -> str:
     return f"{count_of(writes, 'offset')} in {count_of(groups, 'group')}"
 
 
-def _kafka_rows(proposal: Proposal) -> Iterator[tuple[str | int, ...]]:
+def _kafka_rows(proposal: EditPlan) -> Iterator[tuple[str | int, ...]]:
     """``topic,partition,offset``, with the group before it where there are several, of all that is not refused."""
     single = len({group.group for group in proposal}) == 1
     for group in proposal:
@@ -257,7 +259,7 @@ def _kafka_rows(proposal: Proposal) -> Iterator[tuple[str | int, ...]]:
                 yield row if single else (group.group, *row)
 
 
-def _plan_rows(proposal: Iterable[GroupProposal]) -> Iterator[tuple[Any, ...]]:
+def _plan_rows(proposal: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
     for group in proposal:
         name = group.group
         for tp, before, after, text, problem, _ in group.changes:
@@ -278,7 +280,7 @@ def _refusal(error: OffsetMgrError) -> str:
 
 
 def _outcome_rows(
-    proposal: Proposal, outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
+    proposal: EditPlan, outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
 ) -> Iterator[tuple[Any, ...]]:
     for group in proposal:
         known = outcomes.get(group.group)
@@ -288,7 +290,7 @@ def _outcome_rows(
             elif not change.writes:
                 outcome, text = "unchanged", row[-1]
             else:
-                written = (Verdict.WRITTEN.value, None)
+                written = (EditStatus.WRITTEN.value, None)
                 verdict, error = ("unknown", None) if known is None else known.get(change.partition, written)
                 outcome, text = verdict, str(error) if error is not None else row[-1]
             yield (*row[:-1], outcome, text)
@@ -314,7 +316,7 @@ def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetM
     return count
 
 
-def finish(code: int) -> None:
+def run_edit(code: int) -> None:
     """Ends the command, of which all is done, with ``code``."""
     ending()
     if code:

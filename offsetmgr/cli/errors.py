@@ -56,7 +56,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     return FAILED
 
 
-def told(errors: Iterable[OffsetMgrError]) -> int:
+def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
     """Says errors that stand beside results, each once, with what can be done; gives the exit code that they mean."""
     failed = list(errors)
     for text in dict.fromkeys(_one_line(str(error)) for error in failed):

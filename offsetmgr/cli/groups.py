@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.confirm import confirm
-from offsetmgr.cli.errors import FAILED, told
+from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
     BeforeImage,
-    Connect,
+    ConnectFlags,
     Execute,
     Format,
     Groups,
@@ -25,15 +25,15 @@ from offsetmgr.cli.options import (
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, write_rows
-from offsetmgr.cli.stale import Stale
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
+from offsetmgr.cli.stale import StaleSnapshot
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import Committed, GroupDescription
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.groups.describe import Described
-    from offsetmgr.groups.topic_matches import Sought
+    from offsetmgr.groups.describe import DescribedGroup
+    from offsetmgr.groups.topic_matches import TopicMatches
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups.")
 
@@ -96,7 +96,7 @@ class _ListCommand(typer.core.TyperCommand):
 @app.command("list", cls=_ListCommand)
 @connected
 def list_groups(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Groups = None,
     state: Annotated[
         str | None,
@@ -152,7 +152,7 @@ def _plain_state(name: str) -> str:
 @app.command("describe", cls=WatchCommand)
 @connected
 def describe(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: Topics = None,
@@ -171,7 +171,7 @@ def describe(
     """State, members, committed offsets, log ends, lag and owners of groups."""
     from offsetmgr.groups.describe import describe as describe_groups
     from offsetmgr.groups.selection import TopicSelection, choose_groups
-    from offsetmgr.groups.topic_matches import Sought
+    from offsetmgr.groups.topic_matches import TopicMatches
 
     names = require_groups(group, all_groups)
     if members and state:
@@ -193,8 +193,8 @@ def describe(
         elif members:
             shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
-            stale = Stale(newer)
-            sought = Sought(topics)
+            stale = StaleSnapshot(newer)
+            sought = TopicMatches(topics)
             where = " in these topics" if topic else ""
             rows = _partition_rows(found, errors, sought, only_with_lag=only_with_lag, where=where)
             shown = write_rows(DESCRIBE, stale.counted(rows), output)
@@ -205,17 +205,22 @@ def describe(
                 errors.append(missing)
         if not shown and not errors:
             note(nothing_in(store.uri, "groups" if not chosen else "partitions that need a look"))
-        return told(errors)
+        return report_and_exit_code(errors)
 
-    if code := watching(once, watch, count):
+    if code := watch_command(once, watch, count):
         raise typer.Exit(code)
 
 
 def _partition_rows(
-    found: Iterable[Described], errors: list[OffsetMgrError], sought: Sought, *, only_with_lag: bool, where: str
+    found: Iterable[DescribedGroup],
+    errors: list[OffsetMgrError],
+    sought: TopicMatches,
+    *,
+    only_with_lag: bool,
+    where: str,
 ) -> Iterator[tuple[Any, ...]]:
     """The rows of groups; ``where`` says in which topics, with a space before it, where some were asked for."""
-    from offsetmgr.groups.lag import needs_a_look
+    from offsetmgr.groups.lag import needs_log_range
 
     for one in found:
         sought.see((row.partition for row, _ in one.partitions), unread=one.error is not None)
@@ -227,7 +232,7 @@ def _partition_rows(
             group, tp, committed, _, log_end, lag, text, error = partition
             if error is not None:
                 errors.append(error)
-            if only_with_lag and not needs_a_look(partition):
+            if only_with_lag and not needs_log_range(partition):
                 continue
             who = (owner.client_id or None, owner.host or None, owner.member_id) if owner else (None, None, None)
             offset = committed.offset if isinstance(committed, Committed) else None
@@ -270,7 +275,7 @@ def _member_rows(found: Iterable[Any], errors: list[OffsetMgrError]) -> Iterator
 @app.command("delete")
 @connected
 def delete(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Groups = None,
     all_groups: AllGroups = False,
     execute: Execute = False,
@@ -279,7 +284,7 @@ def delete(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Delete groups with all their committed offsets. Groups with members are refused."""
-    from offsetmgr.cli.edit_command import Edit, finish
+    from offsetmgr.cli.edit_command import Edit, run_edit
     from offsetmgr.groups.edits import propose_delete
     from offsetmgr.groups.selection import ALL_TOPICS, choose_groups
 
@@ -301,10 +306,10 @@ def delete(
         if not edit.asked:
             confirm(f"groups delete: remove {count_of(len(chosen), 'group')} without offsets?", yes=yes)
         code = _remove(connect, [name for name in chosen if name not in edit.failed], empty=not edit.asked) or code
-    finish(code)
+    run_edit(code)
 
 
-def _remove(connect: Connect, groups: list[str], *, empty: bool = False) -> int:
+def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) -> int:
     """Removes groups whose offsets are gone, wherever the store keeps groups beside offsets."""
     from offsetmgr.groups.edits import remove_groups
     from offsetmgr.stores.pair_uri import inner_uris
@@ -331,7 +336,7 @@ Target = Annotated[str, typer.Argument(metavar="NEW", help="The group to be made
 @app.command("copy")
 @connected
 def copy(
-    connect: Connect,
+    connect: ConnectFlags,
     source: Source,
     target: Target,
     topic: Topics = None,
@@ -346,7 +351,7 @@ def copy(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Copy a group's committed offsets to another group."""
-    from offsetmgr.cli.edit_command import Edit, checked_crossing, finish
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
     from offsetmgr.groups.copy import propose_copy
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
@@ -368,13 +373,13 @@ def copy(
     )
     topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
     proposals = propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind, crossing=crossing)
-    finish(edit.run(require_topics(proposals, topics, store.uri)))
+    run_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
 
 @app.command("rename")
 @connected
 def rename(
-    connect: Connect,
+    connect: ConnectFlags,
     source: Source,
     target: Target,
     execute: Execute = False,
@@ -383,7 +388,7 @@ def rename(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Rename a group: copy, verify by a fresh read, then delete the old one. Groups with members are refused."""
-    from offsetmgr.cli.edit_command import Edit, checked_crossing, finish
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
     from offsetmgr.groups.copy import propose_copy, verify_copy
     from offsetmgr.groups.describe import require_idle
     from offsetmgr.groups.edits import propose_delete
@@ -430,6 +435,6 @@ def rename(
     finally:
         for at, line in enumerate([*second.undo, *first.undo], 1):
             note(f"undo {at}: {line}")
-    finish(code)
+    run_edit(code)
     if not execute:
         note(f"then: verify the copy, and delete group {source!r}")

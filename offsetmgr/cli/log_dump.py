@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from offsetmgr.cli.errors import FAILED, told
-from offsetmgr.cli.log_values import Decode, Decoder, control_value, line, raw
+from offsetmgr.cli.errors import FAILED, report_and_exit_code
+from offsetmgr.cli.log_values import ValueDecoder, ValueFormat, control_value, line, raw
 from offsetmgr.cli.options import Format, Topics
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows, write_varied
 from offsetmgr.cli.scenario import parse_datetime
-from offsetmgr.core.errors import FileFailure, OffsetMgrError, OverLimit, Unreadable
+from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetMgrError
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import TopicPartition
-    from offsetmgr.segments.messages import Wanted
+    from offsetmgr.segments.messages import MessageFilter
     from offsetmgr.segments.segment import Segment
 
 app = typer.Typer()
@@ -91,9 +91,9 @@ class Failures:
 
     def __call__(self, error: OffsetMgrError) -> None:
         self.any = True
-        if isinstance(error, OverLimit):
-            error = OverLimit(error.what, error.why, "--max-batch-bytes allows more, if that is what was written")
-        told([error])
+        if isinstance(error, LimitExceeded):
+            error = LimitExceeded(error.what, error.why, "--max-batch-bytes allows more, if that is what was written")
+        report_and_exit_code([error])
 
 
 @app.command("dump")
@@ -135,12 +135,12 @@ def dump(
         typer.Option("--isolation-level", help="Whether messages of open and aborted transactions are left out."),
     ] = Isolation.READ_UNCOMMITTED,
     decode: Annotated[
-        Decode,
+        ValueFormat,
         typer.Option(
             "--decode",
             help="Offsets as what they say: auto, where they are known to be some; offsets, everywhere; raw, nowhere.",
         ),
-    ] = Decode.AUTO,
+    ] = ValueFormat.AUTO,
     controls: Annotated[bool, typer.Option("--controls", help="Control records too, which are no messages.")] = False,
     entries: Annotated[
         bool, typer.Option("--entries", help="A row for each entry of the files instead: batches, and older messages.")
@@ -164,9 +164,9 @@ def dump(
     """
     from offsetmgr.segments.compression import LIMIT
     from offsetmgr.segments.entries import LARGEST
-    from offsetmgr.segments.messages import Wanted
+    from offsetmgr.segments.messages import MessageFilter
 
-    wanted = Wanted(
+    wanted = MessageFilter(
         first=from_offset or 0,
         end=to_offset,
         since=None if from_datetime is None else parse_datetime(from_datetime, "--from-datetime"),
@@ -203,10 +203,10 @@ def _logs(paths: list[Path], topics: list[str], failed: Told) -> Iterator[Log]:
 
 
 def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
-    from offsetmgr.segments.partition import is_folder, is_named_as_one, partition_of, partitions_in, segments_in
+    from offsetmgr.segments.partition import is_named_as_one, is_partition_dir, partition_of, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
-    there = is_folder(path)
+    there = is_partition_dir(path)
     if there is None:
         raise FileFailure(f"cannot read {path}", "there is no such file or folder")
     if not there:
@@ -214,7 +214,7 @@ def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
         return
     folders = list(partitions_in(path))
     if not folders and not is_named_as_one(path):
-        raise Unreadable(str(path), "it has no folder of a partition in it, and is none", "as in orders-0")
+        raise CorruptData(str(path), "it has no folder of a partition in it, and is none", "as in orders-0")
     if not folders:
         partition = partition_of(path)
         if chosen.matches(partition):
@@ -247,7 +247,7 @@ def _limited(rows: Iterator[tuple[Any, ...]], most: int | None) -> Iterator[tupl
 
 
 def _message_rows(
-    logs: Iterator[Log], wanted: Wanted, decode: Decode, failed: Told, shown: bool
+    logs: Iterator[Log], wanted: MessageFilter, decode: ValueFormat, failed: Told, shown: bool
 ) -> Iterator[tuple[Any, ...]]:
     from offsetmgr.segments.compression import CODEC_NAMES
     from offsetmgr.segments.messages import messages
@@ -255,7 +255,7 @@ def _message_rows(
 
     for partition, segments in logs:
         topic, number = partition or (None, None)
-        decoder = Decoder(decode, topic)
+        decoder = ValueDecoder(decode, topic)
         for record, _, header, sequence in messages(segments, wanted, failed):
             try:
                 marker = marker_of(record) if header.control else None
@@ -287,7 +287,7 @@ def _message_rows(
             )
 
 
-def _entry_rows(logs: Iterator[Log], wanted: Wanted, failed: Told) -> Iterator[tuple[Any, ...]]:
+def _entry_rows(logs: Iterator[Log], wanted: MessageFilter, failed: Told) -> Iterator[tuple[Any, ...]]:
     from offsetmgr.segments.compression import CODEC_NAMES
     from offsetmgr.segments.messages import entries_of
 

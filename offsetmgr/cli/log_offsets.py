@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import FAILED, told
+from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.options import (
     AllowRewind,
     BeforeImage,
-    Connect,
+    ConnectFlags,
     Execute,
     Format,
     Groups,
@@ -77,7 +77,7 @@ To = Annotated[
 @app.command("offsets")
 @connected
 def offsets(
-    connect: Connect,
+    connect: ConnectFlags,
     dirs: Dirs,
     to: To = None,
     group: Groups = None,
@@ -134,7 +134,7 @@ def offsets(
     from offsetmgr.groups.disk_recovery import Expiry
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.segments.parallel import processors
-    from offsetmgr.segments.partition import is_folder
+    from offsetmgr.segments.partition import is_partition_dir
     from offsetmgr.stores.uri import parse_uri
 
     flags = connect.flags
@@ -152,13 +152,13 @@ def offsets(
     if retention_minutes is not None and expired_at is None:
         raise UsageError("--retention-minutes", "says when offsets expire, and none are left out", "add --expired-at")
     for folder in dirs:
-        if not (there := is_folder(folder)):
+        if not (there := is_partition_dir(folder)):
             raise UsageError(f"folder {folder}", "does not exist" if there is None else "is a file")
     expiry = None
     if expired_at is not None:
         expiry = Expiry(parse_datetime(expired_at, "--expired-at"), (retention_minutes or _RETENTION) * _MINUTE_MS)
     sources = find(dirs, offsets_topic)
-    saved = _Saved(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
+    saved = _SavedOffsets(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
     failed = 0
     if target is None:
         write_rows(_ROWS, saved.rows(), output)
@@ -200,11 +200,11 @@ def _refuse_unfit(target: StoreUri | None, of_files: dict[str, bool], of_stores:
         raise UsageError(flag, why, hint)
 
 
-def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:
+def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> None:
     """A snapshot, as ``offsets export`` writes it. What could not be read is in it where its format can say so."""
     from offsetmgr.core.version import __version__
     from offsetmgr.groups.disk_layout import SavedLogs, cluster_id
-    from offsetmgr.segments.broker_lock import alone_beside
+    from offsetmgr.segments.broker_lock import require_unused_parent
     from offsetmgr.snapshots.base import SnapshotHeader
     from offsetmgr.snapshots.registry import by_name, format_name
     from offsetmgr.stores.crossing import with_origin
@@ -217,7 +217,7 @@ def _write_file(target: StoreUri, saved: _Saved, *, overwrite: bool) -> None:
     header = with_origin(header, SavedLogs(saved.sources).log_origin(), {})
     keeps = by_name(name, group).carries.errors
     try:
-        with alone_beside(Path(target.address), "name another file with --to"):
+        with require_unused_parent(Path(target.address), "name another file with --to"):
             done = write_snapshot(
                 target.address,
                 header,
@@ -247,7 +247,7 @@ def _some(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
     yield from groups
 
 
-class _Saved:
+class _SavedOffsets:
     """What is read, with what is said of it meanwhile. A `Listener`."""
 
     def __init__(
@@ -342,7 +342,7 @@ class _Saved:
         """Said at once: whoever is asked whether to go on should know."""
         self._meter.clear()
         self._failed = True
-        told([error])
+        report_and_exit_code([error])
 
     def read(self, done: int, total: int) -> None:
         self._meter.show(done, total)

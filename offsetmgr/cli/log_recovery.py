@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.confirm import confirm
-from offsetmgr.cli.errors import FAILED, told
+from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources
 from offsetmgr.cli.options import Execute, Format, Yes
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
@@ -18,7 +18,7 @@ from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.segments.truncation import Cut, Seen
+    from offsetmgr.segments.truncation import ExaminedSegment, TruncationPoint
 
 app = typer.Typer()
 
@@ -85,14 +85,16 @@ def recover(
     write_rows(_RECOVER, (one.row() for one in cuts), output)
     if not execute:
         note("dry run: nothing was written; add --execute to do it")
-    if told(errors):
+    if report_and_exit_code(errors):
         raise typer.Exit(FAILED)
 
 
-class _Planned:
+class _PlannedRecovery:
     """A log, where it will be cut, and what has become of that."""
 
-    def __init__(self, source: Path, seen: Seen, cut: Cut | None, action: str, copy: Path | None) -> None:
+    def __init__(
+        self, source: Path, seen: ExaminedSegment, cut: TruncationPoint | None, action: str, copy: Path | None
+    ) -> None:
         self.source = source
         self.seen = seen
         self.cut = cut
@@ -119,7 +121,7 @@ class _Recovery:
         self._errors = errors
         self._targets: dict[Path, Path] = {}
 
-    def examined(self, paths: Iterable[Path]) -> list[tuple[Path, Seen]]:
+    def examined(self, paths: Iterable[Path]) -> list[tuple[Path, ExaminedSegment]]:
         """Each log file and each partition's folder, with the segment in which it ends."""
         from offsetmgr.segments.truncation import looking_through, unflushed
 
@@ -131,7 +133,7 @@ class _Recovery:
                 logs.append((source, looked_at))
                 older += len(segments) - len(looked_at)
 
-        def steps() -> Iterator[tuple[Path, Seen] | None]:
+        def steps() -> Iterator[tuple[Path, ExaminedSegment] | None]:
             for source, segments in logs:
                 try:
                     for seen in looking_through(segments, strict=self._strict):
@@ -145,9 +147,9 @@ class _Recovery:
             note(f"{count_of(older, 'segment')} before the recovery points not looked at; log verify does")
         return ends
 
-    def plan(self, source: Path, seen: Seen) -> _Planned:
+    def plan(self, source: Path, seen: ExaminedSegment) -> _PlannedRecovery:
         """Where to cut it. What cannot be done is among the errors."""
-        from offsetmgr.segments.broker_lock import Use, in_use, refuse_beside, standing
+        from offsetmgr.segments.broker_lock import Use, detect_broker, in_use, refuse_beside
         from offsetmgr.segments.repair import kept_copy
         from offsetmgr.segments.truncation import cut_of
 
@@ -162,37 +164,37 @@ class _Recovery:
                     raise FileFailure(str(target), why, "recover one after the other, each with a folder of its own")
                 refuse_beside(target)
                 self._targets[target] = source
-                return _Planned(source, seen, cut, "would be copied", target)
+                return _PlannedRecovery(source, seen, cut, "would be copied", target)
             if not cut.size:
-                return _Planned(source, seen, cut, "nothing to cut", None)
-            found = standing(source)
+                return _PlannedRecovery(source, seen, cut, "nothing to cut", None)
+            found = detect_broker(source)
             if found.use is not Use.IDLE:
                 raise in_use(source, found)
             if self._keep is not None:
                 refuse_beside(self._keep, _ANOTHER_KEEP)
-            return _Planned(source, seen, cut, "would be cut", kept_copy(cut, self._keep))
+            return _PlannedRecovery(source, seen, cut, "would be cut", kept_copy(cut, self._keep))
         except OffsetMgrError as error:
             self._errors.append(error)
-            return _Planned(source, seen, None, "refused", None)
+            return _PlannedRecovery(source, seen, None, "refused", None)
 
-    def carry_out(self, one: _Planned) -> None:
+    def carry_out(self, one: _PlannedRecovery) -> None:
         """Does it; what fails is among the errors."""
-        from offsetmgr.segments.broker_lock import alone, alone_beside
+        from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
         from offsetmgr.segments.repair import copy_folder, copy_log, cut_in_place
 
         assert one.cut is not None
         try:
             with ExitStack() as stack:
                 if self._to is None:
-                    found = stack.enter_context(alone(one.source))
+                    found = stack.enter_context(require_unused(one.source))
                     if self._keep is not None:
-                        stack.enter_context(alone_beside(self._keep, _ANOTHER_KEEP))
+                        stack.enter_context(require_unused_parent(self._keep, _ANOTHER_KEEP))
                     note(f"{one.source}: {found}")
                     cut_in_place(one.cut, self._keep)
                     one.action = "cut"
                     return
                 assert one.copy is not None
-                stack.enter_context(alone_beside(one.copy))
+                stack.enter_context(require_unused_parent(one.copy))
                 _make(self._to)
                 (copy_folder if one.source.is_dir() else copy_log)(one.cut, one.copy)
                 one.action = "copied"

@@ -13,7 +13,7 @@ from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.segments.segment import Segment
-    from offsetmgr.segments.truncation import Seen
+    from offsetmgr.segments.truncation import ExaminedSegment
 
 Paths = Annotated[
     list[Path],
@@ -36,10 +36,10 @@ SEGMENT: Final = (
 def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
     """The log files and partitions' folders that a path means, each with its segments; what cannot be read is among the
     errors. Raises `UsageError` for a path that holds no log."""
-    from offsetmgr.segments.partition import is_folder, partitions_in, segments_in
+    from offsetmgr.segments.partition import is_partition_dir, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
-    there = is_folder(path)
+    there = is_partition_dir(path)
     if there is None:
         raise UsageError(f"path {path}", "does not exist")
     if not there:
@@ -71,14 +71,14 @@ def _size(segment: Segment) -> int:
         return 0  # it will be told when it is looked at
 
 
-def state(seen: Seen) -> str:
+def state(seen: ExaminedSegment) -> str:
     found = seen.found
     if found.damage is not None:
         return found.damage.value
     return "in doubt" if found.doubt_count else "sound"
 
 
-def columns(seen: Seen) -> tuple[Any, ...]:
+def columns(seen: ExaminedSegment) -> tuple[Any, ...]:
     found, log = seen.found, seen.segment.log
     return (
         str(log),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.records.base import GroupKey, Key, OffsetKey, RecordFormat, UnknownKey
-from offsetmgr.records.kafka import KEY_NAMES, KafkaFormat
+from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat
 from offsetmgr.records.kafka_group import decode_group_metadata
 from offsetmgr.records.registry import FORMATS, format_of
 
@@ -28,7 +28,7 @@ SHOWN: Final = 100
 Json: TypeAlias = Any
 
 
-class Decode(StrEnum):
+class ValueFormat(StrEnum):
     """What ``--decode`` takes."""
 
     AUTO = "auto"
@@ -36,13 +36,13 @@ class Decode(StrEnum):
     RAW = "raw"
 
 
-class Decoder:
+class ValueDecoder:
     """Keys and values of one partition. ``auto`` takes ``__consumer_offsets`` for Kafka's offsets, and everywhere keys
     of the offset manager's own form for what they are."""
 
-    def __init__(self, decode: Decode, topic: str | None) -> None:
+    def __init__(self, decode: ValueFormat, topic: str | None) -> None:
         self._decode = decode
-        self._kafka = decode is Decode.OFFSETS or topic == KAFKA_OFFSETS
+        self._kafka = decode is ValueFormat.OFFSETS or topic == KAFKA_OFFSETS
         self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
 
     def json(self, record: Record) -> tuple[Json, Json]:
@@ -53,12 +53,14 @@ class Decoder:
         try:
             key = known.decode_key(record.key)
         except OffsetMgrError as error:
-            return raw(record.key) if self._decode is Decode.AUTO else _failed(record.key, error), raw(record.value)
+            return raw(record.key) if self._decode is ValueFormat.AUTO else _failed(record.key, error), raw(
+                record.value
+            )
         return _key(key), _value(known, key, record.value)
 
     def _format(self, key: bytes | None) -> RecordFormat | None:
-        name = None if key is None or self._decode is Decode.RAW else format_of(key)
-        if name is None or (name == KafkaFormat.name and not self._kafka):
+        name = None if key is None or self._decode is ValueFormat.RAW else format_of(key)
+        if name is None or (name == KafkaRecordFormat.name and not self._kafka):
             return None
         return self._formats[name]
 
@@ -116,7 +118,7 @@ def _value(known: RecordFormat, key: Key, value: bytes | None) -> Json:
             found = known.decode_value(value)._asdict()
             found["topic_id"] = None if found["topic_id"] is None else str(found["topic_id"])
             return found
-        if known.name != KafkaFormat.name:
+        if known.name != KafkaRecordFormat.name:
             return known.decode_group(value)._asdict()
         group = decode_group_metadata(value)._asdict()
         group["members"] = [

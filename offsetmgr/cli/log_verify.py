@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import FAILED, told
+from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.log_segments import SEGMENT, Paths, columns, mib_in, sources, state
 from offsetmgr.cli.options import Format
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
@@ -17,7 +17,7 @@ from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.segments.segment import Segment
-    from offsetmgr.segments.truncation import Seen
+    from offsetmgr.segments.truncation import ExaminedSegment
 
 app = typer.Typer()
 
@@ -61,7 +61,7 @@ def verify(
 
     write_rows(_VERIFY, rows(), output)
     note(f"{count_of(len(segments), 'segment')}, {bad} not sound" + (f", {len(errors)} not read" if errors else ""))
-    if told(errors) or bad:
+    if report_and_exit_code(errors) or bad:
         raise typer.Exit(FAILED)
 
 
@@ -71,11 +71,11 @@ def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[S
             yield from segments
 
 
-def _looked_at(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[Seen]:
+def _looked_at(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[ExaminedSegment]:
     """Each examined, with progress in MiB; those that cannot be read are among the errors."""
     from offsetmgr.segments.truncation import looking
 
-    def steps() -> Iterator[Seen | None]:
+    def steps() -> Iterator[ExaminedSegment | None]:
         for segment in segments:
             try:
                 yield from looking(segment)
@@ -86,8 +86,8 @@ def _looked_at(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterato
 
 
 def _tell_of_brokers(paths: Iterable[Path]) -> None:
-    from offsetmgr.segments.broker_lock import Use, standing
+    from offsetmgr.segments.broker_lock import Use, detect_broker
 
-    found = {str(one): None for one in map(standing, paths) if one.use is Use.RUNNING}
+    found = {str(one): None for one in map(detect_broker, paths) if one.use is Use.RUNNING}
     for text in found:
         note(f"{text}: what it is writing may look like a missing tail")

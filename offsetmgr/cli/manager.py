@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import Connect, Format, TranslateOption, connected
+from offsetmgr.cli.options import ConnectFlags, Format, TranslateOption, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import only_tell_hangups
 from offsetmgr.core.errors import UsageError
@@ -37,7 +37,7 @@ class LogFormat(StrEnum):
 @app.command("serve")
 @connected
 def serve(
-    connect: Connect,
+    connect: ConnectFlags,
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect to.")],
     advertise: Annotated[
         str | None,
@@ -184,7 +184,7 @@ def serve(
     import sys
 
     from offsetmgr.server.logs import start_logging
-    from offsetmgr.server.network.limits import Limits
+    from offsetmgr.server.network.limits import ServerLimits
     from offsetmgr.server.process.config import ServeOptions, address, port_range
     from offsetmgr.server.process.manager_process import run_manager
 
@@ -224,7 +224,7 @@ def serve(
         tls_key=tls_key,
         credentials=credentials,
         rules=rules,
-        limits=Limits(
+        limits=ServerLimits(
             request_bytes=max_request_bytes,
             unauthenticated_bytes=max_login_bytes,
             api_versions_bytes=max_api_versions_bytes,
@@ -245,7 +245,7 @@ def serve(
 @app.command("status")
 @connected
 def status(
-    connect: Connect,
+    connect: ConnectFlags,
     managers: Annotated[
         bool, typer.Option("--managers", help="A row for each manager instead of one for each shard.")
     ] = False,
@@ -286,7 +286,7 @@ ENTRIES = (
 @app.command("dump")
 @connected
 def dump(
-    connect: Connect,
+    connect: ConnectFlags,
     shard: Annotated[list[int], typer.Option("--shard", min=0, metavar="N", help="A shard's number; repeatable.")],
     output: Format = OutputFormat.TABLE,
 ) -> None:
@@ -306,7 +306,7 @@ def dump(
         raise typer.Exit(FAILED)
 
 
-def _managers(connect: Connect) -> str:
+def _managers(connect: ConnectFlags) -> str:
     store = connect.resolved.store
     if store is not None and store.startswith("manager://"):
         return store.removeprefix("manager://").split("?")[0]

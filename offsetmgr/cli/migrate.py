@@ -14,11 +14,11 @@ from offsetmgr.cli import switch
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.former_locks import LockWait
-from offsetmgr.cli.migration_stores import FromConfig, Sides, ToConfig
+from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
     AllowRewind,
-    Connect,
+    ConnectFlags,
     Format,
     Groups,
     Topics,
@@ -34,11 +34,11 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupNotFound, JournalError, PlanError, UsageError
 from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_IN_USE
 from offsetmgr.core.offset_store import Partitions
-from offsetmgr.groups.topic_matches import Sought
+from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.migration.journal import Journal, journal_path
 from offsetmgr.migration.journaled_writer import Executor, Report
 from offsetmgr.migration.partition_map import read_map
-from offsetmgr.migration.plan import Action, IfAhead, PlanOptions
+from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
@@ -79,7 +79,7 @@ def _renames(pairs: list[str] | None) -> dict[str, str]:
 @app.command("plan")
 @connected
 def plan_command(
-    connect: Connect,
+    connect: ConnectFlags,
     from_: From,
     to: To,
     output: Annotated[
@@ -92,7 +92,7 @@ def plan_command(
     rename: Rename = None,
     clamp: Annotated[bool, typer.Option("--clamp", help="Bring offsets outside the log to its nearest edge.")] = False,
     if_ahead: Annotated[
-        IfAhead | None,
+        AheadPolicy | None,
         typer.Option("--if-ahead", help="Where the target is ahead: keep it (live stores), or refuse (files)."),
     ] = None,
     allow_rewind: AllowRewind = False,
@@ -126,14 +126,14 @@ def plan_command(
     if (output is None) is (draft_partition_map is None):
         raise UsageError("migrate plan", "needs either --output FILE or --draft-partition-map FILE")
     groups = require_groups(group, all_groups)
-    rewind = IfAhead.REWIND if allow_rewind else if_ahead
+    rewind = AheadPolicy.REWIND if allow_rewind else if_ahead
     if allow_rewind and if_ahead is not None:
         raise UsageError("--allow-rewind", "says the same as --if-ahead rewind; give one of them")
-    default = IfAhead.REFUSE if from_.startswith("file:") else IfAhead.KEEP
+    default = AheadPolicy.REFUSE if from_.startswith("file:") else AheadPolicy.KEEP
     options = PlanOptions(
         rewind or default, clamp, tuple(topic or ()), tuple(groups), _renames(rename), onto_existing=onto_existing
     )
-    sides = Sides(connect, from_, to, from_command_config, to_command_config)
+    sides = SourceAndTarget(connect, from_, to, from_command_config, to_command_config)
     options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
     if any(any(c in pattern for c in "*?[") for pattern in groups):
         options = options.literal_first(sides.source.groups())
@@ -189,14 +189,14 @@ def plan_command(
 
 def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
     """The plans as they come; at their end raises `UnknownTopicOrPartition` for topics that none of them is about."""
-    sought = Sought(options.selection)
+    sought = TopicMatches(options.selection)
     for group in plans:
         sought.see((step.source_tp for step in group.steps), unread=bool(group.error))
         yield group
     sought.require_all(where)
 
 
-def _draft_map(sides: Sides, options: PlanOptions, path: Path) -> None:
+def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None:
     from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
 
     cluster = sides.cluster()
@@ -215,7 +215,7 @@ def _draft_map(sides: Sides, options: PlanOptions, path: Path) -> None:
 @app.command("apply")
 @connected
 def apply_command(
-    connect: Connect,
+    connect: ConnectFlags,
     plan_path: PlanPath,
     yes: Yes = False,
     wait_empty: WaitEmpty = 0.0,
@@ -233,7 +233,7 @@ def apply_command(
     from offsetmgr.migration.apply import apply, check_endpoint
 
     plan, state = _open_plan(plan_path)
-    sides = Sides.of_plan(connect, plan.header, from_command_config, to_command_config)
+    sides = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config)
     target = sides.target
     check_endpoint("target", plan.header.target, target)
     if plan.header.compared is None:
@@ -270,11 +270,11 @@ def apply_command(
         raise typer.Exit(1)
 
 
-def _refresh(sides: Sides, plan: PlanFile) -> None:
-    from offsetmgr.migration.refresh import refresh
+def _refresh(sides: SourceAndTarget, plan: PlanFile) -> None:
+    from offsetmgr.migration.refresh import renew_retention
 
     with sides.old_members() as members, _work(plan, "refresh", sides.target) as (executor, state):
-        report = refresh(plan, state, sides.target, executor.journal, members, executor.stop, executor.waiting)
+        report = renew_retention(plan, state, sides.target, executor.journal, members, executor.stop, executor.waiting)
     view.show_refresh(report, plan.header, SystemClock().now_ms())
     if report.interrupted:
         raise Interrupted("what was renewed is recorded; the same command renews all")
@@ -312,7 +312,7 @@ def _work(
     with (
         Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=clock) as journal,
         stopping("groups under way are finished") as stop,
-        view.Progress(f"{name}: groups", plan.summary.groups) as shown,
+        view.MigrateProgress(f"{name}: groups", plan.summary.groups) as shown,
     ):
         state = MigrationState.read(journal_path(plan.path), plan.sha256)
         yield Executor(name, store, journal, clock, stop, shown.count, wait_empty, LockWait()), state
@@ -336,7 +336,7 @@ def status_command(plan_path: PlanPath, format: Format = OutputFormat.TABLE) -> 
 @app.command("verify")
 @connected
 def verify_command(
-    connect: Connect,
+    connect: ConnectFlags,
     plan_path: PlanPath,
     all_rows: Annotated[bool, typer.Option("--all", help="List equal partitions too.")] = False,
     format: Format = OutputFormat.TABLE,
@@ -347,7 +347,9 @@ def verify_command(
     from offsetmgr.migration.verify import Status
 
     plan, state = _open_plan(plan_path)
-    verifier = Sides.of_plan(connect, plan.header, from_command_config, to_command_config).verifier(plan, state)
+    verifier = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config).verifier(
+        plan, state
+    )
     checked = progress(verifier.verdicts(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
     # After a rollback nearly everything is missing, as it should be: it is counted, and listed with --all.
@@ -372,7 +374,7 @@ def _with_first(first: tuple[Any, ...] | None, rest: Iterator[tuple[Any, ...]]) 
 @app.command("rollback")
 @connected
 def rollback_command(
-    connect: Connect,
+    connect: ConnectFlags,
     plan_path: PlanPath,
     yes: Yes = False,
     force: Annotated[
@@ -410,11 +412,11 @@ def rollback_command(
             if given:
                 raise UsageError(option, "does not go with --reverse-plan, which writes nothing but a plan")
         plan, state = _open_plan(plan_path)
-        back = Sides.reversed(connect, plan.header, from_command_config, to_command_config)
+        back = SourceAndTarget.reversed(connect, plan.header, from_command_config, to_command_config)
         _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
         return
     plan, state = _open_plan(plan_path)
-    target = Sides.of_plan(connect, plan.header, from_command_config, to_command_config).target
+    target = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config).target
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
         view.show_weaknesses(found.text for found in target.weaknesses() if found.capability == KEEPS_IN_USE)
@@ -485,8 +487,10 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
     return count
 
 
-def _plan_back(sides: Sides, plan: PlanFile, state: MigrationState, output: Path, *, allow_rewind: bool) -> None:
-    from offsetmgr.migration.reverse_plan import WayBack, reverse_options
+def _plan_back(
+    sides: SourceAndTarget, plan: PlanFile, state: MigrationState, output: Path, *, allow_rewind: bool
+) -> None:
+    from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
 
     with sides.old_members() as members:
         options = reverse_options(plan)
@@ -499,7 +503,7 @@ def _plan_back(sides: Sides, plan: PlanFile, state: MigrationState, output: Path
             members,
             translate=plan.header.translate,
         )
-        back = WayBack(plan, state, planner, allow_rewind)
+        back = ReversePlanner(plan, state, planner, allow_rewind)
         header = planner.header()
         steps = progress(back.steps(), "groups planned", len(back.groups))
         summary, _ = write_plan(output, header, steps, planner.target.topic_ids)
@@ -516,7 +520,7 @@ def _plan_back(sides: Sides, plan: PlanFile, state: MigrationState, output: Path
 @app.command("finalize")
 @connected
 def finalize_command(
-    connect: Connect,
+    connect: ConnectFlags,
     plan_path: PlanPath,
     delete_source: Annotated[
         bool, typer.Option("--delete-source", help="Also remove the moved offsets from the source.")
@@ -539,20 +543,22 @@ def finalize_command(
     With --delete-source the source's offsets are removed too; their before-images stay in the journal. Afterwards the
     way back is a plan in the other direction (migrate rollback --reverse-plan).
     """
-    from offsetmgr.migration.evidence import Rules
+    from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import finalize
-    from offsetmgr.migration.group_observer import Window
+    from offsetmgr.migration.group_observer import ObservationWindow
     from offsetmgr.migration.verify import Status
 
     plan, state = _open_plan(plan_path)
-    sides = Sides.of_plan(connect, plan.header, from_command_config, to_command_config)
+    sides = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config)
     verifier = sides.verifier(plan, state)
     if delete_source:
         count = sum(n for action, n in plan.summary.actions.items() if action != "target-only")
         confirm(
             f"after the checks, remove up to {view.counted(count, 'offset')} from {plan.header.source.uri}?", yes=yes
         )
-    gate = sides.member_gate(plan, delete_source, Rules(accept_idle=accept_idle), Window(window))
+    gate = sides.member_gate(
+        plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), ObservationWindow(window)
+    )
     accept = (Status.REFUSED,) if accept_refused else ()
     with _work(plan, "delete", verifier.source) as (executor, state):
         done = finalize(verifier, state, executor.journal, gate, executor if delete_source else None, accept)
@@ -577,7 +583,7 @@ def finalize_command(
 @app.command("mirror")
 @connected
 def mirror_command(
-    connect: Connect,
+    connect: ConnectFlags,
     from_: From,
     to: To,
     group: Groups = None,
@@ -621,8 +627,8 @@ def mirror_command(
     from offsetmgr.migration.mirror import Mirror
 
     groups = require_groups(group, all_groups)
-    options = PlanOptions(IfAhead.KEEP, False, tuple(topic or ()), tuple(groups), _renames(rename))
-    sides = Sides(connect, from_, to, from_command_config, to_command_config)
+    options = PlanOptions(AheadPolicy.KEEP, False, tuple(topic or ()), tuple(groups), _renames(rename))
+    sides = SourceAndTarget(connect, from_, to, from_command_config, to_command_config)
     source, target = sides.source, sides.target
     if (Partitions.OF_BROKERS in {one.capabilities.partitions for one in (source, target)}) and (
         source.capabilities.partitions is not target.capabilities.partitions
@@ -636,7 +642,7 @@ def mirror_command(
     header = planner.header()
     names = planner.selected_groups()
     if options.topics:
-        sought = Sought(options.selection.within(source.capabilities.partitions))
+        sought = TopicMatches(options.selection.within(source.capabilities.partitions))
         for found in source.scan(names):
             sought.see_group(found)
         sought.require_all(source.uri)

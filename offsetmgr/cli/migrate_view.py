@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from offsetmgr.migration.finalize import GroupGate
     from offsetmgr.migration.journaled_writer import GroupOutcome, Report
     from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
-    from offsetmgr.migration.plan import GroupPlan, PlanHeader, Step
+    from offsetmgr.migration.plan import GroupPlan, PlanHeader, PlanStep
     from offsetmgr.migration.plan_file import PlanFile, PlanSummary
     from offsetmgr.migration.progress import MigrationState
     from offsetmgr.migration.refresh import RefreshReport
-    from offsetmgr.migration.verify import PartitionVerdict, VerifySummary
+    from offsetmgr.migration.verify import VerifySummary, VerifyVerdict
 
 SHOWN: Final = 20
 """Lines of a kind that are printed before the rest is only counted."""
@@ -87,7 +87,7 @@ def step_rows(groups: Iterable[GroupPlan]) -> Iterator[tuple[Any, ...]]:
             yield (group.group, other, step.tp.topic, step.tp.partition, step.action.value, *_offsets(step), step.note)
 
 
-def _offsets(step: Step) -> tuple[int | None, int | None, int | None]:
+def _offsets(step: PlanStep) -> tuple[int | None, int | None, int | None]:
     source, target, after = (value.offset if value else None for value in (step.source, step.target, step.after))
     return source, target, after
 
@@ -284,7 +284,7 @@ def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
     }
 
 
-def verdict_row(verdict: PartitionVerdict) -> tuple[Any, ...]:
+def verdict_row(verdict: VerifyVerdict) -> tuple[Any, ...]:
     return (
         verdict.target_group,
         verdict.tp.topic if verdict.tp else None,
@@ -354,7 +354,7 @@ MIRROR_COLUMNS: Final = (
 )
 
 
-class Progress:
+class MigrateProgress:
     """A line on stderr that counts settled groups: moving on a terminal, now and then elsewhere."""
 
     def __init__(self, what: str, total: int) -> None:
@@ -364,7 +364,7 @@ class Progress:
         while True:
             yield None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> MigrateProgress:
         return self
 
     def count(self, _outcome: GroupOutcome) -> None:

@@ -15,19 +15,19 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.cli.options import Connect
+    from offsetmgr.cli.options import ConnectFlags
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.kafka.cluster.base import Cluster, Logs
-    from offsetmgr.migration.evidence import Rules
-    from offsetmgr.migration.finalize import MemberGate
-    from offsetmgr.migration.group_observer import Window
+    from offsetmgr.migration.evidence import EvidenceThresholds
+    from offsetmgr.migration.finalize import FinalizeGate
+    from offsetmgr.migration.group_observer import ObservationWindow
     from offsetmgr.migration.mirror import Feed
     from offsetmgr.migration.mirror_safety import AskOldGroups
     from offsetmgr.migration.plan import PlanHeader, PlanOptions
     from offsetmgr.migration.plan_file import PlanFile
-    from offsetmgr.migration.planner import OldMembers
+    from offsetmgr.migration.planner import LegacyMembers
     from offsetmgr.migration.progress import MigrationState
-    from offsetmgr.migration.verify import Verifier
+    from offsetmgr.migration.verify import MigrationVerifier
 
 FromConfig = Annotated[
     str | None,
@@ -46,23 +46,27 @@ _COORDINATED: Final = frozenset({"kafka", "manager"})
 """Kinds of stores that can be asked for a group's members, as Kafka's coordinators are."""
 
 
-class Sides:
+class SourceAndTarget:
     """Source and target of one command line. What is opened here is closed with ``connect``."""
 
     def __init__(
-        self, connect: Connect, source: str, target: str, from_config: str | None, to_config: str | None
+        self, connect: ConnectFlags, source: str, target: str, from_config: str | None, to_config: str | None
     ) -> None:
         self._connect = connect
         self._uris = {"source": source, "target": target}
         self._files = {"source": from_config, "target": to_config}
 
     @classmethod
-    def of_plan(cls, connect: Connect, header: PlanHeader, from_config: str | None, to_config: str | None) -> Sides:
+    def of_plan(
+        cls, connect: ConnectFlags, header: PlanHeader, from_config: str | None, to_config: str | None
+    ) -> SourceAndTarget:
         """The sides that a plan was made for."""
         return cls(connect, header.source.uri, header.target.uri, from_config, to_config)
 
     @classmethod
-    def reversed(cls, connect: Connect, header: PlanHeader, from_config: str | None, to_config: str | None) -> Sides:
+    def reversed(
+        cls, connect: ConnectFlags, header: PlanHeader, from_config: str | None, to_config: str | None
+    ) -> SourceAndTarget:
         """The sides of the way back. The options keep their meaning: ``from`` is the plan's source."""
         return cls(connect, header.target.uri, header.source.uri, to_config, from_config)
 
@@ -108,7 +112,7 @@ class Sides:
         return self.cluster()
 
     @contextmanager
-    def old_members(self) -> Iterator[OldMembers | None]:
+    def old_members(self) -> Iterator[LegacyMembers | None]:
         """Asks ZooKeeper's registry for live old consumers, where one side is (or contains) a ZooKeeper."""
         from offsetmgr.stores.uri import zookeeper_of
 
@@ -149,10 +153,10 @@ class Sides:
             yield PollingFeed(SystemClock(), interval_ms / 1000)
             return
         from offsetmgr.zookeeper.client.session import ZookeeperSession
-        from offsetmgr.zookeeper.offsets.offset_watcher import OffsetFeed
+        from offsetmgr.zookeeper.offsets.offset_watcher import OffsetWatcher
 
         with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
-            yield OffsetFeed(session, options.wants_group)
+            yield OffsetWatcher(session, options.wants_group)
 
     @contextmanager
     def old_groups(self) -> Iterator[AskOldGroups | None]:
@@ -163,11 +167,11 @@ class Sides:
         if parsed.kind != "zookeeper" or parsed.options.get("layout") == "storm":
             yield None
             return
-        from offsetmgr.migration.legacy_group_lookup import old_groups
+        from offsetmgr.migration.legacy_group_lookup import legacy_groups
         from offsetmgr.zookeeper.client.session import ZookeeperSession
 
         with ZookeeperSession(parsed.address + parsed.path, self._connection("source")) as session:
-            yield old_groups(session)
+            yield legacy_groups(session)
 
     def retention_ms(self) -> int | None:
         """How long the target keeps offsets; None where it does not say, or keeps them for ever."""
@@ -177,15 +181,17 @@ class Sides:
             return None
         return cluster.offsets_retention_ms()
 
-    def verifier(self, plan: PlanFile, state: MigrationState) -> Verifier:
-        from offsetmgr.migration.verify import Verifier
+    def verifier(self, plan: PlanFile, state: MigrationState) -> MigrationVerifier:
+        from offsetmgr.migration.verify import MigrationVerifier
 
-        return Verifier(plan, self.source, self.target, self.logs, state)
+        return MigrationVerifier(plan, self.source, self.target, self.logs, state)
 
-    def member_gate(self, plan: PlanFile, exclusive: bool, rules: Rules, window: Window) -> MemberGate:
+    def member_gate(
+        self, plan: PlanFile, exclusive: bool, rules: EvidenceThresholds, window: ObservationWindow
+    ) -> FinalizeGate:
         """Whom to ask who still writes the source alone. Raises `UsageError` where nobody can be asked."""
-        from offsetmgr.core.commit_mode import Phase
-        from offsetmgr.migration.finalize_gates import CoordinatorGate, NoMembers, OldConsumerGate, QuietGate
+        from offsetmgr.core.commit_mode import CommitMode
+        from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembers, OldConsumerGate
         from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry
         from offsetmgr.stores.zookeeper import ZookeeperStore
         from offsetmgr.zookeeper.groups.registry import members_many
@@ -195,14 +201,16 @@ class Sides:
         kinds = {source.kind, target.kind}
         if isinstance(self.source, ZookeeperStore) and self.source.layout != "0.8":
             ask = partial(members_many, self.source.session) if self.source.registered else None
-            return QuietGate(self.source, ask, window, SystemClock())
+            return InactivityGate(self.source, ask, window, SystemClock())
         if "zookeeper" in kinds and kinds & _COORDINATED:
             to_kafka = target.kind != "zookeeper"
             old, new = (self.source, self.target) if to_kafka else (self.target, self.source)
             assert isinstance(old, ZookeeperStore)
             assert cluster is not None  # one of the two sides names brokers
             view = GroupView(ZookeeperRegistry(old.session), old, new, cluster)
-            return OldConsumerGate(view, Phase.KAFKA if to_kafka else Phase.ZOOKEEPER, exclusive, rules, window)
+            return OldConsumerGate(
+                view, CommitMode.KAFKA if to_kafka else CommitMode.ZOOKEEPER, exclusive, rules, window
+            )
         if source.kind in _COORDINATED and cluster is not None:
             return CoordinatorGate(self.source, self._source_cluster(), window, SystemClock())
         if source.kind == "file":

@@ -19,7 +19,7 @@ from offsetmgr.cli.options import (
     AllowRewind,
     AllTopics,
     BeforeImage,
-    Connect,
+    ConnectFlags,
     Execute,
     Format,
     Groups,
@@ -33,7 +33,7 @@ from offsetmgr.cli.options import (
     require_groups,
 )
 from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, progress, write_rows
-from offsetmgr.cli.stale import Stale
+from offsetmgr.cli.stale import StaleSnapshot
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.plurals import count_of
@@ -106,7 +106,7 @@ class _Errors:
             raise typer.Exit(FAILED)
 
 
-class Uncommitted:
+class UncommittedGroups:
     """Says which topics named in full hold no commit of a group: of a named group an error, of others a note where no
     group has any."""
 
@@ -152,7 +152,7 @@ def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str
 @app.command("get")
 @connected
 def get(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: Topics = None,
@@ -178,7 +178,7 @@ def get(
     held = store.capabilities.partitions
     asked = topics.asked_for(_partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held)
     errors = _Errors()
-    without = Uncommitted(store.uri, topics, errors)
+    without = UncommittedGroups(store.uri, topics, errors)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
@@ -205,7 +205,7 @@ def get(
 @app.command("lag")
 @connected
 def lag(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: Topics = None,
@@ -216,7 +216,7 @@ def lag(
 
     Lag counts from the log's start where the committed offset lies below it. What is not known is null (-).
     """
-    from offsetmgr.groups.lag import NOTHING, needs_a_look
+    from offsetmgr.groups.lag import NOTHING, needs_log_range
     from offsetmgr.groups.lag import lag as lag_of_groups
     from offsetmgr.groups.selection import TopicSelection, choose_groups, named_groups
 
@@ -229,7 +229,7 @@ def lag(
     counts = _partition_counts(cluster, topics.named()) if named else {}
     also = dict.fromkeys(named, topics.asked_for(counts, store.capabilities.partitions))
     errors = _Errors()
-    without = Uncommitted(store.uri, topics, errors)
+    without = UncommittedGroups(store.uri, topics, errors)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, also=also, newer=newer)
@@ -244,11 +244,11 @@ def lag(
                     errors.add(row.error)
                     if row.committed is ABSENT and row.note != NOTHING:  # unreadable, which absent is not
                         continue
-                if only_with_lag and not needs_a_look(row):
+                if only_with_lag and not needs_log_range(row):
                     continue
                 yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
 
-    stale = Stale(newer)
+    stale = StaleSnapshot(newer)
     shown = write_rows(LAG, stale.counted(rows()), output)
     stale.finish()
     without.finish(None if only_with_lag else shown)
@@ -282,7 +282,7 @@ NewGroup = Annotated[bool, typer.Option("--new-group", help="Allow a group that 
 @app.command("set")
 @connected
 def set_offsets(
-    connect: Connect,
+    connect: ConnectFlags,
     group: OneGroup,
     topic: Annotated[
         list[str],
@@ -299,7 +299,7 @@ def set_offsets(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Commit an offset as it is, without a look at any log (see reset for that)."""
-    from offsetmgr.cli.edit_command import Edit, finish
+    from offsetmgr.cli.edit_command import Edit, run_edit
     from offsetmgr.groups.reset import propose_set
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
@@ -326,13 +326,13 @@ def set_offsets(
         image=before_image,
     )
     proposal = propose_set(store, group, wanted, create=new_group)
-    finish(edit.run(require_topics([proposal], topics, store.uri)))
+    run_edit(edit.run(require_topics([proposal], topics, store.uri)))
 
 
 @app.command("reset")
 @connected
 def reset(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: Topics = None,
@@ -383,9 +383,9 @@ def reset(
 
     Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, and that is said.
     """
-    from offsetmgr.cli.edit_command import Edit, checked_crossing, finish
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
     from offsetmgr.cli.scenario import scenario_of
-    from offsetmgr.groups.reset import ToGiven, propose_reset
+    from offsetmgr.groups.reset import ToOffsets, propose_reset
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import require_topics
 
@@ -403,13 +403,13 @@ def reset(
         crossing=lambda snapshot: checked_crossing("offsets reset", snapshot, connect.store(), translate),
     )
     names = require_groups(group, all_groups)
-    if not isinstance(scenario, ToGiven) and bool(topic) == all_topics:
+    if not isinstance(scenario, ToOffsets) and bool(topic) == all_topics:
         why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
         raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs), or --all-topics")
     topics = TopicSelection.parse(topic or [])
     store, cluster = connect.store(), connect.cluster("offsets reset")
     chosen = choose_groups(store, names, all_groups=all_groups)
-    if isinstance(scenario, ToGiven) and (all_groups or not group):
+    if isinstance(scenario, ToOffsets) and (all_groups or not group):
         chosen = sorted(scenario.offsets)
     edit = Edit(
         "offsets reset",
@@ -423,13 +423,13 @@ def reset(
         as_csv=export_csv,
     )
     proposals = propose_reset(store, cluster, chosen, topics, scenario, create=new_group)
-    finish(edit.run(require_topics(proposals, topics, store.uri)))
+    run_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
 
 @app.command("delete")
 @connected
 def delete(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: Topics = None,
@@ -440,7 +440,7 @@ def delete(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Delete committed offsets."""
-    from offsetmgr.cli.edit_command import Edit, finish
+    from offsetmgr.cli.edit_command import Edit, run_edit
     from offsetmgr.groups.edits import propose_delete
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import require_topics
@@ -463,7 +463,7 @@ def delete(
         output=output,
         image=before_image,
     )
-    finish(edit.run(require_topics(propose_delete(store, chosen, topics), topics, store.uri)))
+    run_edit(edit.run(require_topics(propose_delete(store, chosen, topics), topics, store.uri)))
 
 
 FileArgument = Annotated[
@@ -485,7 +485,7 @@ FileFormat = Annotated[
 @app.command("export")
 @connected
 def export(
-    connect: Connect,
+    connect: ConnectFlags,
     file: FileArgument,
     group: Groups = None,
     all_groups: AllGroups = False,
@@ -543,9 +543,9 @@ def _written_to(file: str) -> Iterator[str]:
 def _say_empty(store: OffsetStore, created: list[str]) -> None:
     """Says which groups are left without offsets by an undo that deleted all that the edit had created: they may have
     been there, empty, before it."""
-    from offsetmgr.groups.edits import left_empty
+    from offsetmgr.groups.edits import groups_left_without_offsets
 
-    if stay := left_empty(store, created):
+    if stay := groups_left_without_offsets(store, created):
         others = f" and {count_of(len(stay) - 1, 'other')}" if len(stay) > 1 else ""
         verb, them = ("stay", "them") if others else ("stays", "it")
         note(f"group {stay[0]!r}{others} {verb}, empty; offsetmgr groups delete --group NAME --execute removes {them}")
@@ -554,7 +554,7 @@ def _say_empty(store: OffsetStore, created: list[str]) -> None:
 @app.command("import")
 @connected
 def import_offsets(
-    connect: Connect,
+    connect: ConnectFlags,
     file: FileArgument,
     group: Groups = None,
     topic: Topics = None,
@@ -572,7 +572,7 @@ def import_offsets(
     A file of before-images takes its edit back: what was there is restored, what was created is deleted, and what
     has moved on since is refused unless --allow-rewind. --group names the group of files that do not name theirs.
     """
-    from offsetmgr.cli.edit_command import Edit, checked_crossing, finish
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
     from offsetmgr.groups.before_images import holds_images, load_images
     from offsetmgr.groups.edits import propose_import, propose_undo
     from offsetmgr.groups.export import open_file, seekable
@@ -607,7 +607,7 @@ def import_offsets(
             )
             if edit.asked:
                 _say_empty(store, [one.group for one in load_images(path) if one.group in meant and not one.before])
-            finish(code)
+            run_edit(code)
             return
         single = group[0] if group and len(group) == 1 else None
         opened = open_file(path, file_format, single, accept_unterminated=accept_unterminated)
@@ -629,13 +629,13 @@ def import_offsets(
             wanted = snapshot.read(set(chosen))
             crossing = checked_crossing("offsets import", snapshot, store, translate)
             proposals = propose_import(store, wanted, topics, allow_rewind=allow_rewind, crossing=crossing)
-            finish(edit.run(require_topics(proposals, topics, file)))
+            run_edit(edit.run(require_topics(proposals, topics, file)))
 
 
 @app.command("diff")
 @connected
 def diff(
-    connect: Connect,
+    connect: ConnectFlags,
     source: Annotated[str, typer.Option("--from", metavar="URI", help="One store.", show_default=False)],
     target: Annotated[str, typer.Option("--to", metavar="URI", help="The other store.", show_default=False)],
     group: Groups = None,
@@ -646,7 +646,7 @@ def diff(
     """Show where two stores disagree; the exit code is 1 on any difference. Without --group: all groups of both."""
     from offsetmgr.groups.diff import diff as differences
     from offsetmgr.groups.selection import TopicSelection, matching_groups
-    from offsetmgr.groups.topic_matches import Sought
+    from offsetmgr.groups.topic_matches import TopicMatches
 
     if group and all_groups:
         raise UsageError("which groups?", "both --group and --all-groups are given")
@@ -662,7 +662,7 @@ def diff(
         raise GroupNotFound(
             "nothing to compare", f"no groups in {left.uri} nor in {right.uri}", "check the addresses and the chroot"
         )
-    errors, sought = _Errors(), Sought(topics)
+    errors, sought = _Errors(), TopicMatches(topics)
     found = differences(left, right, progress(chosen, "comparing", len(chosen)), topics, sought)
 
     def rows() -> Iterator[tuple[Any, ...]]:

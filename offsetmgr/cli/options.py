@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from offsetmgr.cli.render import OutputFormat
-from offsetmgr.config.connection import ConnectionConfig, Resolved, Settings, resolve, with_properties
+from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve, with_properties
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import Translate
 
@@ -151,16 +151,16 @@ def _reading_offsets_topic() -> Callable[[int, int], None]:
     return show
 
 
-class Connect:
+class ConnectFlags:
     """What the connection options of one command line mean. Opens stores and clusters, and closes them at the end."""
 
-    def __init__(self, settings: Settings, context: str | None) -> None:
+    def __init__(self, settings: SettingsLayer, context: str | None) -> None:
         self.flags = settings
         """What the flags alone say."""
         given = (("--command-config", settings.command_config), ("--context", context))
         self.repeated = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
         """The options of this command line that a command beside it needs as well, with a space before each."""
-        self.resolved: Resolved = resolve(settings, context)
+        self.resolved: ResolvedConnection = resolve(settings, context)
         self._open = ExitStack()
         self._clusters: dict[str, Cluster] = {}
         self._sessions: dict[str, ZookeeperSession] = {}
@@ -335,14 +335,14 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(**values: Any) -> Any:
         given = {name: values.pop(name) for name in options}
-        settings = Settings(
+        settings = SettingsLayer(
             bootstrap_server=given["bootstrap_server"],
             zookeeper=given["zookeeper"],
             store=given["store"],
             command_config=given["command_config"],
             timeout_ms=given["timeout"],
         )
-        with Connect(settings, given["context"]) as connect:
+        with ConnectFlags(settings, given["context"]) as connect:
             return command(connect=connect, **values)
 
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from offsetmgr.cli.confirm import confirm
-from offsetmgr.cli.options import Connect, Execute, Format, Yes, connected
+from offsetmgr.cli.options import ConnectFlags, Execute, Format, Yes, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.period.state_nodes import Room, View
+    from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -74,13 +74,13 @@ def _duration(ms: int) -> str:
     return f"{ms / 1000:,.1f} s"
 
 
-def _room(connect: Connect, command: str, root: str) -> Room:
-    from offsetmgr.period.state_nodes import Room
+def _room(connect: ConnectFlags, command: str, root: str) -> BarrierStateStore:
+    from offsetmgr.period.state_nodes import BarrierStateStore
 
-    return Room(connect.zookeeper(command), root)
+    return BarrierStateStore(connect.zookeeper(command), root)
 
 
-def _begun(room: Room) -> View:
+def _begun(room: BarrierStateStore) -> BarrierView:
     """What is there. Raises `Conflict` where no period was ever opened."""
     view = room.read()
     if view.seen.open_ is None:
@@ -90,7 +90,7 @@ def _begun(room: Room) -> View:
     return view
 
 
-def _whole(room: Room) -> View:
+def _whole(room: BarrierStateStore) -> BarrierView:
     """What is there, read again where the run was just turning. Raises `Conflict` where it has not begun."""
     view = _begun(room)
     for _ in range(_READS):
@@ -103,7 +103,7 @@ def _whole(room: Room) -> View:
 @app.command("status")
 @connected
 def status(
-    connect: Connect,
+    connect: ConnectFlags,
     root: Root,
     holding: Annotated[
         bool, typer.Option("--holding", help="Only partitions that hold the open period; exit code 1 if there are any.")
@@ -149,7 +149,7 @@ def status(
 @app.command("history")
 @connected
 def history(
-    connect: Connect,
+    connect: ConnectFlags,
     root: Root,
     period: Annotated[
         list[int] | None,
@@ -165,9 +165,9 @@ def history(
     from offsetmgr.period.history import History
 
     session = connect.zookeeper("period history")
-    from offsetmgr.period.state_nodes import Room
+    from offsetmgr.period.state_nodes import BarrierStateStore
 
-    room = Room(session, root)
+    room = BarrierStateStore(session, root)
     _begun(room)
     works = History(session, root).works(period)
     if not write_rows(_HISTORY, history_rows(room.history(period), works), output):
@@ -177,7 +177,7 @@ def history(
 @app.command("rerun")
 @connected
 def rerun(
-    connect: Connect,
+    connect: ConnectFlags,
     root: Root,
     begin: Annotated[str, typer.Option("--from", metavar="TIME", help="The start of its first period (UTC).")],
     length: Annotated[str, typer.Option("--length", metavar="PnDTnHnMnS", help="The length of its periods.")],
@@ -208,7 +208,7 @@ def rerun(
     from offsetmgr.cli.scenario import parse_datetime, parse_duration
     from offsetmgr.period import rerun as reruns
     from offsetmgr.period.records import Rerun
-    from offsetmgr.period.state_nodes import Room
+    from offsetmgr.period.state_nodes import BarrierStateStore
 
     if (name is None) != instead:
         why = "both --name and --instead are given" if instead else "neither --name nor --instead is given"
@@ -216,7 +216,7 @@ def rerun(
     if then not in ("close", "live"):
         raise UsageError("--then", f"{then!r} is neither close nor live")
     session = connect.zookeeper("period rerun")
-    live_room = Room(session, root)
+    live_room = BarrierStateStore(session, root)
     live = _whole(live_room)
     assert live.seen.open_ is not None
     plan = Rerun(
@@ -227,7 +227,7 @@ def rerun(
     if name is None:
         reruns.require_no_rerun(root, live.seen.open_)
     else:
-        reruns.require_new(Room(session, target))
+        reruns.require_new(BarrierStateStore(session, target))
     schedule = reruns.check(parse_datetime(begin, "--from"), parse_duration(length, "--length"), plan, live.seen.open_)
     end = "the present" if plan.until_ms is None else _time(plan.until_ms)
     what = f"rerun from {_time(schedule.first_ms)} to {end} in periods of {_duration(schedule.length_ms)}"
@@ -243,11 +243,11 @@ def rerun(
     if name is None:
         reruns.begin_instead(live_room, live, schedule, plan, f"given up for a {what}", _now_ms())
     else:
-        reruns.begin_beside(Room(session, target), live, schedule, plan, _now_ms())
+        reruns.begin_beside(BarrierStateStore(session, target), live, schedule, plan, _now_ms())
     note(f"begun: {target}")
 
 
-def _end(room: Room, why: str) -> None:
+def _end(room: BarrierStateStore, why: str) -> None:
     """Whichever period is open: the run may have turned while a question was read. Raises `Conflict`."""
     for _ in range(_READS):
         view = _begun(room)
@@ -262,7 +262,7 @@ def _end(room: Room, why: str) -> None:
 @app.command("abort")
 @connected
 def abort(
-    connect: Connect,
+    connect: ConnectFlags,
     root: Root,
     why: Annotated[str, typer.Option("--why", metavar="TEXT", help="What its members are told.")] = "aborted by hand",
     execute: Execute = False,

@@ -72,7 +72,7 @@ class _Cells(dict[Any, str]):
         return text
 
 
-class _Padded(_Cells):
+class _PaddedRow(_Cells):
     """Cells of one column of a table."""
 
     def __init__(self, encode: Callable[[Any], str], width: int, *, right: bool) -> None:
@@ -178,7 +178,7 @@ def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
-    shown: list[tuple[int, _Padded]] = []
+    shown: list[tuple[int, _PaddedRow]] = []
     count = 0
     for batch in _batches(rows):
         values = list(zip(*batch, strict=True))
@@ -195,7 +195,7 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
     return count
 
 
-def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool) -> list[tuple[int, _Padded]]:
+def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool) -> list[tuple[int, _PaddedRow]]:
     """The columns that a table shows, as wide as its first rows (``whole``: all of them) and its titles need."""
     shown = []
     for i, column in enumerate(columns):
@@ -204,11 +204,11 @@ def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: b
         if column.detail or (whole and column.optional and cells <= {"-", ""}):
             continue
         width = max(len(column.title or column.name), *map(len, cells))
-        shown.append((i, _Padded(encode, width, right=column.right)))
+        shown.append((i, _PaddedRow(encode, width, right=column.right)))
     return shown
 
 
-def _wrapper(shown: list[tuple[int, _Padded]]) -> Callable[[str], str]:
+def _wrapper(shown: list[tuple[int, _PaddedRow]]) -> Callable[[str], str]:
     """Breaks the text of a table's last column at the terminal's width; words and the other columns stay whole."""
     terminal = shutil.get_terminal_size().columns
     indent = sum(len(cells.padded("")) + 2 for _, cells in shown[:-1])

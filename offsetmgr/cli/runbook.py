@@ -13,16 +13,16 @@ from typing import Annotated, Any
 import typer
 
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.options import Connect, Execute, Format, OneGroup, connected, file_to_write
+from offsetmgr.cli.options import ConnectFlags, Execute, Format, OneGroup, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stopping
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import FileFailure, OtherCluster, UsageError
 from offsetmgr.migration import bounce as bouncing
 from offsetmgr.migration import runbook as books
 from offsetmgr.migration import runbook_render as text
-from offsetmgr.migration.evidence import Rules
-from offsetmgr.migration.group_observer import GroupView, Window, ZookeeperRegistry
+from offsetmgr.migration.evidence import EvidenceThresholds
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, ZookeeperRegistry
 from offsetmgr.migration.group_snapshot import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
 from offsetmgr.migration.precheck import GateClosed
@@ -65,8 +65,8 @@ AcceptSpare = Annotated[
 ]
 
 
-def _view(connect: Connect) -> GroupView:
-    from offsetmgr.stores.crossing import Crossing
+def _view(connect: ConnectFlags) -> GroupView:
+    from offsetmgr.stores.crossing import CrossClusterCheck
     from offsetmgr.stores.uri import zookeeper_of
     from offsetmgr.stores.zookeeper import ZookeeperStore
 
@@ -78,7 +78,7 @@ def _view(connect: Connect) -> GroupView:
     store = connect.store(f"zookeeper://{address}")
     assert isinstance(store, ZookeeperStore)  # what this kind of URI opens
     kafka = connect.store(f"kafka://{connect.bootstrap()}")
-    crossing = Crossing(store, kafka, names=("ZooKeeper", "Kafka side"))
+    crossing = CrossClusterCheck(store, kafka, names=("ZooKeeper", "Kafka side"))
     if crossing.foreign:
         hint = "name the ZooKeeper and the brokers that the group's members use"
         raise OtherCluster(
@@ -88,7 +88,7 @@ def _view(connect: Connect) -> GroupView:
     return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
 
 
-def _options(connect: Connect) -> str:
+def _options(connect: ConnectFlags) -> str:
     """The connection options of this command line's meaning, for commands that are to be copied."""
     from offsetmgr.stores.uri import zookeeper_of
 
@@ -103,7 +103,7 @@ def _baseline(path: Path | None, group: str) -> Observation | None:
 @app.command()
 @connected
 def write(
-    connect: Connect,
+    connect: ConnectFlags,
     group: OneGroup,
     to: Annotated[PhaseName, typer.Option("--to", help="Where the group is to go.")],
     start: Annotated[
@@ -140,9 +140,9 @@ def write(
     book = books.write_runbook(
         _view(connect),
         group,
-        Phase(to.value),
-        start=Phase(start.value) if start else None,
-        window=Window(window, poll),
+        CommitMode(to.value),
+        start=CommitMode(start.value) if start else None,
+        window=ObservationWindow(window, poll),
         options=_options(connect),
         baseline_file=name,
     )
@@ -166,7 +166,7 @@ def write(
 @app.command()
 @connected
 def check(
-    connect: Connect,
+    connect: ConnectFlags,
     group: OneGroup,
     phase: Annotated[PhaseName, typer.Option("--phase", help="The phase that every member should be in.")],
     baseline: Baseline = None,
@@ -186,10 +186,10 @@ def check(
     report = books.check_phase(
         _view(connect),
         group,
-        Phase(phase.value),
+        CommitMode(phase.value),
         baseline=_baseline(baseline, group),
-        rules=Rules(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
-        window=Window(window, poll),
+        rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
+        window=ObservationWindow(window, poll),
     )
     _show_report(report, output)
     if not report.passed:
@@ -214,7 +214,7 @@ def _show_report(report: PhaseReport, output: OutputFormat) -> None:
 @app.command()
 @connected
 def bounce(
-    connect: Connect,
+    connect: ConnectFlags,
     group: OneGroup,
     to: Annotated[PhaseName, typer.Option("--to-phase", help="The phase that every member is restarted into.")],
     command: Annotated[
@@ -276,14 +276,14 @@ def bounce(
     """
     spec = bouncing.BounceSpec(
         group,
-        Phase(to.value),
+        CommitMode(to.value),
         command,
-        start=Phase(start.value) if start else None,
+        start=CommitMode(start.value) if start else None,
         baseline=_baseline(baseline, group),
         start_baseline=_baseline(start_baseline, group),
         hosts=_hosts(host),
-        rules=Rules(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
-        window=Window(window, poll),
+        rules=EvidenceThresholds(accept_idle, accept_spare, quiet_ms=int(quiet * 1000)),
+        window=ObservationWindow(window, poll),
         restart_seconds=restart_timeout,
         command_seconds=command_timeout,
     )

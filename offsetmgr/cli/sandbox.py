@@ -98,7 +98,7 @@ def up(
         raise UsageError("--old-consumers", "needs a group and a topic", "add --group NAME --topic NAME")
     if old_consumers and kraft:
         raise UsageError("--old-consumers", "need ZooKeeper, and brokers before 4.0", "leave --kraft out")
-    from offsetmgr.sandbox import OldGroup
+    from offsetmgr.sandbox import SampleGroup
 
     sandbox = _sandbox(state)
     try:
@@ -107,7 +107,7 @@ def up(
         raise Interrupted("what was started has been stopped") from stop
     note("the sandbox is up" if fresh else "the sandbox was up already")
     if old_consumers and group is not None and topic is not None:
-        wanted = OldGroup(old_consumers, group, topic, offsets_storage.value, dual_commit, partitions)
+        wanted = SampleGroup(old_consumers, group, topic, offsets_storage.value, dual_commit, partitions)
         try:
             sandbox.start_old_consumers(wanted, note)
         except KeyboardInterrupt as stop:

@@ -17,15 +17,15 @@ from offsetmgr.groups.reset import (
     ShiftBy,
     ToCurrent,
     ToEarliest,
-    ToGiven,
     ToLatest,
     ToOffset,
+    ToOffsets,
     ToTime,
 )
 
 if TYPE_CHECKING:
     from offsetmgr.groups.export import SnapshotFile
-    from offsetmgr.stores.crossing import Crossing
+    from offsetmgr.stores.crossing import CrossClusterCheck
 
 _DURATION: Final = re.compile(
     r"(?P<sign>[-+]?)P(?:(?P<d>[-+]?\d{1,18})D)?"
@@ -47,7 +47,7 @@ def scenario_of(
     to_datetime: str | None,
     from_file: str | None,
     accept_unterminated: bool,
-    crossing: Callable[[SnapshotFile], Crossing],
+    crossing: Callable[[SnapshotFile], CrossClusterCheck],
 ) -> Scenario:
     """The one scenario that is given; ``crossing`` compares the cluster of a file with the target's.
 
@@ -119,8 +119,8 @@ def parse_datetime(text: str, option: str = "--to-datetime") -> int:
 
 
 def _from_file(
-    file: str, groups: list[str], crossing: Callable[[SnapshotFile], Crossing], *, accept_unterminated: bool
-) -> ToGiven:
+    file: str, groups: list[str], crossing: Callable[[SnapshotFile], CrossClusterCheck], *, accept_unterminated: bool
+) -> ToOffsets:
     from offsetmgr.groups.export import open_file, seekable
 
     single = groups[0] if len(groups) == 1 else None
@@ -138,4 +138,4 @@ def _from_file(
             for tp, committed in entry.offsets.items():
                 if (error := crossed.refusal(tp, committed)) is not None:
                     refused[tp] = error
-        return ToGiven(given, refused)
+        return ToOffsets(given, refused)

@@ -13,7 +13,7 @@ from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.migration_stores import FromConfig, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
-    Connect,
+    ConnectFlags,
     Execute,
     Format,
     Groups,
@@ -112,9 +112,9 @@ def _sorted(table: DataFrame, columns: tuple[str, ...]) -> Iterator[tuple[Any, .
 
 def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> None:
     """Raises `UnknownTopicOrPartition` for what was asked for by --topic and is not among ``rows``."""
-    from offsetmgr.groups.topic_matches import Sought
+    from offsetmgr.groups.topic_matches import TopicMatches
 
-    sought = Sought(topics)
+    sought = TopicMatches(topics)
     if topics.patterns:
         sought.see(TopicPartition(*row) for row in rows.select("topic", "partition").distinct().toLocalIterator())
     sought.require_all(source)
@@ -123,7 +123,7 @@ def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> Non
 @app.command("audit")
 @connected
 def audit(
-    connect: Connect,
+    connect: ConnectFlags,
     folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new folder for what is found.")],
     offsets_topic: Annotated[
         str, typer.Option("--offsets-topic", metavar="NAME", help="Kafka's own, or an offset manager's.")
@@ -203,7 +203,7 @@ def audit(
 @app.command("diff")
 @connected
 def diff(
-    connect: Connect,
+    connect: ConnectFlags,
     source: From,
     target: To,
     group: Groups = None,
@@ -242,7 +242,7 @@ def diff(
 @app.command("copy")
 @connected
 def copy(
-    connect: Connect,
+    connect: ConnectFlags,
     source: From,
     target: To,
     group: Groups = None,
@@ -272,18 +272,18 @@ def copy(
     groups = groups_of(source, config, names)
     with _spark(master, conf) as spark:
         from offsetmgr.groups.selection import TopicSelection
-        from offsetmgr.spark.store_rows import REFUSED, Origin
+        from offsetmgr.spark.store_rows import REFUSED, RowOrigin
         from offsetmgr.spark.store_tables import copy as copied
-        from offsetmgr.spark.store_tables import foreseen, recreated, table_of
+        from offsetmgr.spark.store_tables import dry_run, recreated, table_of
 
         topics = TopicSelection.parse(topic or [])
-        origin = Origin(source, config, translate)
+        origin = RowOrigin(source, config, translate)
         rows = table_of(spark, source, groups, topics=topics, config=config)
         if not execute:
             held = table_of(spark, target, groups, topics=topics, config=there)
             keeps = connect.store(target, there).capabilities.metadata
             deleted = recreated(rows, target, origin, config=there)
-            found = foreseen(rows, held, metadata=keeps, recreated=deleted).persist()
+            found = dry_run(rows, held, metadata=keeps, recreated=deleted).persist()
             planned = ("group", "topic", "partition", "offset", "before", "outcome", "error")
             write_rows(_PLANNED, _sorted(found, planned), output)
             counts = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}

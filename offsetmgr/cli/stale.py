@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
 
 
-class Stale:
+class StaleSnapshot:
     """Counts the rows whose last cell, the note, says that Kafka holds a larger offset; `finish` prints the count."""
 
     def __init__(self, newer: OffsetStore | None) -> None:

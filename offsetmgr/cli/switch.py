@@ -15,7 +15,7 @@ import typer
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.former_locks import patient_cluster
-from offsetmgr.cli.options import BeforeImage, Connect, Execute, Format, OneGroup, TranslateOption, Yes, connected
+from offsetmgr.cli.options import BeforeImage, ConnectFlags, Execute, Format, OneGroup, TranslateOption, Yes, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stopping
 from offsetmgr.core.clock import SystemClock
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import Translate
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.core.offset_store import Change, OffsetStore
-    from offsetmgr.migration.live.live_migration import Record, Switch
-    from offsetmgr.migration.live.switch_evidence import Evidence, Picture
-    from offsetmgr.stores.switched.nodes import Follower
+    from offsetmgr.migration.live.live_migration import LiveMigration, Record
+    from offsetmgr.migration.live.switch_evidence import SwitchEvidence, SwitchSnapshot
+    from offsetmgr.stores.switched.nodes import FollowerState
 
 app = typer.Typer()
 
@@ -57,7 +57,7 @@ class Mode(StrEnum):
 @app.command("switch")
 @connected
 def switch_command(
-    connect: Connect,
+    connect: ConnectFlags,
     group: OneGroup,
     to: Annotated[Mode, typer.Option("--to", help="Where the group's offsets shall be.")],
     declare: Annotated[
@@ -83,16 +83,16 @@ def switch_command(
     new mode; consuming goes on meanwhile. Killed at any moment, either nothing has changed or everything. Name both
     stores: --zookeeper and --bootstrap-server, or --store switched:NAME.
     """
-    from offsetmgr.core.commit_mode import Phase
-    from offsetmgr.migration.live.live_migration import Switch
+    from offsetmgr.core.commit_mode import CommitMode
+    from offsetmgr.migration.live.live_migration import LiveMigration
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
     zookeeper, kafka = _stores(connect)
     connection = connect.resolved.connection
-    mode = Phase(to.value)
+    mode = CommitMode(to.value)
     first, second = connect.store(zookeeper), connect.store(kafka)
     with ZookeeperSession(_connect_string(zookeeper), connection, session_timeout_ms=SESSION_TIMEOUT_MS) as session:
-        switch = Switch(
+        switch = LiveMigration(
             session,
             group,
             first,
@@ -140,7 +140,7 @@ SAID: Final = {
 }
 
 
-def _stores(connect: Connect) -> tuple[str, str]:
+def _stores(connect: ConnectFlags) -> tuple[str, str]:
     """The URIs of the ZooKeeper and of the Kafka side."""
     from offsetmgr.stores.pair_uri import inner_uris
     from offsetmgr.stores.uri import bootstrap_of, parse_uri, zookeeper_of
@@ -159,7 +159,7 @@ def _stores(connect: Connect) -> tuple[str, str]:
     return f"zookeeper://{found}", f"kafka://{brokers}"
 
 
-def _translate(connect: Connect) -> Translate | None:
+def _translate(connect: ConnectFlags) -> Translate | None:
     """What the URI of --store switched: says, or its section of the config file."""
     from offsetmgr.stores.pair_uri import translate_of
 
@@ -180,7 +180,7 @@ def _brokers(kafka: str) -> str:
     return parse_uri(kafka).address
 
 
-def _declare(switch: Switch, group: str, mode: Any, *, execute: bool, yes: bool) -> None:
+def _declare(switch: LiveMigration, group: str, mode: Any, *, execute: bool, yes: bool) -> None:
     switch.require_undeclared()
     if not execute:
         note(f"dry run: would say that the offsets of group {group} are in mode {mode.value}; nothing was changed")
@@ -195,17 +195,17 @@ def _recorder(group: str, path: str | None) -> Record:
     """Keeps before-images, as the editing commands do."""
     from offsetmgr.config.connection import state_folder
     from offsetmgr.groups.before_images import header_for, new_path, write_images
-    from offsetmgr.groups.edit_plan import GroupProposal, Proposal, ProposedChange
+    from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
 
     def record(store: OffsetStore, changes: Mapping[TopicPartition, Change]) -> None:
         now_ms = SystemClock().now_ms()
         file = Path(path) if path else new_path(state_folder() / "before-images", "migrate switch", now_ms)
         proposed = tuple(
-            ProposedChange(tp, change.expected, change.after)
+            PlannedChange(tp, change.expected, change.after)
             for tp, change in sorted(changes.items())
             if change.expected is not None
         )
-        with Proposal.of([GroupProposal(group, proposed)]) as proposal:
+        with EditPlan.of([GroupEditPlan(group, proposed)]) as proposal:
             write_images(file, proposal, header_for(store))
         note(f"{group}: copies {count_of(len(proposed), 'offset')} into {store.uri}; before-images: {file}")
 
@@ -215,7 +215,7 @@ def _recorder(group: str, path: str | None) -> Record:
 def _say_waiting() -> Any:
     said: set[str] = set()
 
-    def waiting(late: list[Follower]) -> None:
+    def waiting(late: list[FollowerState]) -> None:
         for follower in late:
             if follower.name not in said:
                 said.add(follower.name)
@@ -224,7 +224,7 @@ def _say_waiting() -> Any:
     return waiting
 
 
-def _show_before(picture: Picture, group: str, to: Any, format: OutputFormat, *, quiet: bool) -> None:
+def _show_before(picture: SwitchSnapshot, group: str, to: Any, format: OutputFormat, *, quiet: bool) -> None:
     storage = picture.seen.storage
     note(f"group {group}: {storage.mode.value}, epoch {storage.epoch}, by {storage.who}; to {to.value}")
     if not quiet:
@@ -237,7 +237,7 @@ def _show_before(picture: Picture, group: str, to: Any, format: OutputFormat, *,
         note(f"would copy {tp}: {before} -> {change.after.offset if change.after else None}")
 
 
-def _show_after(evidence: Evidence, format: OutputFormat) -> None:
+def _show_after(evidence: SwitchEvidence, format: OutputFormat) -> None:
     rows = [
         (
             evidence.group,

@@ -42,7 +42,7 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdecimal()
 
 
-def watching(once: Callable[[], int], seconds: float | None, count: int | None) -> int:
+def watch_command(once: Callable[[], int], seconds: float | None, count: int | None) -> int:
     """Calls ``once`` (every ``seconds``, ``count`` times at most, where they are given); its last exit code."""
     if seconds is None:
         return once()

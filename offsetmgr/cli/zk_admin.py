@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from offsetmgr.cli.controller_request import WAIT, Request, Row, Wait
-from offsetmgr.cli.options import Connect, Execute, Format, Topics, Yes, connected, file_to_write
+from offsetmgr.cli.controller_request import WAIT, ControllerRequest, Row, Wait
+from offsetmgr.cli.options import ConnectFlags, Execute, Format, Topics, Yes, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import TopicPartition
-    from offsetmgr.zookeeper.admin.state import Progress
+    from offsetmgr.zookeeper.admin.state import RequestProgress
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 app = typer.Typer()
@@ -35,7 +35,7 @@ def _finish(code: int) -> None:
 @app.command("elect")
 @connected
 def elect(
-    connect: Connect,
+    connect: ConnectFlags,
     topic: Topics = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of the cluster.")] = False,
     wait: Wait = WAIT,
@@ -60,7 +60,7 @@ def elect(
     chosen, unreadable = _chosen(session, topic or [])
     state = read_state(session, {tp.topic for tp in chosen})
     steps = plan_election(state, chosen)
-    request = Request(
+    request = ControllerRequest(
         "zk elect",
         ELECTION,
         (
@@ -78,7 +78,7 @@ def elect(
         data = encode_election(wanted[row.key][0] for row in rows)
         submit(session, "preferred replica election", [Create(paths.PREFERRED_REPLICA_ELECTION, data)], state, ())
 
-    def look(rows: list[Row]) -> Progress:
+    def look(rows: list[Row]) -> RequestProgress:
         asked = dict(wanted[row.key] for row in rows)
         return progress_of(read_state(session, {tp.topic for tp in asked}), asked)
 
@@ -126,7 +126,7 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
 @app.command("reassign")
 @connected
 def reassign(
-    connect: Connect,
+    connect: ConnectFlags,
     reassignment_json_file: Annotated[
         Path,
         typer.Option(
@@ -175,7 +175,7 @@ def reassign(
     session = connect.zookeeper("zk reassign")
     state = read_state(session, {tp.topic for tp in wanted})
     steps = {str(s.partition): s for s in plan_reassignment(state, wanted, other_counts=allow_replication_change)}
-    request = Request(
+    request = ControllerRequest(
         "zk reassign",
         REASSIGNMENT,
         (
@@ -210,7 +210,7 @@ def reassign(
         topics, brokers = {s.partition.topic for s in moved}, {broker for s in moved for broker in s.after}
         submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, data)], state, topics, brokers)
 
-    def look(rows: list[Row]) -> Progress:
+    def look(rows: list[Row]) -> RequestProgress:
         asked = {steps[row.key].partition: steps[row.key].after for row in rows}
         return progress_of(read_state(session, {tp.topic for tp in asked}), asked)
 
@@ -261,7 +261,7 @@ def _keep(path: Path, data: bytes) -> None:
 @app.command("delete-topic")
 @connected
 def delete_topic(
-    connect: Connect,
+    connect: ConnectFlags,
     topic: Annotated[
         list[str], typer.Option("--topic", metavar="NAME", help="A topic, by its whole name; repeatable.")
     ],
@@ -284,7 +284,7 @@ def delete_topic(
     session = connect.zookeeper("zk delete-topic")
     state = read_state(session, topic)
     steps = plan_deletion(state, topic, enabled=_deletion_enabled(connect, state.controller))
-    request = Request(
+    request = ControllerRequest(
         "zk delete-topic",
         DELETION,
         (
@@ -304,7 +304,7 @@ def delete_topic(
         nodes = [Create(f"{paths.DELETE_TOPICS}/{row.key}") for row in rows]
         submit(session, "deletion of topics", nodes, state, [row.key for row in rows])
 
-    def look(rows: list[Row]) -> Progress:
+    def look(rows: list[Row]) -> RequestProgress:
         asked = {row.key: state.topic(row.key).czxid for row in rows}
         return progress_of(read_state(session, asked), asked)
 
@@ -312,7 +312,7 @@ def delete_topic(
     _finish(request.run(do=do, execute=execute, yes=yes, wait_s=wait, output=output, submit=ask, look=look))
 
 
-def _deletion_enabled(connect: Connect, controller: int | None) -> bool | None:
+def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | None:
     """The controller's ``delete.topic.enable``; None where it was not asked or does not tell, which is said."""
     cluster = connect.cluster_or_none()
     if cluster is None:

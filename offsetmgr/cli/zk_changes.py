@@ -10,7 +10,7 @@ from offsetmgr.core.errors import UsageError
 
 if TYPE_CHECKING:
     from offsetmgr.zookeeper.groups.subscription import Subscription
-    from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+    from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 
 def changes_of(
@@ -22,7 +22,7 @@ def changes_of(
     delete_topic: list[str] | None,
     lose_broker: list[int] | None,
     add_broker: list[int] | None,
-) -> Callable[[GroupPicture], GroupPicture] | None:
+) -> Callable[[GroupSnapshot], GroupSnapshot] | None:
     """All that happens, in the order: topics, brokers, members. None where nothing does."""
     if not any((join, leave, grow, delete_topic, lose_broker, add_broker)):
         if like or topic:
@@ -30,7 +30,7 @@ def changes_of(
         return None
     from offsetmgr.zookeeper.rebalance_preview import changes
 
-    def change(picture: GroupPicture) -> GroupPicture:
+    def change(picture: GroupSnapshot) -> GroupSnapshot:
         for text in grow or []:
             picture = changes.topic_grows(picture, *_growth(text))
         for name in delete_topic or []:
@@ -52,7 +52,7 @@ def changes_of(
     return change
 
 
-def sized(picture: GroupPicture, grow: list[str] | None) -> GroupPicture:
+def sized(picture: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
     """A picture without topics, with those of ``--grow``: the first for a topic says how large it was before."""
     from offsetmgr.zookeeper.rebalance_preview.changes import topic_grows
 
@@ -64,7 +64,7 @@ def sized(picture: GroupPicture, grow: list[str] | None) -> GroupPicture:
     return picture
 
 
-def _subscription(picture: GroupPicture, like: str | None, topics: list[str] | None) -> Subscription:
+def _subscription(picture: GroupSnapshot, like: str | None, topics: list[str] | None) -> Subscription:
     from offsetmgr.zookeeper.groups.subscription import Subscription
     from offsetmgr.zookeeper.rebalance_preview.changes import member_named, usual_subscription
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import AllGroups, Connect, Format, Groups, connected, require_groups
+from offsetmgr.cli.options import AllGroups, ConnectFlags, Format, Groups, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, progress, write_rows
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
-from offsetmgr.core.errors import GroupNotFound, Unreadable, UsageError
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
+from offsetmgr.core.errors import CorruptData, GroupNotFound, UsageError
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.cluster.base import Cluster
     from offsetmgr.zookeeper.check.findings import Finding
-    from offsetmgr.zookeeper.check.run import Check
+    from offsetmgr.zookeeper.check.run import ZookeeperCheck
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 app = typer.Typer()
@@ -38,7 +38,7 @@ FINDINGS: Final = (
 @app.command("check", cls=WatchCommand)
 @connected
 def check(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Groups = None,
     all_groups: AllGroups = False,
     unused_since: Annotated[
@@ -69,7 +69,7 @@ def check(
     well. What was not checked is said at the end.
     """
     from offsetmgr.core.clock import SystemClock
-    from offsetmgr.zookeeper.check.run import Check
+    from offsetmgr.zookeeper.check.run import ZookeeperCheck
     from offsetmgr.zookeeper.nodes import paths
 
     names = require_groups(group, all_groups)
@@ -81,14 +81,14 @@ def check(
     def once() -> int:
         consumers = session.children(paths.CONSUMERS)
         if consumers is None and session.children(paths.BROKERS) is None:
-            raise Unreadable(
+            raise CorruptData(
                 f"ZooKeeper at {session.connect}",
                 f"there is neither {paths.CONSUMERS} nor {paths.BROKERS}: nothing is here to check",
                 "is the chroot right?",
             )
         known = sorted(consumers or [])
         chosen = _chosen(names, known, session.connect)
-        checking = Check(
+        checking = ZookeeperCheck(
             session,
             known,
             SystemClock(),
@@ -106,7 +106,7 @@ def check(
         note(_verdict(len(chosen), counts))
         return FAILED if counts or untold else 0
 
-    if code := watching(once, watch, count):
+    if code := watch_command(once, watch, count):
         raise typer.Exit(code)
 
 
@@ -152,7 +152,7 @@ def _date(text: str) -> int:
         ) from None
 
 
-def _rows(checking: Check, groups: list[str], counts: Counter[str]) -> Iterator[tuple[Any, ...]]:
+def _rows(checking: ZookeeperCheck, groups: list[str], counts: Counter[str]) -> Iterator[tuple[Any, ...]]:
     yield from _findings(checking.of_cluster, counts)
     for checked in progress(checking.run(groups), "checking", len(groups)):
         yield from _findings(checked.findings, counts)

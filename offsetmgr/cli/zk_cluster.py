@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import told
-from offsetmgr.cli.options import Connect, Format, Topics, connected
+from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.options import ConnectFlags, Format, Topics, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_tree import session_of
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.zookeeper.groups.topics import Topic
-    from offsetmgr.zookeeper.nodes.brokers import Broker
-    from offsetmgr.zookeeper.nodes.cluster_nodes import ClusterNodes, Entry
+    from offsetmgr.zookeeper.nodes.brokers import RegisteredBroker
+    from offsetmgr.zookeeper.nodes.cluster_nodes import ClusterNodes, NodeEntry
     from offsetmgr.zookeeper.nodes.topics import PartitionState, TopicAssignment
 
 app = typer.Typer()
@@ -56,7 +56,9 @@ TOPICS: Final = (
 
 @app.command("brokers", cls=WatchCommand)
 @connected
-def brokers(connect: Connect, watch: Watch = None, count: Count = None, output: Format = OutputFormat.TABLE) -> None:
+def brokers(
+    connect: ConnectFlags, watch: Watch = None, count: Count = None, output: Format = OutputFormat.TABLE
+) -> None:
     """The live brokers with their addresses, and which of them is the controller."""
     from offsetmgr.zookeeper.nodes import cluster_nodes
 
@@ -75,16 +77,16 @@ def brokers(connect: Connect, watch: Watch = None, count: Count = None, output: 
         for entry in singles:
             for text in entry.notes:
                 note(f"note: {entry.path}: {text}")
-        return told([*(entry.error for entry in singles if entry.error is not None), *errors])
+        return report_and_exit_code([*(entry.error for entry in singles if entry.error is not None), *errors])
 
-    if code := watching(once, watch, count):
+    if code := watch_command(once, watch, count):
         raise typer.Exit(code)
 
 
 @app.command("topics", cls=WatchCommand)
 @connected
 def topics(
-    connect: Connect,
+    connect: ConnectFlags,
     topic: Topics = None,
     watch: Watch = None,
     count: Count = None,
@@ -112,14 +114,14 @@ def topics(
         found = progress(read(session, names), "topics", len(names))
         if not write_rows(TOPICS, _topic_rows(found, wanted, frozenset(asked.deletions), errors), output):
             note(f"no topics in ZooKeeper at {session.connect}{'' if known else '; is the chroot right?'}")
-        return told(errors)
+        return report_and_exit_code(errors)
 
-    if code := watching(once, watch, count):
+    if code := watch_command(once, watch, count):
         raise typer.Exit(code)
 
 
 def _broker_rows(
-    live: Iterable[Entry[Broker]], cluster: ClusterNodes, errors: list[OffsetMgrError]
+    live: Iterable[NodeEntry[RegisteredBroker]], cluster: ClusterNodes, errors: list[OffsetMgrError]
 ) -> Iterator[tuple[Any, ...]]:
     controller = cluster.controller.value
     for entry in live:
@@ -151,7 +153,7 @@ def _broker_rows(
         )
 
 
-def _cluster_line(cluster: ClusterNodes, live: Iterable[Entry[Broker]]) -> str:
+def _cluster_line(cluster: ClusterNodes, live: Iterable[NodeEntry[RegisteredBroker]]) -> str:
     """Cluster id and controller in one line, each with what is not known about it."""
     controller, epoch = cluster.controller.value, cluster.controller_epoch.value
     parts = [f"cluster id {cluster.cluster_id.value or 'not known'}"]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import told
-from offsetmgr.cli.options import AllGroups, Connect, Format, Groups, Topics, connected, require_groups
+from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.options import AllGroups, ConnectFlags, Format, Groups, Topics, connected, require_groups
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_tree import session_of
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition
@@ -53,7 +53,7 @@ OWNERS: Final = (
 @app.command("members", cls=WatchCommand)
 @connected
 def members(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Groups = None,
     all_groups: AllGroups = False,
     watch: Watch = None,
@@ -77,16 +77,16 @@ def members(
         listed = progress(found, "groups", len(chosen))
         if not write_rows(MEMBERS, _member_rows(listed, errors), output) and not errors:
             note("no live members")
-        return told(errors)
+        return report_and_exit_code(errors)
 
-    if code := watching(once, watch, count):
+    if code := watch_command(once, watch, count):
         raise typer.Exit(code)
 
 
 @app.command("owners", cls=WatchCommand)
 @connected
 def owners(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Groups = None,
     all_groups: AllGroups = False,
     topic: Topics = None,
@@ -111,9 +111,9 @@ def owners(
         listed = progress(found, "groups", len(chosen))
         if not write_rows(OWNERS, _owner_rows(listed, wanted, errors), output) and not errors:
             note("nothing is owned")
-        return told(errors)
+        return report_and_exit_code(errors)
 
-    if code := watching(once, watch, count):
+    if code := watch_command(once, watch, count):
         raise typer.Exit(code)
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from offsetmgr.cli.errors import FAILED
-from offsetmgr.cli.options import Connect, Format, connected, file_to_write
+from offsetmgr.cli.options import ConnectFlags, Format, connected, file_to_write
 from offsetmgr.cli.render import OutputFormat, note
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.cli.zk_changes import changes_of, sized
-from offsetmgr.cli.zk_rebalance_view import OWNED_NOW, WOULD_COME, tell, write_owners, write_prediction
+from offsetmgr.cli.zk_rebalance_view import OWNED_NOW, WOULD_COME, summary_line, write_owners, write_prediction
 from offsetmgr.core.errors import FileFailure, UsageError
 
 if TYPE_CHECKING:
-    from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+    from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 app = typer.Typer()
 
@@ -32,7 +32,7 @@ def _change(flag: str, metavar: str, text: str) -> Any:
 @app.command("rebalance", cls=WatchCommand)
 @connected
 def rebalance(
-    connect: Connect,
+    connect: ConnectFlags,
     group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The group.", show_default=False)] = None,
     group_option: Annotated[
         str | None, typer.Option("--group", metavar="NAME", help="The same, as other commands have it.")
@@ -106,7 +106,7 @@ def rebalance(
     Exit code without --simulate: 0 where every partition is owned as the members would divide them, else 1. Nothing is
     changed in either case.
     """
-    from offsetmgr.zookeeper.rebalance_preview.live_group import look
+    from offsetmgr.zookeeper.rebalance_preview.live_group import read_group
 
     name = _one_group(group, group_option)
     change = changes_of(join, like, topic, leave, grow, delete_topic, lose_broker, add_broker)
@@ -122,15 +122,15 @@ def rebalance(
             kept = sized(kept, grow)
         settle = 0
 
-        def pictured() -> GroupPicture:
+        def pictured() -> GroupSnapshot:
             return kept
     else:
         if name is None:
             raise UsageError("which group?", "no group is named", "as in zk rebalance GROUP")
         session = connect.zookeeper("zk rebalance")
 
-        def pictured() -> GroupPicture:
-            return look(session, name, topic or ())
+        def pictured() -> GroupSnapshot:
+            return read_group(session, name, topic or ())
 
     if save is not None:
         _save(pictured(), save)
@@ -140,13 +140,13 @@ def rebalance(
             return _simulate(pictured(), change, strategy, internal_topics, partitions, output)
         return _compare(pictured, settle, strategy, internal_topics, partitions, output)
 
-    if code := watching(once, watch, count):
+    if code := watch_command(once, watch, count):
         raise typer.Exit(code)
 
 
 def _simulate(
-    picture: GroupPicture,
-    change: Callable[[GroupPicture], GroupPicture] | None,
+    picture: GroupSnapshot,
+    change: Callable[[GroupSnapshot], GroupSnapshot] | None,
     strategy: str | None,
     internal: bool,
     by_partition: bool,
@@ -160,12 +160,12 @@ def _simulate(
     write_prediction(prediction, picture, after, output, by_partition=by_partition)
     if not prediction.seen:
         note("before: computed, for the file does not say who owns what")
-    tell(prediction, why, WOULD_COME)
+    summary_line(prediction, why, WOULD_COME)
     return 0
 
 
 def _compare(
-    pictured: Callable[[], GroupPicture],
+    pictured: Callable[[], GroupSnapshot],
     settle: float,
     strategy: str | None,
     internal: bool,
@@ -184,21 +184,21 @@ def _compare(
             break
         time.sleep(LOOK_AGAIN_AFTER)
     write_owners(prediction, picture, output, by_partition=by_partition)
-    tell(prediction, why, OWNED_NOW)
+    summary_line(prediction, why, OWNED_NOW)
     if not picture.members:
         note("no live members")
     return FAILED if prediction.moves.changed else 0
 
 
-def _strategy(picture: GroupPicture, named: str | None, internal: bool) -> tuple[str, str]:
+def _strategy(picture: GroupSnapshot, named: str | None, internal: bool) -> tuple[str, str]:
     """The strategy, and why it is that one."""
     from offsetmgr.core.errors import AssignmentRefused, InvalidPattern, UnsupportedOperation
-    from offsetmgr.zookeeper.rebalance_preview.predict import strategies_that_explain, usual_strategy
+    from offsetmgr.zookeeper.rebalance_preview.predict import matching_strategies, usual_strategy
 
     if named is not None:
         return named, "as given"
     try:
-        explaining = strategies_that_explain(picture, internal=internal)
+        explaining = matching_strategies(picture, internal=internal)
     except (AssignmentRefused, InvalidPattern, UnsupportedOperation):
         explaining = []  # that member may be the one to leave
     if explaining:
@@ -212,7 +212,7 @@ def _one_group(argument: str | None, option: str | None) -> str | None:
     return argument if argument is not None else option
 
 
-def _read(path: Path, group: str | None) -> GroupPicture:
+def _read(path: Path, group: str | None) -> GroupSnapshot:
     from offsetmgr.zookeeper.rebalance_preview.scenario_file import decode
 
     try:
@@ -222,7 +222,7 @@ def _read(path: Path, group: str | None) -> GroupPicture:
     return decode(str(path), data, group)
 
 
-def _save(picture: GroupPicture, path: Path) -> None:
+def _save(picture: GroupSnapshot, path: Path) -> None:
     from offsetmgr.core.atomic_file import replace_file
     from offsetmgr.zookeeper.rebalance_preview.scenario_file import encode
 

@@ -9,7 +9,7 @@ from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+    from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
     from offsetmgr.zookeeper.rebalance_preview.predict import Prediction
 
 MEMBERS_AND_CHANGES: Final = (
@@ -75,7 +75,7 @@ _STATES: Final = {
 
 
 def write_prediction(
-    prediction: Prediction, before: GroupPicture, after: GroupPicture, output: OutputFormat, *, by_partition: bool
+    prediction: Prediction, before: GroupSnapshot, after: GroupSnapshot, output: OutputFormat, *, by_partition: bool
 ) -> None:
     """What changes from one picture to the other."""
     if by_partition:
@@ -84,7 +84,7 @@ def write_prediction(
         write_rows(MEMBERS_AND_CHANGES, _member_rows(prediction, before, after), output)
 
 
-def write_owners(prediction: Prediction, picture: GroupPicture, output: OutputFormat, *, by_partition: bool) -> None:
+def write_owners(prediction: Prediction, picture: GroupSnapshot, output: OutputFormat, *, by_partition: bool) -> None:
     """The owners beside what they should be."""
     if by_partition:
         rows = ((*row[:-1], _STATES[row[-1]]) for row in _partition_rows(prediction))
@@ -93,7 +93,7 @@ def write_owners(prediction: Prediction, picture: GroupPicture, output: OutputFo
         write_rows(MEMBERS_NOW, _member_rows(prediction, picture, picture), output)
 
 
-def tell(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:
+def summary_line(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:
     """One line that counts, and one for each doubt. ``why`` says how the strategy is known."""
     counted = [(getattr(prediction.moves, name), text) for name, text in words.items()]
     total = count_of(len({*prediction.before, *prediction.after}), "partition")
@@ -103,7 +103,7 @@ def tell(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:
         note(doubt)
 
 
-def _member_rows(prediction: Prediction, before: GroupPicture, after: GroupPicture) -> Iterator[tuple[Any, ...]]:
+def _member_rows(prediction: Prediction, before: GroupSnapshot, after: GroupSnapshot) -> Iterator[tuple[Any, ...]]:
     from offsetmgr.zookeeper.rebalance_preview.predict import UNREADABLE, as_ranges
 
     held = [{tp: thread.member_id for tp, thread in each.items()} for each in (prediction.before, prediction.after)]
@@ -123,7 +123,7 @@ def _member_rows(prediction: Prediction, before: GroupPicture, after: GroupPictu
         )
 
 
-def _comes_or_goes(member: str, before: GroupPicture, after: GroupPicture) -> str | None:
+def _comes_or_goes(member: str, before: GroupSnapshot, after: GroupSnapshot) -> str | None:
     if member not in before.members:
         return "joins" if member in after.members else "is no live member"
     return None if member in after.members else "leaves"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.errors import told
-from offsetmgr.cli.options import Connect, Format, connected
+from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.options import ConnectFlags, Format, connected
 from offsetmgr.cli.render import Column, OutputFormat, progress, write_rows
-from offsetmgr.cli.watch import Count, Watch, WatchCommand, watching
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ TREE: Final = (
 @app.command("tree", cls=WatchCommand)
 @connected
 def tree(
-    connect: Connect,
+    connect: ConnectFlags,
     path: Annotated[str, typer.Argument(metavar="[PATH]", help="Where to begin, below the chroot.")] = "/",
     depth: Annotated[
         int | None, typer.Option("--depth", min=0, help="How many levels below it at most.", show_default=False)
@@ -61,9 +61,9 @@ def tree(
         found = progress(walk(session, path, depth), "nodes")
         if not write_rows(TREE, _rows(found, errors), output):
             errors.append(ServerError(f"ZooKeeper node {path}", f"does not exist in ZooKeeper at {session.connect}"))
-        return told(errors)
+        return report_and_exit_code(errors)
 
-    if code := watching(once, watch, count):
+    if code := watch_command(once, watch, count):
         raise typer.Exit(code)
 
 

@@ -39,7 +39,7 @@ class ConnectionConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SettingsLayer:
     """One layer of settings (a context, the environment, the flags), or several laid over each other.
 
     None is "not said here". ``timeout_ms`` is in milliseconds; ``command_config`` is a ``.properties`` file.
@@ -55,7 +55,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedConnection:
     """What all layers together say.
 
     ``store`` is the URI of the store that is meant, None where no layer names one: the highest layer that names any
@@ -70,7 +70,9 @@ class Resolved:
     zookeeper: str | None = None
 
 
-def resolve(flags: Settings, context: str | None = None, environ: Mapping[str, str] | None = None) -> Resolved:
+def resolve(
+    flags: SettingsLayer, context: str | None = None, environ: Mapping[str, str] | None = None
+) -> ResolvedConnection:
     """Lays flags over the environment over the config file's context.
 
     ``context`` is the flag; without it ``OFFSETMGR_CONTEXT``, then the file's ``default-context``.
@@ -98,7 +100,7 @@ def resolve(flags: Settings, context: str | None = None, environ: Mapping[str, s
     store = next((uri for layer in layers if (uri := _store_of(layer)) is not None), None)
     if store is None and properties.bootstrap_servers:
         store = f"kafka://{properties.bootstrap_servers}"
-    return Resolved(
+    return ResolvedConnection(
         connection=ConnectionConfig(
             kafka=properties.kafka,
             zookeeper_auth=auth,
@@ -123,7 +125,7 @@ def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig
     )
 
 
-def _store_of(layer: Settings) -> str | None:
+def _store_of(layer: SettingsLayer) -> str | None:
     if layer.store is not None:
         return layer.store
     if layer.zookeeper is not None:
@@ -176,18 +178,18 @@ def _section(document: Mapping[str, Any], kind: str, path: Path) -> Mapping[str,
     return section
 
 
-def _from_file(document: Mapping[str, Any], path: Path, name: str | None) -> Settings:
+def _from_file(document: Mapping[str, Any], path: Path, name: str | None) -> SettingsLayer:
     contexts = _section(document, "context", path)
     chosen = name or document.get("default-context")
     if chosen is None:
-        return Settings()
+        return SettingsLayer()
     if chosen not in contexts:
         known = ", ".join(sorted(contexts)) or "none"
         raise ConfigError(f"context {chosen!r}", f"not in {path}", f"contexts there: {known}")
     return _context(contexts[chosen], path, f"config file {path}: context {chosen!r}")
 
 
-def _context(table: Mapping[str, Any], path: Path, where: str) -> Settings:
+def _context(table: Mapping[str, Any], path: Path, where: str) -> SettingsLayer:
     known = {"bootstrap-server", "zookeeper", "store", "command-config", "timeout", "zookeeper-auth", "zookeeper-acl"}
     if unknown := sorted(set(table) - known):
         raise ConfigError(where, f"unknown key {unknown[0]!r}", f"known: {', '.join(sorted(known))}")
@@ -195,7 +197,7 @@ def _context(table: Mapping[str, Any], path: Path, where: str) -> Settings:
         if not isinstance(value, int if key == "timeout" else str) or isinstance(value, bool):
             raise ConfigError(where, f"{key} must be {'milliseconds' if key == 'timeout' else 'a string'}")
     command_config = table.get("command-config")
-    return Settings(
+    return SettingsLayer(
         bootstrap_server=table.get("bootstrap-server"),
         zookeeper=table.get("zookeeper"),
         store=table.get("store"),
@@ -206,8 +208,8 @@ def _context(table: Mapping[str, Any], path: Path, where: str) -> Settings:
     )
 
 
-def _from_environment(environ: Mapping[str, str]) -> Settings:
-    return Settings(
+def _from_environment(environ: Mapping[str, str]) -> SettingsLayer:
+    return SettingsLayer(
         bootstrap_server=environ.get("OFFSETMGR_BOOTSTRAP_SERVER") or None,
         zookeeper=environ.get("OFFSETMGR_ZOOKEEPER") or None,
         store=environ.get("OFFSETMGR_STORE") or None,

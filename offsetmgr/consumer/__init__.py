@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from offsetmgr.consumer.highlevel import ZookeeperConsumer as ZookeeperConsumer
     from offsetmgr.consumer.settings import ConsumerSettings as ConsumerSettings
-    from offsetmgr.consumer.simple import Fetched as Fetched
+    from offsetmgr.consumer.simple import FetchResult as FetchResult
     from offsetmgr.consumer.simple import SimpleConsumer as SimpleConsumer
-    from offsetmgr.consumer.streams import Message as Message
     from offsetmgr.consumer.streams import MessageStream as MessageStream
+    from offsetmgr.consumer.streams import StreamMessage as StreamMessage
     from offsetmgr.kafka.client.fetch import EARLIEST as EARLIEST
     from offsetmgr.kafka.client.fetch import LATEST as LATEST
     from offsetmgr.segments.batch_reader import Record as Record
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _HOME: Final = {
     "ConsumerSettings": "offsetmgr.consumer.settings",
     "EARLIEST": "offsetmgr.kafka.client.fetch",
-    "Fetched": "offsetmgr.consumer.simple",
+    "FetchResult": "offsetmgr.consumer.simple",
     "LATEST": "offsetmgr.kafka.client.fetch",
-    "Message": "offsetmgr.consumer.streams",
+    "StreamMessage": "offsetmgr.consumer.streams",
     "MessageStream": "offsetmgr.consumer.streams",
     "Record": "offsetmgr.segments.batch_reader",
     "SimpleConsumer": "offsetmgr.consumer.simple",
@@ -36,11 +36,11 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "ConsumerSettings",
-    "Fetched",
-    "Message",
+    "FetchResult",
     "MessageStream",
     "Record",
     "SimpleConsumer",
+    "StreamMessage",
     "ZookeeperConsumer",
 ]
 

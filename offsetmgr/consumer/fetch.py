@@ -15,7 +15,7 @@ from typing import Any, Final
 import confluent_kafka as ck
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.consumer.streams import Desk, Holding, Message
+from offsetmgr.consumer.streams import PartitionState, StreamMessage, StreamState
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, NotAuthorized, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.cluster.librdkafka import error_of
@@ -36,7 +36,7 @@ class Fetcher:
         bootstrap: str,
         group: str,
         config: ConnectionConfig,
-        desk: Desk,
+        desk: StreamState,
         *,
         from_smallest: bool,
         queued_max: int,
@@ -64,8 +64,8 @@ class Fetcher:
         self._from_smallest = from_smallest
         self._queued_max = queued_max
         self._failed = failed
-        self._orders: SimpleQueue[tuple[tuple[Holding, ...], tuple[Holding, ...]]] = SimpleQueue()
-        self._current: dict[TopicPartition, Holding] = {}
+        self._orders: SimpleQueue[tuple[tuple[PartitionState, ...], tuple[PartitionState, ...]]] = SimpleQueue()
+        self._current: dict[TopicPartition, PartitionState] = {}
         self._paused: set[TopicPartition] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -79,11 +79,11 @@ class Fetcher:
         self._thread = threading.Thread(target=self._run, args=(consumer,), name="offsetmgr-fetcher", daemon=True)
         self._thread.start()
 
-    def add(self, holdings: Collection[Holding]) -> None:
+    def add(self, holdings: Collection[PartitionState]) -> None:
         """Fetches these as well, each from its ``fetched`` on."""
         self._orders.put((tuple(holdings), ()))
 
-    def remove(self, holdings: Collection[Holding]) -> None:
+    def remove(self, holdings: Collection[PartitionState]) -> None:
         """Fetches these no more; later holdings of the same partitions stay."""
         self._orders.put(((), tuple(holdings)))
 
@@ -117,8 +117,8 @@ class Fetcher:
     def _deal_out(self, consumer: Any, batch: Iterable[Any]) -> None:
         """Feeds the desk with a batch. What came before a partition's trouble is fed before it is dealt with, and what
         comes after it in the batch is left out: where to go on has been decided anew."""
-        for_holdings: dict[Holding, list[Message]] = {}
-        troubled: set[Holding] = set()
+        for_holdings: dict[PartitionState, list[StreamMessage]] = {}
+        troubled: set[PartitionState] = set()
         for found in batch:
             holding = self._current.get(TopicPartition(found.topic(), found.partition()))
             if found.error() is not None:
@@ -174,7 +174,7 @@ class Fetcher:
                 consumer.resume([ck.TopicPartition(*tp)])
                 self._paused.discard(tp)
 
-    def _trouble(self, consumer: Any, error: ck.KafkaError, holding: Holding | None) -> bool:
+    def _trouble(self, consumer: Any, error: ck.KafkaError, holding: PartitionState | None) -> bool:
         """Whether the partition's position has been, or will be, set anew. Raises what will not go away."""
         if error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
             if holding is not None:
@@ -186,7 +186,7 @@ class Fetcher:
         _LOG.warning("%s", found)
         return False
 
-    def _reset(self, consumer: Any, holding: Holding) -> None:
+    def _reset(self, consumer: Any, holding: PartitionState) -> None:
         """The log does not hold the position: goes on where the settings say."""
         place = ck.TopicPartition(*holding.partition)
         try:
@@ -209,9 +209,9 @@ class Fetcher:
         consumer.incremental_assign([ck.TopicPartition(*holding.partition, offset)])
 
 
-def _message(found: Any) -> Message:
+def _message(found: Any) -> StreamMessage:
     kind, timestamp = found.timestamp()
-    return Message(
+    return StreamMessage(
         found.topic(),
         found.partition(),
         found.offset(),

@@ -14,16 +14,16 @@ from types import TracebackType
 from typing import Self
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.consumer.offsets import OffsetsPlace
-from offsetmgr.consumer.partition_manager import Partitions, StreamOf
+from offsetmgr.consumer.offsets import OffsetStorage
+from offsetmgr.consumer.partition_manager import PartitionManager, StreamOf
 from offsetmgr.consumer.settings import ConsumerSettings
-from offsetmgr.consumer.streams import Desk, MessageStream
+from offsetmgr.consumer.streams import MessageStream, StreamState
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.assignors import assignor_named
-from offsetmgr.zookeeper.groups.consumer_member import Member, Timing
+from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, Timing
 from offsetmgr.zookeeper.groups.membership import member_id
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
@@ -61,10 +61,10 @@ class ZookeeperConsumer:
         if strategy not in ("range", "roundrobin"):
             raise UsageError(f"strategy {strategy!r}", "is unknown", "strategies: range, roundrobin")
         self._assignor = assignor_named(strategy)
-        self._place = OffsetsPlace.of(offsets, zookeeper, bootstrap_servers, self._config)
+        self._place = OffsetStorage.of(offsets, zookeeper, bootstrap_servers, self._config)
         ZookeeperSession(zookeeper, self._config)
-        self._desk = Desk()
-        self._work: Partitions | None = None
+        self._desk = StreamState()
+        self._work: PartitionManager | None = None
         self._shut = threading.Lock()
 
     # --- what the old consumer has --------------------------------------------------------------------
@@ -161,8 +161,8 @@ class ZookeeperConsumer:
 
     def _join(self, subscription: Subscription, stream_of: StreamOf) -> None:
         settings = self.settings
-        work = Partitions(self._bootstrap, self.group, self._config, self._place, settings, self._desk, stream_of)
-        work.member = Member(
+        work = PartitionManager(self._bootstrap, self.group, self._config, self._place, settings, self._desk, stream_of)
+        work.member = ConsumerMember(
             self._zookeeper,
             self.group,
             self.member_id,

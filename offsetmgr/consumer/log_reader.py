@@ -13,8 +13,8 @@ from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client, backoff, remaining
-from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, Limits, Slice
-from offsetmgr.kafka.client.leader_routing import Leaders
+from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
+from offsetmgr.kafka.client.leader_routing import PartitionLeaders
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import begins_with_a_whole_batch
 
@@ -22,38 +22,40 @@ OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]
 """What becomes of an offset outside the log: an error, or the log's beginning or end in its stead."""
 
 
-class Read(NamedTuple):
+class ReadResult(NamedTuple):
     """A slice, and the offset that it was asked for at: not the caller's where that was out of range."""
 
     offset: int
-    slice: Slice
+    slice: FetchedPartition
 
 
-class LogReader:
+class PartitionLogReader:
     """Reads partitions from their leaders. Use it within the client's event loop."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._leaders = Leaders(client)
+        self._leaders = PartitionLeaders(client)
 
     async def fetch(
-        self, offsets: Mapping[TopicPartition, int], limits: Limits, out_of_range: OutOfRange, deadline: float
-    ) -> dict[TopicPartition, Read | OffsetMgrError]:
+        self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, out_of_range: OutOfRange, deadline: float
+    ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
         """One outcome a partition. Raises only if no broker was ever reached."""
         found = await self._in_range(offsets, limits, out_of_range, deadline)
         # A broker gives a first batch that is over the limit whole for one partition of a request only, and nothing
         # for others in the same plight: those are asked for again, until no answer brings one further.
-        while starved := {tp: read.offset for tp, read in found.items() if isinstance(read, Read) and _starved(read)}:
+        while starved := {
+            tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _starved(read)
+        }:
             found |= await self._in_range(starved, limits._replace(max_wait_ms=0), out_of_range, deadline)
-            if all(isinstance(read := found[tp], Read) and _starved(read) for tp in starved):
+            if all(isinstance(read := found[tp], ReadResult) and _starved(read) for tp in starved):
                 break
         return found
 
     async def _in_range(
-        self, offsets: Mapping[TopicPartition, int], limits: Limits, out_of_range: OutOfRange, deadline: float
-    ) -> dict[TopicPartition, Read | OffsetMgrError]:
+        self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, out_of_range: OutOfRange, deadline: float
+    ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
         """The same for one request a leader, repeated from the log's end or beginning where that is wanted."""
-        found: dict[TopicPartition, Read | OffsetMgrError] = {}
+        found: dict[TopicPartition, ReadResult | OffsetMgrError] = {}
         asked = dict(offsets)
         for pause in backoff():
             found |= await self._once(asked, limits, deadline)
@@ -76,11 +78,11 @@ class LogReader:
         return found
 
     async def _once(
-        self, offsets: Mapping[TopicPartition, int], limits: Limits, deadline: float
-    ) -> dict[TopicPartition, Read | OffsetMgrError]:
+        self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, deadline: float
+    ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
         async def ask(
             leader: Address, partitions: list[TopicPartition], attempt: float
-        ) -> dict[TopicPartition, Slice | OffsetMgrError]:
+        ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
             # A fetch may wait in the broker, and what shares its connection behind it.
             async with self._client.node(leader).lane(attempt) as lane:
                 lane.park()
@@ -88,7 +90,9 @@ class LogReader:
                 return await fetch.fetch(lane.connection, mine, limits, remaining(attempt))
 
         slices = await self._leaders.per_partition(offsets, ask, deadline, limits.max_wait_ms / 1000)
-        return {tp: Read(offsets[tp], got) if isinstance(got, Slice) else got for tp, got in slices.items()}
+        return {
+            tp: ReadResult(offsets[tp], got) if isinstance(got, FetchedPartition) else got for tp, got in slices.items()
+        }
 
     async def offsets_before(
         self, times: Mapping[TopicPartition, int], most: int, deadline: float
@@ -122,7 +126,7 @@ class LogReader:
         return ranges
 
 
-def _starved(read: Read) -> bool:
+def _starved(read: ReadResult) -> bool:
     return read.slice.high_watermark > read.offset and not begins_with_a_whole_batch(read.slice.data)
 
 

@@ -21,7 +21,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, SessionExpired, UsageError
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, Guard, OffsetStore, Verdict
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, Guard, OffsetStore
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.pair_uri import inner_uris, translate_of
 from offsetmgr.stores.switched.scheme import open_switched
@@ -37,14 +37,14 @@ _PORT: Final = re.compile(r":[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsPlace:
+class OffsetStorage:
     """Where a group's offsets are: a store's URI, and how to open it within a member's session."""
 
     uri: str
     config: ConnectionConfig
 
     @classmethod
-    def of(cls, offsets: str, zookeeper: str, bootstrap: str, config: ConnectionConfig) -> OffsetsPlace:
+    def of(cls, offsets: str, zookeeper: str, bootstrap: str, config: ConnectionConfig) -> OffsetStorage:
         """``offsets`` is a store's URI, or ``zookeeper``, ``kafka``, ``dual`` or ``switched`` for those of the consumer
         itself. Raises `InvalidUri`."""
         in_zookeeper, in_kafka = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
@@ -122,7 +122,7 @@ def _servers(hosts: str) -> set[str]:
     return {host if _PORT.search(host) else f"{host}:2181" for host in named}
 
 
-class Lease(Protocol):
+class OffsetsLeaseProtocol(Protocol):
     """What is asked of a `SessionLease` here."""
 
     @property
@@ -138,7 +138,7 @@ class Offsets:
         self,
         store: OffsetStore,
         group: str,
-        lease: Lease,
+        lease: OffsetsLeaseProtocol,
         *,
         retries: int,
         backoff_s: float,
@@ -226,7 +226,7 @@ class Offsets:
             return {}
         if not leased:
             late = SessionExpired(f"commit of group {self._group}", "the ZooKeeper session may be over")
-            return dict.fromkeys(positions, ChangeOutcome(Verdict.FAILED, None, late))
+            return dict.fromkeys(positions, ChangeOutcome(EditStatus.FAILED, None, late))
         versioned = not self.forgets
         changes = {
             tp: Change(OffsetAndMetadata(offset), known.get(tp, ABSENT) if versioned else None, allow_rewind=True)
@@ -235,7 +235,7 @@ class Offsets:
         try:
             (result,) = self._store.edit([GroupEdit(self._group, changes, Guard.OVERWRITE)])
         except OffsetMgrError as error:
-            return dict.fromkeys(positions, ChangeOutcome(Verdict.FAILED, None, error))
+            return dict.fromkeys(positions, ChangeOutcome(EditStatus.FAILED, None, error))
         for tp, late_error in result.secondary.items():
             _LOG.warning("group %s, %s: not in the second store yet: %s", self._group, tp, late_error)
         return result.outcomes
@@ -262,7 +262,7 @@ def _again(error: OffsetMgrError) -> bool:
 def _after(outcome: ChangeOutcome, offset: int) -> Offset:
     """What the store holds after a change, as a condition for the next one."""
     before = outcome.before
-    if outcome.verdict is Verdict.UNCHANGED and before is not None:
+    if outcome.verdict is EditStatus.UNCHANGED and before is not None:
         return before
     if isinstance(before, Committed) and before.version is not None:
         return Committed(offset, version=before.version + 1)

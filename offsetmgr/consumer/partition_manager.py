@@ -1,7 +1,7 @@
 """What goes on behind the streams of a `ZookeeperConsumer`: its partitions are begun, committed, and given up.
 
-`Partitions` is the `offsetmgr.zookeeper.groups.rebalance.Holder` of the member: it is told what has been claimed and
-what must go, and does its part of that module's ordering contract.
+`PartitionManager` is the `offsetmgr.zookeeper.groups.rebalance.PartitionListener` of the member: it is told what has
+been claimed and what must go, and does its part of that module's ordering contract.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final, TypeAlias
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.fetch import Fetcher
-from offsetmgr.consumer.offsets import Offsets, OffsetsPlace
+from offsetmgr.consumer.offsets import Offsets, OffsetStorage
 from offsetmgr.consumer.settings import ConsumerSettings
-from offsetmgr.consumer.streams import Desk, Holding, MessageStream
+from offsetmgr.consumer.streams import MessageStream, PartitionState, StreamState
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
@@ -23,7 +23,7 @@ from offsetmgr.kafka.cluster.confluent import open_cluster
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.groups.assignors import ThreadId
-from offsetmgr.zookeeper.groups.consumer_member import Member
+from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _JOIN_S: Final = 60.0
@@ -32,19 +32,19 @@ StreamOf: TypeAlias = Callable[[str, int], MessageStream]
 """Which stream a topic's thread is."""
 
 
-class Partitions:
+class PartitionManager:
     """The partitions that a member owns. No I/O before `start`; ``member`` must have been set by then."""
 
-    member: Member
+    member: ConsumerMember
 
     def __init__(
         self,
         bootstrap: str,
         group: str,
         config: ConnectionConfig,
-        place: OffsetsPlace,
+        place: OffsetStorage,
         settings: ConsumerSettings,
-        desk: Desk,
+        desk: StreamState,
         stream_of: StreamOf,
         clock: Clock | None = None,
     ) -> None:
@@ -116,7 +116,7 @@ class Partitions:
         positions = {tp: offset.offset for tp, offset in found.items() if isinstance(offset, Committed)}
         positions |= self._initial([tp for tp in found if tp not in positions])
         begun = [
-            Holding(tp, self._stream_of(tp.topic, claimed[tp].thread), position, position, position, found[tp])
+            PartitionState(tp, self._stream_of(tp.topic, claimed[tp].thread), position, position, position, found[tp])
             for tp, position in positions.items()
         ]
         for holding in begun:
@@ -125,8 +125,8 @@ class Partitions:
         return claimed.keys() - positions.keys()
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """As `Holder.stop`. Without automatic commits what was consumed since the last commit is not committed here
-        either, as in the old consumer.
+        """As `PartitionListener.stop`. Without automatic commits what was consumed since the last commit is not
+        committed here either, as in the old consumer.
 
         The old consumer reads the committed offsets *before* it claims. If it does so while we commit and release, it
         may begin at the offset from before our commit. So partitions are kept for a moment after their last commit,
@@ -189,13 +189,13 @@ class Partitions:
         """Commits what has changed; all of it, from time to time, where the store forgets. Raises `PartialFailure`."""
         self._commit(None, what)
 
-    def _commit_last(self, holdings: dict[TopicPartition, Holding]) -> None:
+    def _commit_last(self, holdings: dict[TopicPartition, PartitionState]) -> None:
         try:
             self._commit(holdings, "last commit")
         except PartialFailure as failure:
             _LOG.warning("%s; the next owner gets some messages again", failure)
 
-    def _keep_a_moment(self, holdings: Collection[Holding]) -> None:
+    def _keep_a_moment(self, holdings: Collection[PartitionState]) -> None:
         """Until all of these were committed long enough ago."""
         commits = [holding.committed_at for holding in holdings if holding.committed_at is not None]
         if commits:
@@ -203,7 +203,7 @@ class Partitions:
             if left > 0:
                 self._clock.sleep(left)
 
-    def _correct(self, holdings: dict[TopicPartition, Holding]) -> bool:
+    def _correct(self, holdings: dict[TopicPartition, PartitionState]) -> bool:
         """Commits again what we have committed and the store does not hold any more. Whether there was any."""
         ours = [tp for tp, holding in holdings.items() if holding.committed_at is not None]
         if self._offsets is None or not ours:
@@ -215,7 +215,7 @@ class Partitions:
             holdings[tp].known = offset
         return self._commit({tp: holdings[tp] for tp in found}, "correction")
 
-    def _commit(self, chosen: dict[TopicPartition, Holding] | None, what: str) -> bool:
+    def _commit(self, chosen: dict[TopicPartition, PartitionState] | None, what: str) -> bool:
         """Commits these, or (None) all that are not being given up. Whether there was anything to commit.
 
         What is given up while it waits for another commit is left out, and what is lost between two tries is not

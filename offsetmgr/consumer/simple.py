@@ -21,13 +21,13 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.consumer.log_reader import LogReader, OutOfRange, Read
+from offsetmgr.consumer.log_reader import OutOfRange, PartitionLogReader, ReadResult
 from offsetmgr.consumer.simple_offsets import OffsetManagers
-from offsetmgr.core.errors import OffsetMgrError, PartialFailure, UnknownVersion, Unreachable, Unreadable, UsageError
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, PartialFailure, UnknownVersion, Unreachable, UsageError
 from offsetmgr.core.model import ABSENT, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.background_loop import Runner
+from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.fetch import Limits
+from offsetmgr.kafka.client.fetch import FetchLimits
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import Record, batches
@@ -38,7 +38,7 @@ _OUT_OF_RANGE: Final = ("raise", "earliest", "latest")
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchResult:
     """What one fetch found in one partition.
 
     ``records`` begin at the offset asked for, or at the next that exists (compaction and transactions leave gaps).
@@ -79,9 +79,9 @@ class SimpleConsumer:
         kafka = {**self._config.kafka, "client.id": client_id} if client_id is not None else self._config.kafka
         security = Security.of(kafka)
         self._client = Client(bootstrap_servers, security)
-        self._logs = LogReader(self._client)
+        self._logs = PartitionLogReader(self._client)
         self._offset_managers = OffsetManagers(offset_managers or bootstrap_servers, security)
-        self._runner = Runner()
+        self._runner = EventLoopThread()
         self._closing = threading.Lock()
         self._closed = False
 
@@ -95,7 +95,7 @@ class SimpleConsumer:
         min_bytes: int = 0,
         max_wait_ms: int = 0,
         out_of_range: OutOfRange | None = None,
-    ) -> Mapping[TopicPartition, Fetched]:
+    ) -> Mapping[TopicPartition, FetchResult]:
         """The messages of these partitions from these offsets on, each partition asked of its leader.
 
         ``max_bytes`` bounds what is read of each partition's log; a first batch that is larger comes whole. A leader
@@ -105,12 +105,12 @@ class SimpleConsumer:
         in all consumers before 0.11.
 
         Raises `OffsetOutOfRange`, `UnknownTopicOrPartition`, `TopicNotAuthorized`, `TimedOut`, `Unreachable`,
-        `Unreadable` (a batch at the very offset is damaged) and others; where several partitions were asked for and
+        `CorruptData` (a batch at the very offset is damaged) and others; where several partitions were asked for and
         some of them failed, `PartialFailure` with the answers of the rest.
         """
         if max_bytes < 1 or min_bytes < 0 or max_wait_ms < 0:
             raise UsageError("fetch", "max_bytes must be at least 1, min_bytes and max_wait_ms at least 0")
-        limits = Limits(max_bytes, min_bytes, max_wait_ms)
+        limits = FetchLimits(max_bytes, min_bytes, max_wait_ms)
         policy = self._out_of_range if out_of_range is None else _checked(out_of_range)
         if not offsets:
             return {}
@@ -236,7 +236,7 @@ class SimpleConsumer:
             raise Unreachable("Kafka", "this consumer was closed by another thread") from None
 
 
-def _decoded(read: Read | OffsetMgrError) -> Fetched | OffsetMgrError:
+def _decoded(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:
     """A slice's records from the offset on. What lies before a damaged batch is given out; the fetch that begins at the
     damaged one fails."""
     if isinstance(read, OffsetMgrError):
@@ -247,10 +247,10 @@ def _decoded(read: Read | OffsetMgrError) -> Fetched | OffsetMgrError:
         for batch in batches(read.slice.data, read.offset):
             records += batch.records
             following = max(following, batch.last_offset + 1)
-    except (Unreadable, UnknownVersion) as error:
+    except (CorruptData, UnknownVersion) as error:
         if following == read.offset:
             return error
-    return Fetched(tuple(records), read.offset, following, read.slice.high_watermark, read.slice.log_start_offset)
+    return FetchResult(tuple(records), read.offset, following, read.slice.high_watermark, read.slice.log_start_offset)
 
 
 def _all(what: str, outcomes: Mapping[TopicPartition, T | OffsetMgrError]) -> dict[TopicPartition, T]:

@@ -9,7 +9,7 @@ from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPar
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client, NotAMember, backoff
 from offsetmgr.kafka.client.leader_routing import UNKNOWN_PATIENCE, layout
-from offsetmgr.kafka.client.pinned_client import FixedCoordinator
+from offsetmgr.kafka.client.pinned_client import PinnedCoordinatorClient
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS, FetchedGroup
@@ -24,7 +24,7 @@ class OffsetManagers:
     def __init__(self, bootstrap: str, security: Security) -> None:
         self._security = security
         self._finding = Client(bootstrap, security, NEEDED_OF_MANAGERS)
-        self._fixed: dict[Address, FixedCoordinator] = {}
+        self._fixed: dict[Address, PinnedCoordinatorClient] = {}
 
     async def find(self, group: str, deadline: float) -> Address:
         """Raises `CoordinatorNotAvailable` and others."""
@@ -79,5 +79,5 @@ class OffsetManagers:
         if coordinator is None:
             return self._finding
         if coordinator not in self._fixed:
-            self._fixed[coordinator] = FixedCoordinator(coordinator, self._security)
+            self._fixed[coordinator] = PinnedCoordinatorClient(coordinator, self._security)
         return self._fixed[coordinator]

@@ -33,7 +33,7 @@ class _Marks(threading.local):
 _MARKS: Final = _Marks()
 
 
-class Message(NamedTuple):
+class StreamMessage(NamedTuple):
     """One message. ``timestamp_ms`` is milliseconds since 1970, None where the message carries none."""
 
     topic: str
@@ -46,7 +46,7 @@ class Message(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Holding:
+class PartitionState:
     """One partition while it is ours. All offsets are those of the next message.
 
     ``fetched`` is what has been put into the stream, ``handed`` what readers have been given, ``done`` what may be
@@ -72,14 +72,14 @@ class Holding:
             self.gap = None
 
 
-class Desk:
+class StreamState:
     """The state that all streams of one consumer share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         """A message has been done with, or holdings have changed."""
-        self._holdings: dict[TopicPartition, Holding] = {}
+        self._holdings: dict[TopicPartition, PartitionState] = {}
         self._streams: list[MessageStream] = []
         self._may_hand_out: Callable[[], bool] = lambda: False
         self.error: OffsetMgrError | None = None
@@ -110,16 +110,16 @@ class Desk:
 
     # --- holdings -----------------------------------------------------------------------------------
 
-    def add(self, holding: Holding) -> None:
+    def add(self, holding: PartitionState) -> None:
         with self.lock:
             self._holdings[holding.partition] = holding
             self.changed.notify_all()
 
-    def holdings(self) -> dict[TopicPartition, Holding]:
+    def holdings(self) -> dict[TopicPartition, PartitionState]:
         with self.lock:
             return dict(self._holdings)
 
-    def feed(self, holding: Holding, messages: Iterable[Message]) -> None:
+    def feed(self, holding: PartitionState, messages: Iterable[StreamMessage]) -> None:
         """Puts messages into the partition's stream, in their order; those that were there before are left out."""
         with self.lock:
             if holding.stopped:
@@ -133,7 +133,7 @@ class Desk:
             if was_empty and buffer:
                 holding.stream.readable.notify_all()
 
-    def relocate(self, holding: Holding, offset: int) -> None:
+    def relocate(self, holding: PartitionState, offset: int) -> None:
         """The log does not hold what would be fetched next: go on at ``offset``.
 
         Further on, the log's beginning has passed us: what waits already is as good as before. Further back, the log
@@ -151,7 +151,7 @@ class Desk:
             holding.fetched = holding.handed = holding.done = offset
             holding.gap = None
 
-    def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[Holding]:
+    def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[PartitionState]:
         """From this moment nothing of these is handed out. Waits (so long at most) until readers have done with what
         they hold of them, and gives the holdings, which stay until `remove`."""
         with self.lock:
@@ -164,7 +164,7 @@ class Desk:
                 self.changed.wait(left)
             return found
 
-    def remove(self, partitions: Collection[TopicPartition] | None) -> list[Holding]:
+    def remove(self, partitions: Collection[TopicPartition] | None) -> list[PartitionState]:
         """Forgets these (None: all) at once, with whatever waits or is in a reader's hand, and gives them."""
         with self.lock:
             chosen = list(self._holdings) if partitions is None else [tp for tp in partitions if tp in self._holdings]
@@ -175,7 +175,7 @@ class Desk:
             self._let_go(gone)
             return gone
 
-    def holds(self, holding: Holding) -> bool:
+    def holds(self, holding: PartitionState) -> bool:
         """Whether it is still there: neither removed, nor replaced by a later one of the same partition."""
         with self.lock:
             return self._holdings.get(holding.partition) is holding
@@ -194,12 +194,12 @@ class Desk:
                 if stream.reader is _MARKS.mine:
                     stream.in_hand = None
 
-    def positions(self, holdings: Iterable[Holding]) -> dict[TopicPartition, int]:
+    def positions(self, holdings: Iterable[PartitionState]) -> dict[TopicPartition, int]:
         """What may be committed now."""
         with self.lock:
             return {holding.partition: holding.done for holding in holdings}
 
-    def commitable(self) -> Mapping[TopicPartition, Holding]:
+    def commitable(self) -> Mapping[TopicPartition, PartitionState]:
         """All holdings that are not being stopped."""
         with self.lock:
             return {tp: holding for tp, holding in self._holdings.items() if not holding.stopped}
@@ -223,10 +223,10 @@ class Desk:
             stream.readable.notify_all()
         self.changed.notify_all()
 
-    def _in_hand(self, holdings: list[Holding]) -> bool:
+    def _in_hand(self, holdings: list[PartitionState]) -> bool:
         return any(stream.in_hand is not None and stream.in_hand[0] in holdings for stream in self._streams)
 
-    def _let_go(self, holdings: list[Holding]) -> None:
+    def _let_go(self, holdings: list[PartitionState]) -> None:
         """What readers have in hand of these will not count as done."""
         for stream in self._streams:
             if stream.in_hand is not None and stream.in_hand[0] in holdings:
@@ -249,11 +249,11 @@ class MessageStream:
 
     timeout_s: float | None = None
 
-    def __init__(self, desk: Desk, topic: str | None) -> None:
+    def __init__(self, desk: StreamState, topic: str | None) -> None:
         self.topic = topic
-        self.buffer: deque[tuple[Holding, Message]] = deque()
+        self.buffer: deque[tuple[PartitionState, StreamMessage]] = deque()
         self.readable = threading.Condition(desk.lock)
-        self.in_hand: tuple[Holding, int] | None = None
+        self.in_hand: tuple[PartitionState, int] | None = None
         self.reader: object = None
         self._desk = desk
 
@@ -262,16 +262,16 @@ class MessageStream:
         """Whether it has ended for good."""
         return self._desk.closed or self._desk.error is not None
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[StreamMessage]:
         return self
 
-    def __next__(self) -> Message:
+    def __next__(self) -> StreamMessage:
         message = self.get(self.timeout_s)
         if message is None:
             raise StopIteration
         return message
 
-    def get(self, timeout_s: float | None = None) -> Message | None:
+    def get(self, timeout_s: float | None = None) -> StreamMessage | None:
         """The next message; None where none has come within the time-out, or the stream has ended (`closed`). Says too
         that the message before it is done with. Raises the error for which the consumer has given up."""
         desk = self._desk

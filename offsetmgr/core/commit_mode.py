@@ -16,7 +16,7 @@ from offsetmgr.core.errors import GateRefused
 from offsetmgr.core.model import Committed, Offset, TopicPartition
 
 
-class Phase(Enum):
+class CommitMode(Enum):
     """Where a member commits its offsets to, and where it reads them from when it gets a partition."""
 
     ZOOKEEPER = "zookeeper"
@@ -28,11 +28,11 @@ class Phase(Enum):
 
     @property
     def commits_to_kafka(self) -> bool:
-        return self is not Phase.ZOOKEEPER
+        return self is not CommitMode.ZOOKEEPER
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseSettings:
+class CommitModeSettings:
     """What a member's ``consumer.properties`` must say in a phase. ``notes`` are for the person who edits it."""
 
     properties: tuple[tuple[str, str], ...]
@@ -55,15 +55,15 @@ _AUTO_COMMIT_NOTES = (
     " commit.",
 )
 
-SETTINGS: Mapping[Phase, PhaseSettings] = {
-    Phase.ZOOKEEPER: PhaseSettings(
+SETTINGS: Mapping[CommitMode, CommitModeSettings] = {
+    CommitMode.ZOOKEEPER: CommitModeSettings(
         (("offsets.storage", "zookeeper"),),
         (
             "dual.commit.enabled may be left out: with offsets.storage=zookeeper it has no effect.",
             *_AUTO_COMMIT_NOTES,
         ),
     ),
-    Phase.DUAL: PhaseSettings(
+    CommitMode.DUAL: CommitModeSettings(
         (("offsets.storage", "kafka"), ("dual.commit.enabled", "true")),
         (
             "Every owned partition is committed to Kafka at each automatic commit; a ZooKeeper node is written only"
@@ -71,7 +71,7 @@ SETTINGS: Mapping[Phase, PhaseSettings] = {
             *_AUTO_COMMIT_NOTES,
         ),
     ),
-    Phase.KAFKA: PhaseSettings(
+    CommitMode.KAFKA: CommitModeSettings(
         (("offsets.storage", "kafka"), ("dual.commit.enabled", "false")),
         (
             "dual.commit.enabled must be said: left out, it is true as soon as offsets.storage=kafka.",
@@ -82,43 +82,43 @@ SETTINGS: Mapping[Phase, PhaseSettings] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseChange:
+class CommitModeChange:
     """One rolling bounce: every member goes from ``start`` to ``to``."""
 
-    start: Phase
-    to: Phase
+    start: CommitMode
+    to: CommitMode
 
     def __str__(self) -> str:
         return f"{self.start.value} -> {self.to.value}"
 
 
-SAFE_CHANGES: Mapping[PhaseChange, str] = {
-    PhaseChange(Phase.ZOOKEEPER, Phase.DUAL): (
+SAFE_CHANGES: Mapping[CommitModeChange, str] = {
+    CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
         "Members not yet bounced commit to ZooKeeper alone; bounced ones commit to both and read the larger, so whoever"
         " gets a partition continues where it was left."
     ),
-    PhaseChange(Phase.DUAL, Phase.KAFKA): (
+    CommitModeChange(CommitMode.DUAL, CommitMode.KAFKA): (
         "Dual members write Kafka before ZooKeeper, so Kafka holds everything; bounced members read Kafka, those not"
         " yet bounced read the larger of both."
     ),
-    PhaseChange(Phase.KAFKA, Phase.DUAL): (
+    CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL): (
         "Every member still commits to Kafka, so Kafka holds everything; dual members read the larger of both."
         " ZooKeeper catches up with the traffic, and the partitions without traffic are copied before the gate."
     ),
-    PhaseChange(Phase.DUAL, Phase.ZOOKEEPER): (
+    CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER): (
         "Once ZooKeeper has caught up on every partition, dual members keep it so; bounced members read and write"
         " ZooKeeper, those not yet bounced read the larger of both."
     ),
 }
 
-UNSAFE_CHANGES: Mapping[PhaseChange, str] = {
-    PhaseChange(Phase.ZOOKEEPER, Phase.KAFKA): (
+UNSAFE_CHANGES: Mapping[CommitModeChange, str] = {
+    CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.KAFKA): (
         "a bounced member reads Kafka alone, where the commits made to ZooKeeper never arrived: it starts at an old"
         " Kafka offset and repeats, or finds none and goes where auto.offset.reset says (largest, the default:"
         " everything not yet consumed is lost; smallest: everything is repeated); and members not yet bounced read"
         " ZooKeeper alone, so a partition that goes back to one of them repeats what the bounced member consumed"
     ),
-    PhaseChange(Phase.KAFKA, Phase.ZOOKEEPER): (
+    CommitModeChange(CommitMode.KAFKA, CommitMode.ZOOKEEPER): (
         "a bounced member reads ZooKeeper alone, which has stood still since Kafka took over: everything committed to"
         " Kafka since then is repeated (or, where ZooKeeper has no offset, skipped with auto.offset.reset=largest); and"
         " its commits to ZooKeeper are unknown to the members not yet bounced, which repeat them when a partition goes"
@@ -127,28 +127,28 @@ UNSAFE_CHANGES: Mapping[PhaseChange, str] = {
 }
 
 
-def route(start: Phase, to: Phase) -> tuple[PhaseChange, ...]:
+def route(start: CommitMode, to: CommitMode) -> tuple[CommitModeChange, ...]:
     """The safe bounces that lead from one phase to another, in order; empty where nothing is to be done."""
     if start is to:
         return ()
-    if PhaseChange(start, to) in SAFE_CHANGES:
-        return (PhaseChange(start, to),)
-    return (PhaseChange(start, Phase.DUAL), PhaseChange(Phase.DUAL, to))
+    if CommitModeChange(start, to) in SAFE_CHANGES:
+        return (CommitModeChange(start, to),)
+    return (CommitModeChange(start, CommitMode.DUAL), CommitModeChange(CommitMode.DUAL, to))
 
 
 def require_safe(
-    start: Phase,
-    to: Phase,
+    start: CommitMode,
+    to: CommitMode,
     *,
     zookeeper: Mapping[TopicPartition, Offset] | None = None,
     kafka: Mapping[TopicPartition, Offset] | None = None,
-) -> PhaseChange:
+) -> CommitModeChange:
     """The change, if one rolling bounce may make it.
 
     Raises `GateRefused` for the two direct ones, naming the commits that would be lost or repeated; the offsets of
     both stores, where given, put numbers to it.
     """
-    change = PhaseChange(start, to)
+    change = CommitModeChange(start, to)
     if start is to:
         raise GateRefused(f"bounce {change}", "the group is in this phase already", "nothing is to be done")
     if change in SAFE_CHANGES:
@@ -164,11 +164,11 @@ def require_safe(
 
 
 def _what_would_happen(
-    start: Phase, zookeeper: Mapping[TopicPartition, Offset], kafka: Mapping[TopicPartition, Offset]
+    start: CommitMode, zookeeper: Mapping[TopicPartition, Offset], kafka: Mapping[TopicPartition, Offset]
 ) -> list[str]:
     """For the first few partitions: where a member would start, against where the group is."""
-    current, other = (zookeeper, kafka) if start is Phase.ZOOKEEPER else (kafka, zookeeper)
-    name = "Kafka" if start is Phase.ZOOKEEPER else "ZooKeeper"
+    current, other = (zookeeper, kafka) if start is CommitMode.ZOOKEEPER else (kafka, zookeeper)
+    name = "Kafka" if start is CommitMode.ZOOKEEPER else "ZooKeeper"
     texts: list[str] = []
     for tp in sorted(current):
         here, there = current[tp], other.get(tp)

@@ -207,7 +207,7 @@ class LockLost(OffsetMgrError):
     retriable = True
 
 
-class TakenOver(LockLost):
+class Superseded(LockLost):
     """Another process has taken over our place in the group, under the same name (FENCED_INSTANCE_ID, KIP-345)."""
 
     code = 82
@@ -249,11 +249,11 @@ class Conflict(OffsetMgrError):
         self.actual = actual
 
 
-class Unreadable(OffsetMgrError):
+class CorruptData(OffsetMgrError):
     """Data exists but cannot be understood: a node or record that is not an offset (never taken for absent)."""
 
 
-class OverLimit(Unreadable):
+class LimitExceeded(CorruptData):
     """Data that would take more memory than the caller allows: one entry of a log, or what a batch decompresses to."""
 
 
@@ -313,7 +313,7 @@ class UnequalSubscriptions(AssignmentRefused):
 # --- migration -----------------------------------------------------------------------------------
 
 
-class LimitUnknown(OffsetMgrError):
+class OpenPeriodUnknown(OffsetMgrError):
     """Which period is open has not been read yet: it is unknown, not 0."""
 
     retriable = True
@@ -331,11 +331,11 @@ class RunEnded(Conflict):
         self.done = done
 
 
-class FunctionFailed(OffsetMgrError):
+class CallbackFailed(OffsetMgrError):
     """A function that the caller handed in has raised something that is no error of ours."""
 
 
-class OldMembers(OffsetMgrError):
+class LegacyMembersPresent(OffsetMgrError):
     """Nodes in a form whose writers know nothing of what guards ours: nobody may run beside them."""
 
 
@@ -357,7 +357,7 @@ class GateRefused(OffsetMgrError):
     """A phase change is refused because the evidence is missing or speaks against it (rule 11)."""
 
 
-class AdminRefused(OffsetMgrError):
+class ControllerRequestRefused(OffsetMgrError):
     """An admin action is refused before anything is written: the cluster's controller would not carry it out, or never
     end it."""
 

@@ -65,7 +65,7 @@ class Relation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class OriginComparison:
     """The relation of two stores' logs and the reason for it, in words."""
 
     relation: Relation
@@ -92,21 +92,25 @@ class Compared:
         return f"not the same on both sides: {self.how}"
 
 
-def compare_origins(source: LogOrigin, target: LogOrigin, names: tuple[str, str] = ("source", "target")) -> Compared:
+def compare_origins(
+    source: LogOrigin, target: LogOrigin, names: tuple[str, str] = ("source", "target")
+) -> OriginComparison:
     """Decides how two stores' logs relate. ``names`` are what people call the two."""
     if target.new and not source.unnamed:
-        return Compared(Relation.NEW, target.how)
+        return OriginComparison(Relation.NEW, target.how)
     if source.unnamed or target.unnamed:
         which = f"{names[0]}: {source.how}" if source.unnamed else f"{names[1]}: {target.how}"
-        return Compared(Relation.UNKNOWN, f"{which}, so nothing shows that both are one cluster")
+        return OriginComparison(Relation.UNKNOWN, f"{which}, so nothing shows that both are one cluster")
     if source.cluster_id is not None and target.cluster_id is not None:
         if source.cluster_id == target.cluster_id:
-            return Compared(Relation.SAME, f"cluster id {source.cluster_id}")
-        return Compared(
+            return OriginComparison(Relation.SAME, f"cluster id {source.cluster_id}")
+        return OriginComparison(
             Relation.OTHER,
             f"the {names[0]} belongs to cluster {source.cluster_id}, the {names[1]} to {target.cluster_id}",
         )
     if common := sorted(source.brokers & target.brokers):
-        return Compared(Relation.INFERRED, f"no cluster id in ZooKeeper, but both name the broker {common[0]}")
+        return OriginComparison(Relation.INFERRED, f"no cluster id in ZooKeeper, but both name the broker {common[0]}")
     without = (names[0], source) if source.cluster_id is None else (names[1], target)
-    return Compared(Relation.OTHER, f"no broker of the {without[0]} is a broker of the other side ({without[1].how})")
+    return OriginComparison(
+        Relation.OTHER, f"no broker of the {without[0]} is a broker of the other side ({without[1].how})"
+    )

@@ -90,7 +90,7 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-def can_be_a_topic(name: str) -> bool:
+def is_valid_topic_name(name: str) -> bool:
     """Whether Kafka would make a topic of this name (``Topic.validate``). An offset may be committed for any name where
     the store does not look: no broker need be asked about the log of such a one."""
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")

@@ -127,7 +127,7 @@ class GroupEdit:
     as_of: int | None = None
 
 
-class Verdict(Enum):
+class EditStatus(Enum):
     """What became of one partition's change."""
 
     WRITTEN = "written"
@@ -142,7 +142,7 @@ class ChangeOutcome(NamedTuple):
     ``before`` is what the store held when the write was decided; None where that could not be read.
     """
 
-    verdict: Verdict
+    verdict: EditStatus
     before: Offset | None = None
     error: OffsetMgrError | None = None
 
@@ -200,7 +200,7 @@ class OffsetStore(Protocol):
         ...
 
     def log_origin(self) -> LogOrigin:
-        """The Kafka cluster whose logs the offsets point into. Raises `Unreachable`, `TimedOut`, `Unreadable`."""
+        """The Kafka cluster whose logs the offsets point into. Raises `Unreachable`, `TimedOut`, `CorruptData`."""
         ...
 
     def weaknesses(self) -> tuple[Weakness, ...]:
@@ -272,7 +272,7 @@ class OffsetStore(Protocol):
 
 
 @runtime_checkable
-class NamingStore(Protocol):
+class GroupListingStore(Protocol):
     """A store that cannot hold every group that Kafka can: its names are narrower."""
 
     def check_group(self, group: str) -> None:
@@ -290,7 +290,7 @@ class NamedScanStore(Protocol):
         ...
 
 
-class HeldGroup(Protocol):
+class HeldLock(Protocol):
     """A group that we hold for longer than one edit: while it is held nobody else commits to it. Brokers 0.8.2 have no
     group lock: there others may commit, and the store reads and compares just before each write.
 
@@ -303,7 +303,7 @@ class HeldGroup(Protocol):
 
     @property
     def lost(self) -> OffsetMgrError | None:
-        """Why the group is ours no longer; None while it is. `TakenOver` where a holder of the same name has it."""
+        """Why the group is ours no longer; None while it is. `Superseded` where a holder of the same name has it."""
         ...
 
     @property
@@ -325,32 +325,32 @@ class HeldGroup(Protocol):
 
 
 @runtime_checkable
-class HoldingStore(Protocol):
+class LockableStore(Protocol):
     """A store whose groups must be held by whoever follows them for long: one without compare-and-set."""
 
-    def hold(self, group: str, *, holder: str) -> HeldGroup:
+    def hold(self, group: str, *, holder: str) -> HeldLock:
         """Takes an idle group. ``holder`` names the process's role: a later process of the same name takes over at
         once, and the earlier one, dead or frozen, is fenced (KIP-345). Raises `GroupActive` with the members named.
         """
         ...
 
-    def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldGroup | OffsetMgrError]]:
+    def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
         """Takes many groups, many at a time: each group with its hold, or with the error that `hold` would raise."""
         ...
 
     def commit_held(
-        self, commits: Iterable[tuple[HeldGroup, Mapping[TopicPartition, OffsetAndMetadata]]]
+        self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
-        """Commits into many held groups of this store, many at a time: each group with what `HeldGroup.commit` would
+        """Commits into many held groups of this store, many at a time: each group with what `HeldLock.commit` would
         give or raise, in no promised order."""
         ...
 
-    def refresh_held(self, held: Iterable[HeldGroup]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+    def refresh_held(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """Commits all that held groups have committed once more, unchanged, so that it does not expire: each group
         with None, or with what hindered it (the other partitions are refreshed)."""
         ...
 
-    def release_held(self, held: Iterable[HeldGroup]) -> None:
+    def release_held(self, held: Iterable[HeldLock]) -> None:
         """Gives up many groups, many at a time."""
         ...
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.groups.edit_plan import Proposal, ProposedChange
+from offsetmgr.groups.edit_plan import EditPlan, PlannedChange
 from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.snapshots.group_images import GroupImages, is_images, read_images
 from offsetmgr.snapshots.group_images import write_images as write_stream
@@ -34,13 +34,13 @@ def header_for(
     return with_origin(header, store.log_origin(), topic_ids or {})
 
 
-def write_images(path: Path, proposal: Proposal, header: SnapshotHeader) -> None:
+def write_images(path: Path, proposal: EditPlan, header: SnapshotHeader) -> None:
     """Writes what each change of ``proposal`` will find and leave, and makes it durable before it returns.
 
     Raises `UsageError` where ``path`` exists already, `OffsetMgrError` where it cannot be written.
     """
 
-    def groups() -> Iterator[tuple[str, list[ProposedChange]]]:
+    def groups() -> Iterator[tuple[str, list[PlannedChange]]]:
         for group in proposal:
             rows = [change for change in group.changes if change[5] and change[4] is None]  # writes, no problem
             if rows and group.problem is None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from offsetmgr.core.errors import Conflict, GroupNotFound
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.groups.edit_plan import GroupProposal
+from offsetmgr.groups.edit_plan import GroupEditPlan
 from offsetmgr.groups.edits import propose_import
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
-from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.crossing import CrossClusterCheck
 
 
 def propose_copy(
@@ -21,8 +21,8 @@ def propose_copy(
     topics: TopicSelection = ALL_TOPICS,
     *,
     allow_rewind: bool = False,
-    crossing: Crossing | None = None,
-) -> Iterator[GroupProposal]:
+    crossing: CrossClusterCheck | None = None,
+) -> Iterator[GroupEditPlan]:
     """Bringing what ``group`` has committed in ``source`` into the group ``name`` of ``target``.
 
     Raises `GroupNotFound` where there is no such group, or nothing of it in these topics.

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 from offsetmgr.core.errors import GroupActive, GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import GroupDescription, GroupMember, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.groups.edit_plan import GroupProposal
+from offsetmgr.groups.edit_plan import GroupEditPlan
 from offsetmgr.groups.lag import LagRow, lag, uncommitted
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.kafka.cluster.base import Cluster
@@ -29,7 +29,7 @@ class DescribedPartition(NamedTuple):
     owner: GroupMember | None
 
 
-class Described(NamedTuple):
+class DescribedGroup(NamedTuple):
     """One group: ``description`` as its directory sees it, ``partitions`` committed or owned, sorted.
 
     ``error`` is why the group could not be described; then nothing else is meant.
@@ -49,7 +49,7 @@ def describe(
     topics: TopicSelection = ALL_TOPICS,
     *,
     newer: OffsetStore | None = None,
-) -> Iterator[Described]:
+) -> Iterator[DescribedGroup]:
     """Groups as they are now, in the order asked. Without a cluster the logs, and so the lag, are unknown. ``newer``
     is as in `offsetmgr.groups.lag.lag`.
 
@@ -64,7 +64,7 @@ def describe(
         description = descriptions[found.group]
         if isinstance(description, OffsetMgrError) or found.error is not None:
             error = found.error if isinstance(description, GroupDescription) else description
-            yield Described(found.group, GroupDescription(found.group, "UNKNOWN"), [], error)
+            yield DescribedGroup(found.group, GroupDescription(found.group, "UNKNOWN"), [], error)
             continue
         if description.state == "DEAD" and found.rows:
             description = GroupDescription(found.group, "EMPTY", coordinator=description.coordinator)
@@ -77,10 +77,10 @@ def describe(
             missing = GroupNotFound(
                 f"group {found.group!r}", f"does not exist in {store.uri}", "offsetmgr groups list shows the groups"
             )
-            yield Described(found.group, description, [], missing)
+            yield DescribedGroup(found.group, description, [], missing)
             continue
         rows.sort(key=_partition)
-        yield Described(found.group, description, [DescribedPartition(r, owners.get(r.partition)) for r in rows])
+        yield DescribedGroup(found.group, description, [DescribedPartition(r, owners.get(r.partition)) for r in rows])
 
 
 def require_idle(directory: Directory, groups: Iterable[str], what: str) -> None:
@@ -92,7 +92,7 @@ def require_idle(directory: Directory, groups: Iterable[str], what: str) -> None
             raise _active(f"{what} of group {group!r}", description)
 
 
-def refuse_active(directory: Directory, proposals: Iterable[GroupProposal]) -> Iterator[GroupProposal]:
+def refuse_active(directory: Directory, proposals: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
     """The proposals, with `GroupActive` as the problem of those whose group has members: they would overwrite an
     edit at their next commit. Where members cannot be known, that is the group's problem."""
     remaining = iter(proposals)

@@ -10,10 +10,10 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, OffsetStore
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, scan_in_order
-from offsetmgr.groups.topic_matches import Sought
+from offsetmgr.groups.topic_matches import TopicMatches
 
 
-class Difference(NamedTuple):
+class OffsetDifference(NamedTuple):
     """One partition on which the stores disagree, or that could not be compared.
 
     ``kind``: ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable`` (then
@@ -33,8 +33,8 @@ def diff(
     right: OffsetStore,
     groups: Iterable[str],
     topics: TopicSelection = ALL_TOPICS,
-    sought: Sought | None = None,
-) -> Iterator[Difference]:
+    sought: TopicMatches | None = None,
+) -> Iterator[OffsetDifference]:
     """All differences of ``groups``, in their order, sorted by partition.
 
     What only one of the stores can carry (metadata, leader epoch) is not compared. ``sought`` is told of what was read.
@@ -50,9 +50,9 @@ def diff(
 
 def _group(
     left: GroupOffsets, right: GroupOffsets, topics: TopicSelection, capabilities: tuple[Capabilities, Capabilities]
-) -> Iterator[Difference]:
+) -> Iterator[OffsetDifference]:
     if (error := left.error or right.error) is not None:
-        yield Difference(left.group, None, "unreadable", None, None, error)
+        yield OffsetDifference(left.group, None, "unreadable", None, None, error)
         return
     for tp in sorted({*left.offsets, *right.offsets, *left.errors, *right.errors}):
         if not topics.matches(tp):
@@ -60,7 +60,7 @@ def _group(
         here: Offset | None = None if tp in left.errors else left.offsets.get(tp, ABSENT)
         there: Offset | None = None if tp in right.errors else right.offsets.get(tp, ABSENT)
         if (kind := _kind(here, there, capabilities)) is not None:
-            yield Difference(left.group, tp, kind, here, there, left.errors.get(tp) or right.errors.get(tp))
+            yield OffsetDifference(left.group, tp, kind, here, there, left.errors.get(tp) or right.errors.get(tp))
 
 
 def _kind(left: Offset | None, right: Offset | None, capabilities: tuple[Capabilities, Capabilities]) -> str | None:

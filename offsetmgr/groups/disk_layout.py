@@ -12,8 +12,8 @@ from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
-from offsetmgr.groups.replica_choice import Listener
-from offsetmgr.segments.broker_lock import Use, standing
+from offsetmgr.groups.replica_choice import ReplicaProgress
+from offsetmgr.segments.broker_lock import Use, detect_broker
 from offsetmgr.segments.partition import is_named_as_one, named_partitions, partition_of, segments_in
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
 
@@ -52,13 +52,13 @@ def find(folders: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
     A folder that is named twice, by whatever path, counts once. Raises `UsageError` where there is none, or folders of
     several topics; `FileFailure`, `UnsupportedOperation`.
     """
-    finding = _Finding(topic)
+    finding = _LayoutFinding(topic)
     for folder in dict.fromkeys(folders):
         finding.look_into(folder)
     return finding.result(folders)
 
 
-class _Finding:
+class _LayoutFinding:
     def __init__(self, topic: str) -> None:
         self._sources = Sources(topic)
         self._single: dict[str, list[tuple[int, Path]]] = defaultdict(list)
@@ -123,7 +123,7 @@ def cluster_id(sources: Sources) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SavedLogs:
-    """Log dirs as the source of offsets; see `offsetmgr.stores.crossing.NumberedStore`."""
+    """Log dirs as the source of offsets; see `offsetmgr.stores.crossing.TranslatingStore`."""
 
     sources: Sources
 
@@ -147,10 +147,10 @@ class SavedLogs:
         return {}
 
 
-def look_over(sources: Sources, listener: Listener) -> None:
+def look_over(sources: Sources, listener: ReplicaProgress) -> None:
     """Says what is to be known before they are read: that a broker is writing there, and which are missing."""
     for log_dir in sources.log_dirs:
-        found = standing(log_dir)
+        found = detect_broker(log_dir)
         if found.use is Use.RUNNING:
             listener.note(f"mind: {log_dir}: {found}: what it writes meanwhile is not seen")
     for error in gaps(sources):

@@ -1,8 +1,8 @@
 """Committed offsets out of the folders of a Kafka that does not run any more: reading many at a time, and putting
 the groups together. `savedfolders` finds them, `replicas` chooses among those of several brokers.
 
-Nothing is written here. What is worth knowing is said to a `Listener`; what fails is one folder's or one partition's
-failure, and the rest goes on (rule 1).
+Nothing is written here. What is worth knowing is said to a `ReplicaProgress`; what fails is one folder's or one
+partition's failure, and the rest goes on (rule 1).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from offsetmgr.core.model import Committed, TopicPartition, is_deleted
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.core.plurals import count_of
 from offsetmgr.groups.disk_layout import Sources, look_over
-from offsetmgr.groups.replica_choice import Listener, best
+from offsetmgr.groups.replica_choice import ReplicaProgress, most_advanced_replica
 from offsetmgr.manager import expiration
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetValue
 from offsetmgr.records.kafka import KEY_NAMES
 from offsetmgr.segments.committed import Activity, SavedGroup, SavedOffset
@@ -44,8 +44,8 @@ class Expiry(NamedTuple):
 
     def over(self, tp: TopicPartition, saved: SavedOffset, activity: Activity | None) -> bool:
         """Whether an offset has expired (KIP-211, GroupMetadata.removeExpiredOffsets)."""
-        if activity is not None and activity.format == AvroFormat.name:
-            terms = expiration.Terms(retention_ms=self.retention_ms)
+        if activity is not None and activity.format == AvroRecordFormat.name:
+            terms = expiration.RetentionPolicy(retention_ms=self.retention_ms)
             value = OffsetValue(saved.offset, None, "", saved.commit_timestamp, saved.expire_timestamp)
             return expiration.expires_at(value, activity.since, terms) <= self.at
         base = saved.commit_timestamp
@@ -59,7 +59,7 @@ class Expiry(NamedTuple):
 
 
 def saved_groups(
-    sources: Sources, listener: Listener, *, processes: int = 1, expiry: Expiry | None = None
+    sources: Sources, listener: ReplicaProgress, *, processes: int = 1, expiry: Expiry | None = None
 ) -> Iterator[SavedGroup]:
     """Every group that has offsets there, partition by partition; within one by name. At most so many ``processes``.
 
@@ -68,7 +68,7 @@ def saved_groups(
     """
     look_over(sources, listener)
     decided = _decisions(sources, listener, processes)
-    gathering = _Gathering(sources, listener)
+    gathering = _RecoveryWork(sources, listener)
     for result in _partitions(sources, decided, listener, processes):
         if isinstance(result, int):
             gathering.failed.add(result)
@@ -90,7 +90,7 @@ def group_offsets(saved: SavedGroup) -> GroupOffsets:
     return GroupOffsets(saved.group, offsets, saved.errors)
 
 
-def _kept(group: SavedGroup, expiry: Expiry | None, listener: Listener) -> Iterator[SavedGroup]:
+def _kept(group: SavedGroup, expiry: Expiry | None, listener: ReplicaProgress) -> Iterator[SavedGroup]:
     if expiry is None:
         yield group
         return
@@ -104,10 +104,12 @@ def _kept(group: SavedGroup, expiry: Expiry | None, listener: Listener) -> Itera
         yield SavedGroup(group.group, left, group.errors, group.activity, group.activity_error)
 
 
-def _decisions(sources: Sources, listener: Listener, processes: int) -> dict[TopicPartition, dict[int, bool]]:
+def _decisions(sources: Sources, listener: ReplicaProgress, processes: int) -> dict[TopicPartition, dict[int, bool]]:
     """By partition: the producers whose transaction was decided."""
     found: dict[TopicPartition, dict[int, bool]] = defaultdict(dict)
-    for number, result in best(sources.transactions, read_decisions, TRANSACTIONS, listener, processes):
+    for number, result in most_advanced_replica(
+        sources.transactions, read_decisions, TRANSACTIONS, listener, processes
+    ):
         if isinstance(result, OffsetMgrError):
             listener.error(result)
             continue
@@ -120,7 +122,7 @@ def _decisions(sources: Sources, listener: Listener, processes: int) -> dict[Top
 
 
 def _partitions(
-    sources: Sources, decided: Mapping[TopicPartition, dict[int, bool]], listener: Listener, processes: int
+    sources: Sources, decided: Mapping[TopicPartition, dict[int, bool]], listener: ReplicaProgress, processes: int
 ) -> Iterator[SavedPartition | int]:
     """Every partition that can be read, and the numbers of those that cannot."""
     # A transaction belongs to one partition of this topic or to several: a decision is looked for by both.
@@ -128,7 +130,7 @@ def _partitions(
     read = partial(_read_one, producers)
     unknown_starts: set[str] = set()
 
-    for number, result in best(sources.partitions, read, sources.topic, listener, processes):
+    for number, result in most_advanced_replica(sources.partitions, read, sources.topic, listener, processes):
         if isinstance(result, OffsetMgrError):
             listener.error(result)
             yield number
@@ -143,7 +145,7 @@ def _read_one(decided: Mapping[int, Mapping[int, bool]], folder: Path, tick: Cal
     return read_partition(folder, decided.get(partition_of(folder).partition), tick)
 
 
-def _report(found: SavedPartition, listener: Listener) -> None:
+def _report(found: SavedPartition, listener: ReplicaProgress) -> None:
     """What is worth knowing of a partition, and what in it could not be read."""
     name = found.partition
     if found.cut is not None:
@@ -168,10 +170,10 @@ def _report(found: SavedPartition, listener: Listener) -> None:
         listener.error(OffsetMgrError(str(name), str(error)))
 
 
-class _Gathering:
+class _RecoveryWork:
     """Which of a group's places holds, where it lies in several partitions."""
 
-    def __init__(self, sources: Sources, listener: Listener) -> None:
+    def __init__(self, sources: Sources, listener: ReplicaProgress) -> None:
         self._count = max(sources.partitions) + 1 if sources.complete else None
         self._topic = sources.topic
         self._listener = listener

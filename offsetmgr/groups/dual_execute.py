@@ -19,16 +19,16 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import (
     ChangeOutcome,
+    EditStatus,
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
     Guard,
     OffsetStore,
-    Verdict,
     same_value,
 )
 from offsetmgr.groups.before_images import write_images
-from offsetmgr.groups.edit_plan import GroupProposal, Proposal, ProposedChange
+from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
 from offsetmgr.groups.selection import scan_in_order
 from offsetmgr.snapshots.base import SnapshotHeader
 
@@ -37,7 +37,7 @@ GROUPS_AT_ONCE: Final = 200
 
 
 @runtime_checkable
-class Twofold(Protocol):
+class DualEdit(Protocol):
     """A store that keeps the same offsets in two others."""
 
     @property
@@ -54,9 +54,9 @@ class Image(NamedTuple):
     header: SnapshotHeader
 
 
-def carry_out_both(
-    store: Twofold,
-    proposal: Proposal,
+def execute_dual(
+    store: DualEdit,
+    proposal: EditPlan,
     images: tuple[Image, Image],
     *,
     guard: Guard = Guard.LOCK,
@@ -67,7 +67,7 @@ def carry_out_both(
     A partition whose secondary alone failed is FAILED, and its error says that the primary was written.
     """
     names = [p.group for p in proposal if p.edit(guard) is not None]
-    with Proposal() as first, Proposal() as second:
+    with EditPlan() as first, EditPlan() as second:
         both = zip(scan_in_order(store.primary, names), scan_in_order(store.secondary, names), strict=True)
         for one, (here, there) in zip((p for p in proposal if p.edit(guard) is not None), both, strict=True):
             moved = _moved(one, here, there)
@@ -82,7 +82,7 @@ def carry_out_both(
             yield from _carry_out(store, batch, guard)
 
 
-def _moved(proposal: GroupProposal, here: GroupOffsets, there: GroupOffsets) -> Mapping[TopicPartition, OffsetMgrError]:
+def _moved(proposal: GroupEditPlan, here: GroupOffsets, there: GroupOffsets) -> Mapping[TopicPartition, OffsetMgrError]:
     """Partitions that cannot be changed: unreadable in one of the stores, or not what the proposal was made for."""
     found: dict[TopicPartition, OffsetMgrError] = {}
     for change in proposal.changes:
@@ -99,22 +99,22 @@ def _moved(proposal: GroupProposal, here: GroupOffsets, there: GroupOffsets) -> 
 
 
 def _inner(
-    proposal: GroupProposal, found: GroupOffsets, moved: Mapping[TopicPartition, OffsetMgrError], store: OffsetStore
-) -> GroupProposal:
+    proposal: GroupEditPlan, found: GroupOffsets, moved: Mapping[TopicPartition, OffsetMgrError], store: OffsetStore
+) -> GroupEditPlan:
     """The part of one of the two stores: the same wish, on its own before-images."""
 
-    def change(wanted: ProposedChange) -> ProposedChange:
+    def change(wanted: PlannedChange) -> PlannedChange:
         before: Offset = found.offsets.get(wanted.partition, ABSENT)
         differs = not same_value(before, wanted.after, store.capabilities)
         problem = moved.get(wanted.partition)
         return wanted._replace(before=before, problem=problem, writes=differs and problem is None)
 
     wanted = (c for c in proposal.changes if c.writes and c.problem is None)
-    return GroupProposal(proposal.group, tuple(change(one) for one in wanted))
+    return GroupEditPlan(proposal.group, tuple(change(one) for one in wanted))
 
 
 def _carry_out(
-    store: Twofold, batch: list[tuple[GroupProposal, GroupProposal]], guard: Guard
+    store: DualEdit, batch: list[tuple[GroupEditPlan, GroupEditPlan]], guard: Guard
 ) -> Iterator[GroupEditResult]:
     done = _edit(store.primary, [edit for first, _ in batch if (edit := first.edit(guard)) is not None])
     seconds: list[GroupEdit] = []
@@ -138,14 +138,14 @@ def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResu
         for result in store.edit(edits) if edits else ():
             done[result.group] = result
     except OffsetMgrError as error:
-        failed = ChangeOutcome(Verdict.FAILED, None, error)
+        failed = ChangeOutcome(EditStatus.FAILED, None, error)
         for edit in edits:
             done.setdefault(edit.group, GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), atomic=False))
     return done
 
 
 def _combined(
-    proposal: GroupProposal, first: GroupEditResult | None, second: GroupEditResult | None
+    proposal: GroupEditPlan, first: GroupEditResult | None, second: GroupEditResult | None
 ) -> GroupEditResult:
     outcomes: dict[TopicPartition, ChangeOutcome] = {}
     for change in proposal.changes:
@@ -153,7 +153,7 @@ def _combined(
         here = first.outcomes.get(tp) if first is not None else None
         there = second.outcomes.get(tp) if second is not None else None
         if change.problem is not None:
-            outcomes[tp] = ChangeOutcome(Verdict.FAILED, change.before, change.problem)
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, change.before, change.problem)
         elif here is not None and here.error is not None:
             outcomes[tp] = here
         elif there is not None and there.error is not None:
@@ -161,9 +161,9 @@ def _combined(
             error = OffsetMgrError(
                 f"group {proposal.group}, {tp}", f"{written}, but not to the secondary: {there.error}", there.error.hint
             )
-            outcomes[tp] = ChangeOutcome(Verdict.FAILED, change.before, error)
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, change.before, error)
         else:
-            wrote = any(o is not None and o.verdict is Verdict.WRITTEN for o in (here, there))
-            outcomes[tp] = ChangeOutcome(Verdict.WRITTEN if wrote else Verdict.UNCHANGED, change.before)
+            wrote = any(o is not None and o.verdict is EditStatus.WRITTEN for o in (here, there))
+            outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if wrote else EditStatus.UNCHANGED, change.before)
     both = "the two stores are written one after the other, each on its own condition"
     return GroupEditResult(proposal.group, outcomes, atomic=False, how=both)

@@ -1,6 +1,6 @@
 """What an edit is going to do, as a value: shown before it runs, kept as before-images, then carried out.
 
-A `Proposal` holds any number of changes in bounded memory: what does not fit is kept in an unnamed temporary file.
+A `EditPlan` holds any number of changes in bounded memory: what does not fit is kept in an unnamed temporary file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IN_MEMORY: Final = 60_000
 """Changes held as objects before a proposal moves to its temporary file; about 40 MB."""
 
 
-class ProposedChange(NamedTuple):
+class PlannedChange(NamedTuple):
     """One partition's change: ``before`` as it was read, ``after`` None to delete it.
 
     ``note`` says what people should know (clamped, rewinds, ...). ``problem`` is why it will not be done at all.
@@ -41,12 +41,12 @@ BY_PARTITION: Final = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
-class GroupProposal:
+class GroupEditPlan:
     """One group's changes, sorted by partition. ``problem`` is why nothing of the group will be done; ``as_of`` is that
     of the scan in which each ``before`` was found (see `GroupEdit`)."""
 
     group: str
-    changes: tuple[ProposedChange, ...]
+    changes: tuple[PlannedChange, ...]
     problem: OffsetMgrError | None = None
     as_of: int | None = None
 
@@ -77,23 +77,23 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Proposal:
+class EditPlan:
     """All changes of one edit, in the order of their groups; iterate it as often as needed, then close it."""
 
     counts: Counts = field(default_factory=Counts)
-    _held: list[GroupProposal] = field(default_factory=list)
+    _held: list[GroupEditPlan] = field(default_factory=list)
     _held_changes: int = 0
     _file: IO[bytes] | None = None
 
     @classmethod
-    def of(cls, groups: Iterable[GroupProposal]) -> Self:
+    def of(cls, groups: Iterable[GroupEditPlan]) -> Self:
         """Takes in all groups."""
         proposal = cls()
         for group in groups:
             proposal.add(group)
         return proposal
 
-    def add(self, group: GroupProposal) -> None:
+    def add(self, group: GroupEditPlan) -> None:
         counts = self.counts
         writes = 0
         for change in group.changes:
@@ -121,7 +121,7 @@ class Proposal:
         self._held.clear()
         self._held_changes = 0
 
-    def __iter__(self) -> Iterator[GroupProposal]:
+    def __iter__(self) -> Iterator[GroupEditPlan]:
         if self._file is not None:
             at = 0
             with suppress(EOFError):
@@ -150,14 +150,14 @@ def propose(
     capabilities: Capabilities,
     *,
     note: str = "",
-) -> ProposedChange:
+) -> PlannedChange:
     """A change with what people should know about it noted."""
     if not isinstance(before, Committed):  # quick, because imports into empty stores are the largest edits
-        return ProposedChange(partition, before, after, note, None, after is not None)
+        return PlannedChange(partition, before, after, note, None, after is not None)
     if after is not None and after.offset > before.offset:  # quick as well: what nearly every import does
-        return tuple.__new__(ProposedChange, (partition, before, after, note, None, True))
+        return tuple.__new__(PlannedChange, (partition, before, after, note, None, True))
     if same_value(before, after, capabilities):
-        return ProposedChange(partition, before, after, note or "unchanged", None, False)
+        return PlannedChange(partition, before, after, note or "unchanged", None, False)
     if after is not None and after.offset < before.offset:
         note = f"{note}; rewinds" if note else "rewinds"
-    return ProposedChange(partition, before, after, note)
+    return PlannedChange(partition, before, after, note)

@@ -1,6 +1,6 @@
 """The edits that need no look at a log: delete, copy, import and its special case, the undo.
 
-Each is a stream of `GroupProposal`; nothing is written here.
+Each is a stream of `GroupEditPlan`; nothing is written here.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Protocol, runtime_checkable
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, RewindRefused
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
-from offsetmgr.groups.edit_plan import BY_PARTITION, GroupProposal, ProposedChange, propose
+from offsetmgr.groups.edit_plan import BY_PARTITION, GroupEditPlan, PlannedChange, propose
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.snapshots.group_images import GroupImages
-from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.crossing import CrossClusterCheck
 
 
-def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupProposal]:
+def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
     """Deleting the committed offsets of groups, of the topics that are meant.
 
     A partition whose value cannot be read is a problem of its own: it has no before-image, so it stays.
     """
     for found in scan_in_order(store, groups):
         if found.error is not None:
-            yield GroupProposal(found.group, (), found.error)
+            yield GroupEditPlan(found.group, (), found.error)
             continue
         if not (found.offsets or found.errors):
             require_known(store, [found.group])
@@ -37,11 +37,11 @@ def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelec
         problem = None
         if not changes and topics.patterns:
             problem = GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
-        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)), problem, found.as_of)
+        yield GroupEditPlan(found.group, tuple(sorted(changes, key=BY_PARTITION)), problem, found.as_of)
 
 
 @runtime_checkable
-class RemovesGroups(Protocol):
+class GroupRemovingStore(Protocol):
     """A store that knows groups beside their offsets, so that a group can be empty and still there."""
 
     def delete_group(self, group: str) -> object:
@@ -52,7 +52,7 @@ class RemovesGroups(Protocol):
 def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
     """Removes groups whose offsets were deleted before (with before-images); one that has offsets again is a
     `Conflict` and stays. Gives nothing for stores in which a group is nothing but its offsets."""
-    if not isinstance(store, RemovesGroups):
+    if not isinstance(store, GroupRemovingStore):
         return
     for group in groups:
         try:
@@ -68,7 +68,7 @@ def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[s
             yield group, None
 
 
-def left_empty(store: OffsetStore, groups: Iterable[str]) -> list[str]:
+def groups_left_without_offsets(store: OffsetStore, groups: Iterable[str]) -> list[str]:
     """Those of ``groups`` that the store still knows, without any offset. Raises what reading raises."""
     known = set(store.groups())
     names = [group for group in groups if group in known]
@@ -82,8 +82,8 @@ def propose_import(
     *,
     rename: Mapping[str, str] | None = None,
     allow_rewind: bool = False,
-    crossing: Crossing | None = None,
-) -> Iterator[GroupProposal]:
+    crossing: CrossClusterCheck | None = None,
+) -> Iterator[GroupEditPlan]:
     """Bringing the offsets of ``wanted`` (a snapshot's or another store's groups) into ``store``.
 
     What would rewind a group is that partition's problem unless ``allow_rewind`` (rule 2), and so is an offset of a
@@ -105,9 +105,9 @@ def propose_import(
         source = pending.pop(found.group)
         problem = source.error or found.error
         if problem is not None:
-            yield GroupProposal(found.group, (), problem)
+            yield GroupEditPlan(found.group, (), problem)
             continue
-        changes: list[ProposedChange] = []
+        changes: list[PlannedChange] = []
         if crossing is not None:
             crossing.learn({tp.topic for tp in source.offsets})
         for tp, held in source.offsets.items():
@@ -116,13 +116,13 @@ def propose_import(
             committed = held if keeps_epochs or held[2] is None else held._replace(leader_epoch=None)
             before = found.offsets.get(tp)
             if crossing is not None and (refused := crossing.refusal(tp, committed)) is not None:
-                changes.append(ProposedChange(tp, before or ABSENT, committed.value(), problem=refused, writes=False))
+                changes.append(PlannedChange(tp, before or ABSENT, committed.value(), problem=refused, writes=False))
             elif before is not None and committed[0] > before[0]:  # as `_toward` has it; nearly every import is this
-                changes.append(new(ProposedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), "", None, True)))
+                changes.append(new(PlannedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), "", None, True)))
             else:
                 changes.append(_toward(store, tp, found, committed.value(), allow_rewind))
         changes += _unreadable(source.errors, topics)
-        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
+        yield GroupEditPlan(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
 
 
 def propose_undo(
@@ -131,8 +131,8 @@ def propose_undo(
     topics: TopicSelection = ALL_TOPICS,
     *,
     force: bool = False,
-    crossing: Crossing | None = None,
-) -> Iterator[GroupProposal]:
+    crossing: CrossClusterCheck | None = None,
+) -> Iterator[GroupEditPlan]:
     """Taking an edit back: what was there is restored, what the edit created is deleted.
 
     A partition that holds neither what the edit left nor what was there before has moved on since: that is its
@@ -150,16 +150,16 @@ def propose_undo(
     for found in scan_in_order(store, targets()):
         source = pending.pop(found.group)
         if found.error is not None:
-            yield GroupProposal(found.group, (), found.error)
+            yield GroupEditPlan(found.group, (), found.error)
             continue
-        changes: list[ProposedChange] = []
+        changes: list[PlannedChange] = []
         if crossing is not None:
             crossing.learn({tp.topic for tp in source.left})
         for tp, left in source.left.items():
             if not topics.matches(tp):
                 continue
             if (error := found.errors.get(tp)) is not None:
-                changes.append(ProposedChange(tp, ABSENT, None, problem=error, writes=False))
+                changes.append(PlannedChange(tp, ABSENT, None, problem=error, writes=False))
                 continue
             current = found.offsets.get(tp, ABSENT)
             before = source.before.get(tp)
@@ -167,26 +167,26 @@ def propose_undo(
             if crossing is not None and before is not None and back is not None:
                 back = crossing.carry(back)
                 if (refused := crossing.refusal(tp, before)) is not None:
-                    changes.append(ProposedChange(tp, current, back, problem=refused, writes=False))
+                    changes.append(PlannedChange(tp, current, back, problem=refused, writes=False))
                     continue
             change = propose(tp, current, back, store.capabilities, note="deletes" if back is None else "")
             if change.writes and not force and not _left_by(current, left):
                 change = change._replace(problem=_moved_on(found.group, tp, current, left), writes=False)
             changes.append(change)
-        yield GroupProposal(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
+        yield GroupEditPlan(found.group, tuple(sorted(changes, key=BY_PARTITION)), as_of=found.as_of)
 
 
 def _toward(
     store: OffsetStore, tp: TopicPartition, found: GroupOffsets, after: OffsetAndMetadata, allow_rewind: bool
-) -> ProposedChange:
+) -> PlannedChange:
     if (error := found.errors.get(tp)) is not None:
-        return ProposedChange(tp, ABSENT, after, problem=error, writes=False)
+        return PlannedChange(tp, ABSENT, after, problem=error, writes=False)
     before = found.offsets.get(tp, ABSENT)
     if isinstance(before, Committed) and after.offset < before.offset and not allow_rewind:
         refused = RewindRefused(
             f"group {found.group}, {tp}", f"would go back from {before.offset} to {after.offset}", "add --allow-rewind"
         )
-        return ProposedChange(tp, before, after, problem=refused, writes=False)
+        return PlannedChange(tp, before, after, problem=refused, writes=False)
     return propose(tp, before, after, store.capabilities)
 
 
@@ -204,9 +204,9 @@ def _moved_on(group: str, tp: TopicPartition, current: Offset, left: int | None)
     )
 
 
-def _unreadable(errors: Mapping[TopicPartition, OffsetMgrError], topics: TopicSelection) -> list[ProposedChange]:
+def _unreadable(errors: Mapping[TopicPartition, OffsetMgrError], topics: TopicSelection) -> list[PlannedChange]:
     return [
-        ProposedChange(tp, ABSENT, None, problem=error, writes=False)
+        PlannedChange(tp, ABSENT, None, problem=error, writes=False)
         for tp, error in errors.items()
         if topics.matches(tp)
     ]

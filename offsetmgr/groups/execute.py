@@ -11,13 +11,13 @@ from pathlib import Path
 
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, Guard, OffsetStore
 from offsetmgr.groups.before_images import write_images
-from offsetmgr.groups.edit_plan import Proposal
+from offsetmgr.groups.edit_plan import EditPlan
 from offsetmgr.snapshots.base import SnapshotHeader
 
 
-def carry_out(
+def execute(
     store: OffsetStore,
-    proposal: Proposal,
+    proposal: EditPlan,
     images: Path,
     header: SnapshotHeader,
     *,

@@ -16,7 +16,7 @@ from offsetmgr.core.errors import FileFailure, GroupNotFound, OffsetMgrError, Us
 from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
-from offsetmgr.groups.topic_matches import Sought
+from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.snapshots import registry
 from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader
 from offsetmgr.stores.crossing import origin_of_snapshot
@@ -34,7 +34,7 @@ def export_groups(
     read is in the results, for the writer to refuse or record. A topic that no group has is `UnknownTopicOrPartition`,
     at the end.
     """
-    sought = Sought(topics)
+    sought = TopicMatches(topics)
     for found in sought.reading(scan_in_order(store, groups)):
         if strict and not (found.offsets or found.errors or found.error):
             require_known(store, [found.group])
@@ -65,16 +65,16 @@ class SnapshotFile:
         return self._reader.header
 
     def log_origin(self) -> LogOrigin:
-        """See `offsetmgr.stores.crossing.NumberedStore`."""
+        """See `offsetmgr.stores.crossing.TranslatingStore`."""
         return origin_of_snapshot(self.header)
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """See `offsetmgr.stores.crossing.NumberedStore`: the ids when the snapshot was taken."""
+        """See `offsetmgr.stores.crossing.TranslatingStore`: the ids when the snapshot was taken."""
         known = {} if self.header is None else self.header.topic_ids
         return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """See `offsetmgr.stores.crossing.NumberedStore`: a file does not know it."""
+        """See `offsetmgr.stores.crossing.TranslatingStore`: a file does not know it."""
         return {}
 
     def groups(self) -> Iterator[str]:

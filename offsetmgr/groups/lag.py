@@ -51,7 +51,7 @@ class GroupLag(NamedTuple):
     error: OffsetMgrError | None = None
 
 
-def needs_a_look(row: LagRow) -> bool:
+def needs_log_range(row: LagRow) -> bool:
     """Whether a row is more than a partition without lag: behind, of unknown lag, or with something to say of it."""
     return row.lag is None or row.lag > 0 or bool(row.note)
 

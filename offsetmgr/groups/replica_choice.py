@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.segments.offsets_partition import End, how_far
-from offsetmgr.segments.parallel import each
+from offsetmgr.segments.offsets_partition import LogEnd, log_end
+from offsetmgr.segments.parallel import map_directories
 from offsetmgr.segments.partition import segments_in
 
 Result = TypeVar("Result")
@@ -22,7 +22,7 @@ _A_PROCESS: Final = 16 * 1024 * 1024
 """Bytes for which a further process is worth its start: a quarter of a second of reading."""
 
 
-class Listener(Protocol):
+class ReplicaProgress(Protocol):
     """Hears what a reading finds beside offsets."""
 
     def note(self, text: str) -> None:
@@ -38,11 +38,11 @@ class Listener(Protocol):
         ...
 
 
-def best(
+def most_advanced_replica(
     replicas: Mapping[int, Sequence[Path]],
     read: Callable[[Path, Callable[[int], None]], Result],
     topic: str,
-    listener: Listener,
+    listener: ReplicaProgress,
     processes: int,
 ) -> Iterator[tuple[int, Result | OffsetMgrError]]:
     """Each partition, read from the replica that goes farthest, or the next where that fails, which is said."""
@@ -56,7 +56,7 @@ def best(
     while ranked:
         number_of = {folders[0]: number for number, folders in ranked.items()}
         left: dict[int, list[Path]] = {}
-        for folder, result in each(read, list(number_of), processes, told):
+        for folder, result in map_directories(read, list(number_of), processes, told):
             number = number_of[folder]
             if isinstance(result, OffsetMgrError) and len(ranked[number]) > 1:
                 listener.error(result)
@@ -68,14 +68,14 @@ def best(
 
 
 def _ranked(
-    replicas: Mapping[int, Sequence[Path]], topic: str, listener: Listener, processes: int
+    replicas: Mapping[int, Sequence[Path]], topic: str, listener: ReplicaProgress, processes: int
 ) -> dict[int, list[Path]]:
     """The replicas of each partition, best first: of the latest leader epoch, then the longest log."""
     ranked = {number: list(replicas[number]) for number in sorted(replicas)}
     several = [folder for folders in ranked.values() if len(folders) > 1 for folder in folders]
     if not several:
         return ranked
-    ends = dict(each(_how_far, several, processes))
+    ends = dict(map_directories(_how_far, several, processes))
     for number, folders in ranked.items():
         if len(folders) == 1:
             continue
@@ -93,16 +93,16 @@ def _ranked(
     return ranked
 
 
-def _said(end: End) -> str:
+def _said(end: LogEnd) -> str:
     if not end.offset:
         return "nothing sound in it"
     epoch = f", leader epoch {end.leader_epoch}" if end.leader_epoch >= 0 else ""
     return f"up to offset {end.offset}{epoch}"
 
 
-def _how_far(folder: Path, tick: Callable[[int], None]) -> End:
+def _how_far(folder: Path, tick: Callable[[int], None]) -> LogEnd:
     del tick
-    return how_far(folder)
+    return log_end(folder)
 
 
 def _size(folder: Path) -> int:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, Partitions
-from offsetmgr.groups.edit_plan import GroupProposal, ProposedChange, propose
+from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, propose
 from offsetmgr.groups.selection import TopicSelection, require_known, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
 
@@ -61,7 +61,7 @@ class ToTime:
 
 
 @dataclass(frozen=True, slots=True)
-class ToGiven:
+class ToOffsets:
     """An offset for each partition of each group, as from a file, clamped to the log."""
 
     offsets: Mapping[str, Mapping[TopicPartition, int]]
@@ -69,7 +69,7 @@ class ToGiven:
     """Partitions whose offsets are not valid any more: their topic was recreated."""
 
 
-Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToGiven
+Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToOffsets
 
 
 class Target(NamedTuple):
@@ -91,7 +91,7 @@ def clamp(offset: int, log: LogRange) -> Target:
 def resolve(scenario: Scenario, given: int | None, current: Offset, log: LogRange, for_time: int | None) -> Target:
     """The offset at which to continue.
 
-    ``given`` is the partition's own offset under `ToGiven`, ``for_time`` what the log answered under `ToTime`.
+    ``given`` is the partition's own offset under `ToOffsets`, ``for_time`` what the log answered under `ToTime`.
     Raises `UsageError` where the scenario needs a committed offset and there is none.
     """
     match scenario:
@@ -113,7 +113,7 @@ def resolve(scenario: Scenario, given: int | None, current: Offset, log: LogRang
             if for_time is None:
                 return Target(log.end, "no record at or after that time: the log's end")
             return Target(for_time)
-        case ToGiven():
+        case ToOffsets():
             if given is None:
                 raise UsageError("from-file", "gives no offset for this partition")
             return clamp(given, log)
@@ -127,11 +127,11 @@ def propose_reset(
     scenario: Scenario,
     *,
     create: bool = False,
-) -> Iterator[GroupProposal]:
+) -> Iterator[GroupEditPlan]:
     """What a reset would do, group by group.
 
     Of exactly named topics every partition is meant, committed or not; of patterns, or where none are given, those
-    that are committed (of `ToGiven`, those that it names). A group that the store does not know is an error unless
+    that are committed (of `ToOffsets`, those that it names). A group that the store does not know is an error unless
     ``create``. Raises what the store and cluster raise; what fails for one partition is that change's problem.
     Raises `UsageError` for a store of Kafka 0.7: its byte positions are in no log that could be asked.
     """
@@ -158,7 +158,7 @@ def propose_reset(
 def _partitions(
     found: GroupOffsets, topics: TopicSelection, scenario: Scenario, counts: Mapping[str, int]
 ) -> list[TopicPartition]:
-    if isinstance(scenario, ToGiven):
+    if isinstance(scenario, ToOffsets):
         return sorted(tp for tp in scenario.offsets.get(found.group, {}) if topics.matches(tp))
     return topics.expand(counts, [*found.offsets, *found.errors])
 
@@ -186,37 +186,37 @@ class _Logs:
 
 def _propose_group(
     store: OffsetStore, logs: _Logs, found: GroupOffsets, partitions: list[TopicPartition], scenario: Scenario
-) -> GroupProposal:
+) -> GroupEditPlan:
     if found.error is not None:
-        return GroupProposal(found.group, (), found.error)
+        return GroupEditPlan(found.group, (), found.error)
     if not partitions:
-        why = "the file gives it no offsets" if isinstance(scenario, ToGiven) else "it has no committed offsets there"
-        return GroupProposal(
+        why = "the file gives it no offsets" if isinstance(scenario, ToOffsets) else "it has no committed offsets there"
+        return GroupEditPlan(
             found.group, (), GroupNotFound(f"group {found.group!r}", why, "name the topic with --topic")
         )
-    given = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToGiven) else {}
+    given = scenario.offsets.get(found.group, {}) if isinstance(scenario, ToOffsets) else {}
 
-    def one(tp: TopicPartition) -> ProposedChange:
+    def one(tp: TopicPartition) -> PlannedChange:
         current: Offset = found.offsets.get(tp, ABSENT)
         log, for_time, unreadable = logs.ranges[tp], logs.times.get(tp), found.errors.get(tp)
-        if isinstance(scenario, ToGiven) and unreadable is None:
+        if isinstance(scenario, ToOffsets) and unreadable is None:
             unreadable = scenario.refused.get(tp)
         if unreadable is not None:
-            return ProposedChange(tp, current, None, problem=unreadable, writes=False)
+            return PlannedChange(tp, current, None, problem=unreadable, writes=False)
         if isinstance(log, OffsetMgrError):
-            return ProposedChange(tp, current, None, problem=log, writes=False)
+            return PlannedChange(tp, current, None, problem=log, writes=False)
         if isinstance(for_time, OffsetMgrError):
-            return ProposedChange(tp, current, None, problem=for_time, writes=False)
+            return PlannedChange(tp, current, None, problem=for_time, writes=False)
         try:
             target = resolve(scenario, given.get(tp), current, log, for_time)
         except UsageError as error:
-            return ProposedChange(tp, current, None, problem=error, writes=False)
+            return PlannedChange(tp, current, None, problem=error, writes=False)
         after = OffsetAndMetadata(target.offset)
         if isinstance(current, Committed) and current.offset == target.offset:
             after = current.value()  # nothing moves, so its metadata stays as well
         return propose(tp, current, after, store.capabilities, note=target.note)
 
-    return GroupProposal(found.group, tuple(one(tp) for tp in partitions), as_of=found.as_of)
+    return GroupEditPlan(found.group, tuple(one(tp) for tp in partitions), as_of=found.as_of)
 
 
 def propose_set(
@@ -225,7 +225,7 @@ def propose_set(
     wanted: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata]],
     *,
     create: bool = False,
-) -> GroupProposal:
+) -> GroupEditPlan:
     """What setting given offsets would do, as they are, without a look at any log.
 
     ``wanted`` is handed the partitions that are committed now, so that patterns can be expanded over them.
@@ -235,4 +235,4 @@ def propose_set(
         require_known(store, [group], _NEW)
     offsets = wanted(current)
     changes = (propose(tp, current.get(tp, ABSENT), after, store.capabilities) for tp, after in sorted(offsets.items()))
-    return GroupProposal(group, tuple(changes))
+    return GroupEditPlan(group, tuple(changes))

@@ -205,7 +205,7 @@ def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool 
     if all_groups:
         return sorted(known)
     chosen: set[str] = set()
-    for pattern in name_first(names, known):
+    for pattern in literal_first(names, known):
         if (name := literal_of(pattern)) is not None:
             chosen.add(name)
             continue
@@ -222,7 +222,7 @@ def named_groups(names: Iterable[str], chosen: Iterable[str]) -> set[str]:
     return {*names, *(name for p in names if (name := literal_of(p)) is not None)}.intersection(chosen)
 
 
-def name_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
+def literal_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
     """The patterns, with each that is an existing group's very name made one that matches this name alone."""
     return [glob.escape(pattern) if pattern in existing else pattern for pattern in patterns]
 
@@ -230,7 +230,7 @@ def name_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
 def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[str]:
     """Those of ``existing``, in their order, that are meant by names or globs; without any, all. Names come first."""
     known = list(existing)
-    wanted = name_first(patterns, set(known))
+    wanted = literal_first(patterns, set(known))
     return [group for group in known if not wanted or any(fnmatchcase(group, pattern) for pattern in wanted)]
 
 

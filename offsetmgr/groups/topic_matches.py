@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
-from offsetmgr.groups.edit_plan import GroupProposal
+from offsetmgr.groups.edit_plan import GroupEditPlan
 from offsetmgr.groups.selection import TopicPattern, TopicSelection
 
 
-class Sought:
+class TopicMatches:
     """The patterns of a selection that have met no partition so far."""
 
     def __init__(self, topics: TopicSelection) -> None:
@@ -50,13 +50,13 @@ class Sought:
             )
 
 
-def require_topics(proposals: Iterable[GroupProposal], topics: TopicSelection, where: str) -> Iterator[GroupProposal]:
+def require_topics(proposals: Iterable[GroupEditPlan], topics: TopicSelection, where: str) -> Iterator[GroupEditPlan]:
     """The proposals as they come; at their end raises `UnknownTopicOrPartition` for topics that were asked for and are
     in none of them.
 
     Not where each group was refused for having nothing in any of the topics: that has been said then, group by group.
     """
-    sought, refused = Sought(topics), False
+    sought, refused = TopicMatches(topics), False
     for proposal in proposals:
         absent = isinstance(proposal.problem, GroupNotFound)
         refused = refused or absent

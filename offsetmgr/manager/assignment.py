@@ -20,7 +20,7 @@ _MINUTE_MS: Final = 60_000
 _NODE_IDS: Final = 2**31 - FIRST_NODE_ID
 
 
-class Parameters(NamedTuple):
+class SharedConfig(NamedTuple):
     """What all managers of one group must agree on."""
 
     topic: str
@@ -36,12 +36,12 @@ class Parameters(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ManagerInfo:
+class ManagerMetadata:
     """What a member tells of itself when it joins."""
 
     host: str
     port: int
-    parameters: Parameters
+    parameters: SharedConfig
     owned: Mapping[int, int] = field(default_factory=dict)
     """The slots that it claims to own, and the generation that gave it each."""
     seen: int = -1
@@ -52,7 +52,7 @@ class ManagerInfo:
     """For those who relay; not looked at here."""
 
 
-class Node(NamedTuple):
+class NodeAddress(NamedTuple):
     """A manager as clients see it."""
 
     node_id: int
@@ -61,7 +61,7 @@ class Node(NamedTuple):
     relay: Mapping[str, Any] = {}
 
 
-class Waiting(NamedTuple):
+class PendingRevocation(NamedTuple):
     """A slot that changes hands: its owner until it lets go, and who will have it then (None: not known yet)."""
 
     owner: str
@@ -73,10 +73,10 @@ class Assignment:
     """One generation's assignment, the same for all members; members by their member id."""
 
     generation: int
-    nodes: Mapping[str, Node]
+    nodes: Mapping[str, NodeAddress]
     owners: Mapping[int, str]
     """Slots that may be held in this generation, and by whom."""
-    waiting: Mapping[int, Waiting] = field(default_factory=dict)
+    waiting: Mapping[int, PendingRevocation] = field(default_factory=dict)
     """The other slots that somebody still holds, and is asked to let go."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Members that get nothing, and why."""
@@ -95,7 +95,7 @@ class Assignment:
 
 
 def assign(
-    generation: int, members: Sequence[tuple[str, ManagerInfo]], unreadable: Mapping[str, str] | None = None
+    generation: int, members: Sequence[tuple[str, ManagerMetadata]], unreadable: Mapping[str, str] | None = None
 ) -> Assignment:
     """The assignment of ``generation``. ``unreadable`` are members that cannot be understood, and why: never having
     been given a slot, they have none."""
@@ -113,7 +113,7 @@ def assign(
     owners |= dict(zip(free, _neediest(room, len(free)), strict=True))
     moving = sorted(slot for slot in claims if slot not in owners and slot < agreed.slots)
     waiting = {
-        slot: Waiting(claims[slot][1], successor)
+        slot: PendingRevocation(claims[slot][1], successor)
         for slot, successor in zip(moving, _neediest(room, len(moving)), strict=True)
     }
     return Assignment(generation, _nodes(accepted, infos), owners, waiting, refused)
@@ -131,7 +131,7 @@ def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]
     return {address: node_id for node_id, address in taken.items()}
 
 
-def _claims(infos: Mapping[str, ManagerInfo]) -> dict[int, tuple[int, str]]:
+def _claims(infos: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
     """For each claimed slot the claim that holds: its generation and its member.
 
     A member that joins without having seen the newest assignment counts as claiming what that gave it too: its
@@ -153,7 +153,7 @@ def _claims(infos: Mapping[str, ManagerInfo]) -> dict[int, tuple[int, str]]:
     return claims
 
 
-def _agreed(infos: Mapping[str, ManagerInfo], claims: Mapping[int, tuple[int, str]]) -> Parameters | None:
+def _agreed(infos: Mapping[str, ManagerMetadata], claims: Mapping[int, tuple[int, str]]) -> SharedConfig | None:
     """The parameters of those who own most slots: a newcomer that was set up wrongly, even one that leads, does not
     turn out those that are at work. Where nobody owns any, what most members have."""
     owned = [infos[member].parameters for _, member in claims.values()]
@@ -161,11 +161,11 @@ def _agreed(infos: Mapping[str, ManagerInfo], claims: Mapping[int, tuple[int, st
     return min(set(told), default=None, key=lambda p: (-owned.count(p), -told.count(p), p))
 
 
-def _difference(theirs: Parameters, agreed: Parameters) -> str:
+def _difference(theirs: SharedConfig, agreed: SharedConfig) -> str:
     differing = [
         f"{name.removesuffix('_ms').replace('_', ' ')} is {_said(name, mine)} here "
         f"and {_said(name, other)} at the other managers"
-        for name, mine, other in zip(Parameters._fields, theirs, agreed, strict=True)
+        for name, mine, other in zip(SharedConfig._fields, theirs, agreed, strict=True)
         if mine != other
     ]
     return "; ".join(differing)
@@ -205,6 +205,9 @@ def _neediest(room: dict[str, int], count: int) -> list[str]:
     return chosen
 
 
-def _nodes(accepted: Sequence[str], infos: Mapping[str, ManagerInfo]) -> dict[str, Node]:
+def _nodes(accepted: Sequence[str], infos: Mapping[str, ManagerMetadata]) -> dict[str, NodeAddress]:
     ids = node_ids((infos[m].host, infos[m].port) for m in accepted)
-    return {m: Node(ids[infos[m].host, infos[m].port], infos[m].host, infos[m].port, infos[m].relay) for m in accepted}
+    return {
+        m: NodeAddress(ids[infos[m].host, infos[m].port], infos[m].host, infos[m].port, infos[m].relay)
+        for m in accepted
+    }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
 from offsetmgr.core.errors import MalformedData, UnknownVersion
-from offsetmgr.manager.assignment import Assignment, ManagerInfo, Node, Parameters, Waiting
+from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, PendingRevocation, SharedConfig
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ _METADATA: Final = "metadata of a manager"
 _ASSIGNMENT: Final = "assignment of the managers' group"
 
 
-def encode_info(info: ManagerInfo, attempt: int) -> bytes:
+def encode_info(info: ManagerMetadata, attempt: int) -> bytes:
     """``attempt`` makes each JoinGroup of a process another one: the coordinator answers a known member that says the
     same again out of its memory, without a rebalance."""
     return _encode(
@@ -40,11 +40,11 @@ def encode_info(info: ManagerInfo, attempt: int) -> bytes:
     )
 
 
-def decode_info(data: bytes) -> ManagerInfo:
+def decode_info(data: bytes) -> ManagerMetadata:
     """Raises `UnknownVersion`, `MalformedData`."""
     found = _decode(data, _METADATA)
     named = _object(found, "parameters", _METADATA)
-    parameters = Parameters(
+    parameters = SharedConfig(
         _text(named, "topic", _METADATA),
         _number(named, "partitions", _METADATA),
         _number(named, "slots", _METADATA),
@@ -55,7 +55,7 @@ def decode_info(data: bytes) -> ManagerInfo:
     )
     if not 0 < parameters.slots <= min(parameters.partitions, _MOST_SLOTS):
         _malformed(_METADATA, f"{parameters.slots} slots for {parameters.partitions} partitions")
-    return ManagerInfo(
+    return ManagerMetadata(
         _text(found, "host", _METADATA),
         _number(found, "port", _METADATA),
         parameters,
@@ -147,10 +147,10 @@ def _as_number(value: object, name: str, what: str) -> int:
     return value
 
 
-def _as_node(value: object, name: str, what: str) -> Node:
+def _as_node(value: object, name: str, what: str) -> NodeAddress:
     if not isinstance(value, dict):
         _malformed(what, f"{name} is not an object")
-    return Node(
+    return NodeAddress(
         _number(value, "node_id", what),
         _text(value, "host", what),
         _number(value, "port", what),
@@ -158,11 +158,13 @@ def _as_node(value: object, name: str, what: str) -> Node:
     )
 
 
-def _as_waiting(value: object, name: str, what: str) -> Waiting:
+def _as_waiting(value: object, name: str, what: str) -> PendingRevocation:
     if not isinstance(value, dict):
         _malformed(what, f"{name} is not an object")
     successor = value.get("successor")
-    return Waiting(_text(value, "owner", what), None if successor is None else _as_text(successor, "successor", what))
+    return PendingRevocation(
+        _text(value, "owner", what), None if successor is None else _as_text(successor, "successor", what)
+    )
 
 
 def _by_slot(found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]) -> dict[int, T]:

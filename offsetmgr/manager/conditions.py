@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.manager.protocol_values import OPERATION_NOT_ATTEMPTED, UNKNOWN_SERVER_ERROR, CommitRequest
 from offsetmgr.records.base import PartitionCommit
 
@@ -16,7 +16,7 @@ NOTHING = -1
 """As an expected offset: none is committed; as a new one, with a condition: none shall be."""
 
 
-class Fulfilled(NamedTuple):
+class ConditionCheck(NamedTuple):
     """The request without its conditions."""
 
     topics: list[tuple[str, list[PartitionCommit]]]
@@ -27,12 +27,12 @@ class Fulfilled(NamedTuple):
     """The partitions whose condition does not hold, or cannot be told."""
 
 
-def fulfilled(
+def check_conditions(
     request: CommitRequest, committed: Callable[[str, int], int], uncertain: Callable[[str, int], bool]
-) -> Fulfilled:
-    """``committed`` gives the offset of a topic's partition or `NOTHING`, and raises `Unreadable` or `UnknownVersion`;
+) -> ConditionCheck:
+    """``committed`` gives the offset of a topic's partition or `NOTHING`, and raises `CorruptData` or `UnknownVersion`;
     ``uncertain`` says whether a change of it is under way, whose end nobody knows: then no condition holds."""
-    result = Fulfilled([], set(), {})
+    result = ConditionCheck([], set(), {})
     for topic, partitions in request.topics:
         accepted = []
         for commit in partitions:
@@ -63,5 +63,5 @@ def _error(
         return OPERATION_NOT_ATTEMPTED
     try:
         return 0 if committed(topic, partition) == expected else OPERATION_NOT_ATTEMPTED
-    except (Unreadable, UnknownVersion):
+    except (CorruptData, UnknownVersion):
         return UNKNOWN_SERVER_ERROR

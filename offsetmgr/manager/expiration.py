@@ -22,7 +22,7 @@ DEFAULT_RETENTION_MS: Final = 7 * 24 * HOUR_MS
 """Of every way to run a manager: managers of one topic have to agree on it."""
 
 
-class Terms(NamedTuple):
+class RetentionPolicy(NamedTuple):
     """How long things are kept, in milliseconds."""
 
     retention_ms: int = DEFAULT_RETENTION_MS
@@ -62,7 +62,7 @@ class ExpiryReport(NamedTuple):
         )
 
 
-def expires_at(value: OffsetValue, last_active: int | None, terms: Terms) -> int:
+def expires_at(value: OffsetValue, last_active: int | None, terms: RetentionPolicy) -> int:
     """When an offset may go if its group has no members (ms since 1970). ``last_active`` None: it never had any."""
     if value.expire_timestamp is not None:
         return value.expire_timestamp
@@ -71,12 +71,12 @@ def expires_at(value: OffsetValue, last_active: int | None, terms: Terms) -> int
     return max(value.commit_timestamp, last_active + terms.activity_ms) + terms.retention_ms
 
 
-def record_expires_at(last_active: int, terms: Terms) -> int:
+def record_expires_at(last_active: int, terms: RetentionPolicy) -> int:
     """When the record of a group that has no offsets and no members may go (ms since 1970)."""
     return last_active + terms.activity_ms + terms.retention_ms
 
 
-def activity_is_old(last_active: int | None, now_ms: int, terms: Terms) -> bool:
+def activity_is_old(last_active: int | None, now_ms: int, terms: RetentionPolicy) -> bool:
     """Whether a group that has members now needs a new record of that."""
     return last_active is None or now_ms - last_active >= terms.activity_ms
 
@@ -97,7 +97,7 @@ def batches(groups: Iterable[str], size: Callable[[str], int], most: int) -> Ite
         yield batch
 
 
-class Schedule:
+class ExpirationSchedule:
     """When each shard's next pass is due: one pass an interval, spread over it, so that they do not come together.
 
     Times are seconds of one monotonic clock, which the caller reads.

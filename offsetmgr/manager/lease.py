@@ -1,4 +1,5 @@
-"""`Lease`: how long this process may take itself for the owner of its slots without asking anybody; pure but its clock.
+"""`OwnershipLease`: how long this process may take itself for the owner of its slots without asking anybody; pure but
+its clock.
 
 The coordinator takes a member's slots away in two cases only, apart from the member's own wish: it has heard nothing
 of it for a *session*, or the member has not rejoined within the *rebalance time-out* after a rebalance began.  The
@@ -28,13 +29,13 @@ from typing import Final
 
 from offsetmgr.core.clock import boottime
 
-__all__ = ["MARGIN", "Lease", "boottime"]
+__all__ = ["MARGIN", "OwnershipLease", "boottime"]
 
 MARGIN: Final = 0.8
 """The part of the coordinator's times that a lease lasts: clocks may differ in rate by a fifth."""
 
 
-class Lease:
+class OwnershipLease:
     """Not begun yet. `valid` may be asked from any thread; the rest is for one thread."""
 
     def __init__(self, session: float, rebalance: float, clock: Callable[[], float] = boottime) -> None:

@@ -31,7 +31,7 @@ from offsetmgr.manager.protocol_values import (
 )
 
 
-class State(Enum):
+class ShardState(Enum):
     """See the module's docstring."""
 
     INITIAL = "initial"
@@ -41,20 +41,20 @@ class State(Enum):
     FAILED = "failed"
 
 
-TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
-    State.INITIAL: frozenset({State.LOADING, State.CLOSED}),
-    State.LOADING: frozenset({State.ACTIVE, State.FAILED, State.CLOSED}),
-    State.ACTIVE: frozenset({State.CLOSED}),
-    State.FAILED: frozenset({State.LOADING, State.CLOSED}),
-    State.CLOSED: frozenset(),
+TRANSITIONS: Final[Mapping[ShardState, frozenset[ShardState]]] = {
+    ShardState.INITIAL: frozenset({ShardState.LOADING, ShardState.CLOSED}),
+    ShardState.LOADING: frozenset({ShardState.ACTIVE, ShardState.FAILED, ShardState.CLOSED}),
+    ShardState.ACTIVE: frozenset({ShardState.CLOSED}),
+    ShardState.FAILED: frozenset({ShardState.LOADING, ShardState.CLOSED}),
+    ShardState.CLOSED: frozenset(),
 }
 
-_ANSWERS: Final[Mapping[State, int]] = {
-    State.INITIAL: COORDINATOR_LOAD_IN_PROGRESS,
-    State.LOADING: COORDINATOR_LOAD_IN_PROGRESS,
-    State.ACTIVE: NONE,
-    State.CLOSED: NOT_COORDINATOR,
-    State.FAILED: COORDINATOR_NOT_AVAILABLE,
+_ANSWERS: Final[Mapping[ShardState, int]] = {
+    ShardState.INITIAL: COORDINATOR_LOAD_IN_PROGRESS,
+    ShardState.LOADING: COORDINATOR_LOAD_IN_PROGRESS,
+    ShardState.ACTIVE: NONE,
+    ShardState.CLOSED: NOT_COORDINATOR,
+    ShardState.FAILED: COORDINATOR_NOT_AVAILABLE,
 }
 
 
@@ -66,10 +66,10 @@ class IllegalTransition(OffsetMgrError):
 class Lifecycle:
     """A state, and for people why it is in it. A value: `to` gives the next one."""
 
-    state: State = State.INITIAL
+    state: ShardState = ShardState.INITIAL
     why: str = ""
 
-    def to(self, state: State, why: str = "") -> Lifecycle:
+    def to(self, state: ShardState, why: str = "") -> Lifecycle:
         """The life in its next state. Raises `IllegalTransition`."""
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"{self.state.value} cannot become {state.value}", self.why)

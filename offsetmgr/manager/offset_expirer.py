@@ -1,4 +1,5 @@
-"""`Expiring`: which of a shard's offsets are due, and the records that let them go. It prepares; it changes nothing.
+"""`OffsetExpirer`: which of a shard's offsets are due, and the records that let them go. It prepares; it changes
+nothing.
 
 The rules themselves are in `expiration`.
 """
@@ -7,18 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from offsetmgr.manager.expiration import ExpiryReport, Terms, activity_is_old, expires_at, record_expires_at
-from offsetmgr.manager.offset_reader import Reading
+from offsetmgr.manager.expiration import ExpiryReport, RetentionPolicy, activity_is_old, expires_at, record_expires_at
+from offsetmgr.manager.offset_reader import OffsetReader
 from offsetmgr.manager.offset_table import OffsetTable
-from offsetmgr.manager.results import InFlight, Prepared
+from offsetmgr.manager.results import CoordinatorResult, InFlight
 from offsetmgr.records.base import GroupValue, Record, RecordFormat
 
 
-class Expiring:
+class OffsetExpirer:
     """``most`` is how many offsets one call of `expire` deletes at most."""
 
     def __init__(
-        self, table: OffsetTable, reading: Reading, in_flight: InFlight, format: RecordFormat, terms: Terms, most: int
+        self,
+        table: OffsetTable,
+        reading: OffsetReader,
+        in_flight: InFlight,
+        format: RecordFormat,
+        terms: RetentionPolicy,
+        most: int,
     ) -> None:
         self._table = table
         self._reading = reading
@@ -46,7 +53,7 @@ class Expiring:
 
     def expire(
         self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str]
-    ) -> Prepared[ExpiryReport]:
+    ) -> CoordinatorResult[ExpiryReport]:
         """See `Shard.expire`."""
         records: list[Record] = []
         touched: list[str] = []
@@ -59,7 +66,7 @@ class Expiring:
                 touched.append(group)
             if part.cut:
                 break
-        return Prepared(report, records, touched)
+        return CoordinatorResult(report, records, touched)
 
     def _expire_group(
         self, group: str, now_ms: int, active: Callable[[str], bool | None], most: int

@@ -1,4 +1,4 @@
-"""`Reading`: what a shard's table says, decoded: fetches, dumps, single values. It changes nothing.
+"""`OffsetReader`: what a shard's table says, decoded: fetches, dumps, single values. It changes nothing.
 
 A value is decoded when it is asked for.  One that cannot be read is named in the table's problems, and is never taken
 for an offset that does not exist.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.manager.offset_table import OffsetTable
 from offsetmgr.manager.protocol_values import NONE, UNKNOWN_SERVER_ERROR, FetchRequest, FetchResponse, PartitionOffset
 from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
 
-class Reading:
+class OffsetReader:
     """See the module's docstring."""
 
     def __init__(self, table: OffsetTable, format: RecordFormat) -> None:
@@ -50,7 +50,7 @@ class Reading:
             try:
                 offset, epoch, metadata = read(raw)
                 answers.append((partition, offset, epoch, metadata, NONE))
-            except (Unreadable, UnknownVersion) as error:
+            except (CorruptData, UnknownVersion) as error:
                 self._note(group, topic, partition, error)
                 answers.append((partition, -1, -1, "", UNKNOWN_SERVER_ERROR))
         return topic, answers
@@ -68,7 +68,7 @@ class Reading:
                         known.add(raw[:2])
 
     def offset(self, group: str, topic: str, partition: int) -> int:
-        """A single committed offset, -1 for none. Raises `Unreadable`, `UnknownVersion`."""
+        """A single committed offset, -1 for none. Raises `CorruptData`, `UnknownVersion`."""
         raw = self._table.topics(group).get(topic, {}).get(partition)
         return -1 if raw is None else self._format.read_offset(raw)[0]
 
@@ -85,7 +85,7 @@ class Reading:
         """A decoded value; None if it is unreadable."""
         try:
             return self._format.decode_value(raw)
-        except (Unreadable, UnknownVersion) as error:
+        except (CorruptData, UnknownVersion) as error:
             self._note(group, topic, partition, error)
             return None
 

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.records.base import GroupKey, OffsetKey, Record, RecordFormat, UnknownKey
 
 MOST_PROBLEMS: Final = 1000
 """So many unreadable records are named; all are counted."""
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Records that stand one after the other in an append: one commit's records of one topic, by partition."""
 
     group: str
@@ -115,10 +115,10 @@ class OffsetTable:
     # --- what changes it ---------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """One record. Raises `OtherFormat`; what cannot be understood is counted, named and skipped."""
+        """One record. Raises `FormatMismatch`; what cannot be understood is counted, named and skipped."""
         try:
             parts = self._format.split(key)
-        except (Unreadable, UnknownVersion) as error:
+        except (CorruptData, UnknownVersion) as error:
             self.note(key, f"key {_shown(key)}", error)
             return
         if self._named:
@@ -153,7 +153,7 @@ class OffsetTable:
             for key, value in newest.items():
                 try:
                     parts = split(key)
-                except (Unreadable, UnknownVersion):
+                except (CorruptData, UnknownVersion):
                     parts = None
                 if parts is None or value is None or self._named:
                     self.apply(key, value)
@@ -172,7 +172,7 @@ class OffsetTable:
         finally:
             self.offset_count += added
 
-    def apply_run(self, run: Run, values: Sequence[bytes | None]) -> None:
+    def apply_run(self, run: RecordRun, values: Sequence[bytes | None]) -> None:
         """The records of `run`, whose values (none a tombstone) these are: the same as `apply` of each, but quicker."""
         known = self._groups.get(run.group)
         held = known.get(run.topic) if known is not None else None
@@ -186,7 +186,7 @@ class OffsetTable:
         held.update(zip(run.partitions, values, strict=True))  # type: ignore[arg-type]
         self.offset_count += len(held) - before
 
-    def _forget_problems(self, run: Run) -> None:
+    def _forget_problems(self, run: RecordRun) -> None:
         for partition in run.partitions:
             self._named.pop(self.key(run.group, run.topic, partition), None)
 
@@ -194,7 +194,7 @@ class OffsetTable:
         """A record that is no offset."""
         try:
             decoded = self._format.decode_key(key)
-        except (Unreadable, UnknownVersion) as error:
+        except (CorruptData, UnknownVersion) as error:
             self.note(key, f"key {_shown(key)}", error)
             return
         if isinstance(decoded, UnknownKey):
@@ -211,7 +211,7 @@ class OffsetTable:
             return
         try:
             self._last_active[group] = self._format.decode_group(value).last_active
-        except (Unreadable, UnknownVersion) as error:
+        except (CorruptData, UnknownVersion) as error:
             self._last_active[group] = None
             self.note(key, f"group {group!r}", error)
 
@@ -219,11 +219,11 @@ class OffsetTable:
         """The dict of a topic that had no offsets until now; None if its key tells no group after all."""
         try:
             decoded = self._format.decode_key(key)
-        except (Unreadable, UnknownVersion) as error:
+        except (CorruptData, UnknownVersion) as error:
             self.note(key, f"key {_shown(key)}", error)
             return None
         if not isinstance(decoded, OffsetKey):
-            self.note(key, f"key {_shown(key)}", Unreadable("key", "not an offset's"))
+            self.note(key, f"key {_shown(key)}", CorruptData("key", "not an offset's"))
             return None
         topics = self._groups.setdefault(decoded.group, {})
         if decoded.topic in topics or prefix != self._format.offset_prefix(decoded.group, decoded.topic):

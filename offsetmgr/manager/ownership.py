@@ -1,4 +1,4 @@
-"""`SlotOwnership`: which slots this process owns, by the managers' group; drives the runtime (`SlotHolder`).
+"""`OwnershipManager`: which slots this process owns, by the managers' group; drives the runtime (`OwnershipListener`).
 
 The order in which things happen is what makes it safe (see also `ownership_base` and `lease`):
 
@@ -27,16 +27,16 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.manager.assignment import Assignment, ManagerInfo, Node, Parameters, assign
+from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, SharedConfig, assign
 from offsetmgr.manager.assignment_format import decode_assignment, decode_info, encode_assignment, encode_info
-from offsetmgr.manager.lease import Lease, boottime
-from offsetmgr.manager.ownership_protocol import SlotHolder
+from offsetmgr.manager.lease import OwnershipLease, boottime
+from offsetmgr.manager.ownership_protocol import OwnershipListener
 
 PROTOCOL_TYPE: Final = "offsetmgr"
 PROTOCOL: Final = "offsetmgr-1"
 """The group protocol's name: changes with what `assignment_format` writes."""
 RULES: Final = 1
-"""`Parameters.protocol` of this version."""
+"""`SharedConfig.protocol` of this version."""
 SESSION: Final = 10.0
 """Seconds."""
 REBALANCE: Final = 30.0
@@ -62,8 +62,8 @@ def managers_group(topic: str) -> str:
     return f"{topic}.managers"
 
 
-class JoinedGeneration(Protocol):
-    """What `Member.join` gives."""
+class ManagerGeneration(Protocol):
+    """What `ManagerMember.join` gives."""
 
     @property
     def member_id(self) -> str: ...
@@ -77,29 +77,29 @@ class JoinedGeneration(Protocol):
         ...
 
 
-class Member(Protocol):
-    """The member of the managers' group (`offsetmgr.kafka.groups.group_member.GroupMember`)."""
+class ManagerMember(Protocol):
+    """The member of the managers' group (`offsetmgr.kafka.groups.group_member.KafkaGroupMember`)."""
 
     async def join(
         self,
         metadata: Callable[[], bytes],
         lead: Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]],
-    ) -> JoinedGeneration: ...
+    ) -> ManagerGeneration: ...
 
     async def leave(self, timeout: float) -> None: ...
 
     async def close(self) -> None: ...
 
 
-class SlotOwnership:
+class OwnershipManager:
     """Implements `Ownership`. Construction does no I/O; everything but `valid` belongs to one event loop."""
 
     def __init__(
         self,
         host: str,
         port: int,
-        parameters: Parameters,
-        member: Callable[[SlotOwnership], Member],
+        parameters: SharedConfig,
+        member: Callable[[OwnershipManager], ManagerMember],
         *,
         relay: Mapping[str, Any] | None = None,
         session: float = SESSION,
@@ -112,9 +112,9 @@ class SlotOwnership:
         self._parameters = parameters
         self._relay = dict(relay or {})
         self._patience = rebalance * _PATIENCE
-        self._lease = Lease(session, rebalance, clock)
+        self._lease = OwnershipLease(session, rebalance, clock)
         self._member = member(self)
-        self._holder: SlotHolder | None = None
+        self._holder: OwnershipListener | None = None
         self._view: Assignment | None = None
         self._seen: Assignment | None = None
         """The assignment that this membership has received last; `_view` stays when the membership ends."""
@@ -147,12 +147,12 @@ class SlotOwnership:
 
     # --- for everybody ------------------------------------------------------------------------------
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[NodeAddress, ...]:
         """All managers of the newest assignment that has reached us, sorted by id; empty before the first."""
         nodes = self._view.nodes.values() if self._view else ()
         return tuple({node.node_id: node for node in sorted(nodes, key=lambda n: n.node_id)}.values())
 
-    def owner_of(self, slot: int) -> Node | None:
+    def owner_of(self, slot: int) -> NodeAddress | None:
         """Who owns the slot as far as we know; None where nobody does at the moment, or it is changing hands."""
         view = self._view
         return view.nodes.get(view.owners.get(slot, "")) if view else None
@@ -176,7 +176,7 @@ class SlotOwnership:
         """Seconds."""
         return self._lease.left()
 
-    async def start(self, holder: SlotHolder) -> None:
+    async def start(self, holder: OwnershipListener) -> None:
         """Joins the group, and returns when the first assignment is known, however long the coordinator is away.
 
         Raises `OffsetMgrError` where the group cannot be joined (see `GroupMember.join`).
@@ -206,7 +206,7 @@ class SlotOwnership:
     # --- events of the member -----------------------------------------------------------------------
 
     def kept(self, sent: float, *, settled: bool) -> None:
-        """The coordinator has confirmed the membership (see `Lease`)."""
+        """The coordinator has confirmed the membership (see `OwnershipLease`)."""
         if not self._lease.prolong(sent, settled=settled) and self._seen is not None:
             self._wake.set()  # it had run out: only a new generation begins it again
 
@@ -257,7 +257,7 @@ class SlotOwnership:
         self._lost.clear()
         self._attempts += 1
         seen = self._seen
-        info = ManagerInfo(
+        info = ManagerMetadata(
             *self._address,
             self._parameters,
             dict(self._owned),
@@ -277,7 +277,7 @@ class SlotOwnership:
         assignment = encode_assignment(assign(generation, infos, unreadable))
         return {member: assignment for member, _ in members}
 
-    async def _adopt(self, joined: JoinedGeneration) -> None:
+    async def _adopt(self, joined: ManagerGeneration) -> None:
         """What a new assignment changes, in the order that the module describes."""
         self._wake.clear()
         try:

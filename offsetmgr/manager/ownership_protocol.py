@@ -1,4 +1,4 @@
-"""How the runtime and the ownership of slots speak to each other: `Ownership` and `SlotHolder`, and their order.
+"""How the runtime and the ownership of slots speak to each other: `Ownership` and `OwnershipListener`, and their order.
 
 `ownership` decides which slots this process has (Kafka's group protocol) and whether it may answer right now (the
 lease).  The runtime does the work: it claims, loads, serves, gives up.
@@ -37,7 +37,7 @@ class Ownership(Protocol):
         ...
 
 
-class SlotHolder(Protocol):
+class OwnershipListener(Protocol):
     """What ownership asks of the runtime, on the event loop."""
 
     def take(self, slot: int) -> None:

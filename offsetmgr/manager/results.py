@@ -1,24 +1,25 @@
-"""What a shard has prepared and does not know the end of: `Prepared`, and `InFlight`, the list of it by group."""
+"""What a shard has prepared and does not know the end of: `CoordinatorResult`, and `InFlight`, the list of it by
+group."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from offsetmgr.manager.offset_table import Run
+from offsetmgr.manager.offset_table import RecordRun
 from offsetmgr.records.base import Record
 
 R = TypeVar("R")
 
 
-class Prepared(NamedTuple, Generic[R]):
+class CoordinatorResult(NamedTuple, Generic[R]):
     """An answer, and the records that must be acknowledged before it may be given (none: it may be given at once)."""
 
     response: R
     records: Sequence[Record]
     groups: Sequence[str]
     """The groups that the records belong to."""
-    runs: Sequence[Run] = ()
+    runs: Sequence[RecordRun] = ()
     """What the first of the records are, so that nobody has to find out from their keys; the others follow."""
 
 
@@ -26,13 +27,13 @@ class InFlight:
     """What is on its way into the log."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[Prepared[Any]]] = {}
+        self._waiting: dict[str, list[CoordinatorResult[Any]]] = {}
 
-    def begin(self, prepared: Prepared[Any]) -> None:
+    def begin(self, prepared: CoordinatorResult[Any]) -> None:
         for group in prepared.groups:
             self._waiting.setdefault(group, []).append(prepared)
 
-    def end(self, prepared: Prepared[Any]) -> None:
+    def end(self, prepared: CoordinatorResult[Any]) -> None:
         """Once more than once changes nothing."""
         for group in prepared.groups:
             waiting = self._waiting.get(group, [])

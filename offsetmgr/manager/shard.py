@@ -21,11 +21,11 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from offsetmgr.core.errors import UnsupportedOperation
-from offsetmgr.manager.conditions import fulfilled
-from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS, HOUR_MS, ExpiryReport, Terms
-from offsetmgr.manager.offset_expirer import Expiring
-from offsetmgr.manager.offset_reader import Reading
-from offsetmgr.manager.offset_table import OffsetTable, Run
+from offsetmgr.manager.conditions import check_conditions
+from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS, HOUR_MS, ExpiryReport, RetentionPolicy
+from offsetmgr.manager.offset_expirer import OffsetExpirer
+from offsetmgr.manager.offset_reader import OffsetReader
+from offsetmgr.manager.offset_table import OffsetTable, RecordRun
 from offsetmgr.manager.protocol_values import (
     GROUP_ID_NOT_FOUND,
     ILLEGAL_GENERATION,
@@ -40,10 +40,10 @@ from offsetmgr.manager.protocol_values import (
     FetchRequest,
     FetchResponse,
 )
-from offsetmgr.manager.results import InFlight, Prepared
+from offsetmgr.manager.results import CoordinatorResult, InFlight
 from offsetmgr.records.base import GroupValue, OffsetKey, OffsetValue, PartitionCommit, Record, RecordFormat
 
-__all__ = ["Prepared", "Shard", "ShardLimits"]
+__all__ = ["CoordinatorResult", "Shard", "ShardLimits"]
 
 LATEST_MS: Final = 2**63 - 1
 _PARTITION: Final = itemgetter(0)
@@ -59,9 +59,9 @@ class ShardLimits(NamedTuple):
     metadata_bytes: int = 4096
     """Longest metadata of a commit. Counted as Kafka counts its ``offset.metadata.max.bytes``: UTF-16 code units."""
     retention_ms: int = DEFAULT_RETENTION_MS
-    """See `Terms.retention_ms`."""
+    """See `RetentionPolicy.retention_ms`."""
     activity_ms: int = 6 * HOUR_MS
-    """See `Terms.activity_ms`."""
+    """See `RetentionPolicy.activity_ms`."""
     tombstones: int = 5_000
     """The most offsets that one `Shard.expire` deletes."""
 
@@ -74,10 +74,10 @@ class Shard:
         self._format = format
         self._limits = limits
         self._table = OffsetTable(format)
-        self._reading = Reading(self._table, format)
+        self._reading = OffsetReader(self._table, format)
         self._in_flight = InFlight()
-        terms = Terms(limits.retention_ms, limits.activity_ms)
-        self._expiring = Expiring(self._table, self._reading, self._in_flight, format, terms, limits.tombstones)
+        terms = RetentionPolicy(limits.retention_ms, limits.activity_ms)
+        self._expiring = OffsetExpirer(self._table, self._reading, self._in_flight, format, terms, limits.tombstones)
         self._position = 0
 
     # --- what it holds -----------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Shard:
 
     # --- commits -----------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, now_ms: int) -> Prepared[CommitResponse]:
+    def commit(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
         """Commits, at ``now_ms`` (since 1970). Partitions whose metadata is too long, or whose condition does not hold,
         fail alone.
 
@@ -170,27 +170,27 @@ class Shard:
             return _refused(INVALID_COMMIT_OFFSET_SIZE)
         return self._begun(prepared)
 
-    def _plain(self, request: CommitRequest, now_ms: int) -> Prepared[CommitResponse]:
+    def _plain(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
         group = request.group
         expire = None
         if request.retention_ms is not None:
             expire = min(max(now_ms + request.retention_ms, 0), LATEST_MS)
         errors: dict[tuple[str, int], int] = {}
         records: list[Record] = []
-        runs: list[Run] = []
+        runs: list[RecordRun] = []
         for topic, asked in request.topics:
             accepted = asked if self._all_short(asked) else self._short_ones(topic, asked, errors)
             if accepted:
                 records += self._format.encode_commit(group, topic, accepted, now_ms, expire)
-                runs.append(Run(group, topic, [*map(_PARTITION, accepted)]))
+                runs.append(RecordRun(group, topic, [*map(_PARTITION, accepted)]))
         shows_life = records and request.generation >= 0
         if shows_life and self._expiring.activity_is_old(group, now_ms):
             records.append(self._format.encode_group(group, GroupValue(now_ms)))
-        return Prepared(CommitResponse(NONE, errors), records, (group,), runs)
+        return CoordinatorResult(CommitResponse(NONE, errors), records, (group,), runs)
 
-    def _conditional(self, request: CommitRequest, now_ms: int) -> Prepared[CommitResponse]:
+    def _conditional(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
         group, under_way = request.group, self._in_flight.keys(request.group)
-        topics, doomed, errors = fulfilled(
+        topics, doomed, errors = check_conditions(
             request,
             lambda topic, partition: self._reading.offset(group, topic, partition),
             lambda topic, partition: bool(under_way) and self._table.key(group, topic, partition) in under_way,
@@ -220,28 +220,32 @@ class Shard:
 
     # --- deletions ---------------------------------------------------------------------------------
 
-    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Prepared[DeleteResponse]:
+    def delete_offsets(
+        self, group: str, topics: Sequence[tuple[str, Sequence[int]]]
+    ) -> CoordinatorResult[DeleteResponse]:
         """Deletes single offsets; one that does not exist is no error. Commits in flight count as done before."""
         if not group:
-            return Prepared(DeleteResponse(INVALID_GROUP_ID), (), ())
+            return CoordinatorResult(DeleteResponse(INVALID_GROUP_ID), (), ())
         known = self._known(group)
         if not known:
-            return Prepared(DeleteResponse(GROUP_ID_NOT_FOUND), (), ())
+            return CoordinatorResult(DeleteResponse(GROUP_ID_NOT_FOUND), (), ())
         doomed = {(topic, partition) for topic, partitions in topics for partition in partitions} & known
         return self._deletion(DeleteResponse(), group, doomed, last=doomed == known)
 
-    def delete_group(self, group: str) -> Prepared[int]:
+    def delete_group(self, group: str) -> CoordinatorResult[int]:
         """Deletes all offsets of a group and its record; the answer is an error code. Commits in flight count as done
         before."""
         known = self._known(group)
         if not known:
-            return Prepared(GROUP_ID_NOT_FOUND, (), ())
+            return CoordinatorResult(GROUP_ID_NOT_FOUND, (), ())
         return self._deletion(NONE, group, known, last=True)
 
-    def _deletion(self, response: R, group: str, doomed: Iterable[tuple[str, int]], *, last: bool) -> Prepared[R]:
+    def _deletion(
+        self, response: R, group: str, doomed: Iterable[tuple[str, int]], *, last: bool
+    ) -> CoordinatorResult[R]:
         recorded = self._table.has_group_record(group) or self._in_flight.touches(group)
         records = self._table.tombstones(group, doomed, with_record=last and recorded)
-        return self._begun(Prepared(response, records, (group,)))
+        return self._begun(CoordinatorResult(response, records, (group,)))
 
     def _known(self, group: str) -> set[tuple[str, int]]:
         """The partitions that the group has offsets of, or will have."""
@@ -261,7 +265,7 @@ class Shard:
 
     def expire(
         self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str] | None = None
-    ) -> Prepared[ExpiryReport]:
+    ) -> CoordinatorResult[ExpiryReport]:
         """Tombstones for what is due at ``now_ms``, of these groups or of all, and new records of activity.
 
         ``active`` says whether a group has members; None where that is not known, and then nothing of the group
@@ -272,13 +276,13 @@ class Shard:
 
     # --- replay ------------------------------------------------------------------------------------
 
-    def _begun(self, prepared: Prepared[R]) -> Prepared[R]:
+    def _begun(self, prepared: CoordinatorResult[R]) -> CoordinatorResult[R]:
         """What has no records need not be acknowledged, and is not in flight."""
         if prepared.records:
             self._in_flight.begin(prepared)
         return prepared
 
-    def acknowledged(self, prepared: Prepared[Any], first_offset: int) -> None:
+    def acknowledged(self, prepared: CoordinatorResult[Any], first_offset: int) -> None:
         """The append has happened, its records standing from ``first_offset`` on: replays them, ends being in flight.
 
         Records that were replayed already (read from the log meanwhile) are passed over.
@@ -297,14 +301,14 @@ class Shard:
             self._table.apply(key, value)
         self._position = first_offset + len(records)
 
-    def discarded(self, prepared: Prepared[Any]) -> None:
+    def discarded(self, prepared: CoordinatorResult[Any]) -> None:
         """The append did not happen, or `replay` has seen what there was of it: ends being in flight."""
         self._in_flight.end(prepared)
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
         """Applies one record of the log. Below `position` it was applied already, and is ignored.
 
-        Raises `OtherFormat`, and then the position stays.
+        Raises `FormatMismatch`, and then the position stays.
         """
         if offset < self._position:
             return
@@ -316,7 +320,7 @@ class Shard:
 
         A large load may be handed over in parts, all but the last with the present position; nothing may be fetched
         until the last is applied.  A load of what was replayed already (a lower position) is ignored.  Raises
-        `OtherFormat`, and then the position stays.
+        `FormatMismatch`, and then the position stays.
         """
         if position < self._position:
             return
@@ -324,5 +328,5 @@ class Shard:
         self._position = position
 
 
-def _refused(error: int) -> Prepared[CommitResponse]:
-    return Prepared(CommitResponse(error), (), ())
+def _refused(error: int) -> CoordinatorResult[CommitResponse]:
+    return CoordinatorResult(CommitResponse(error), (), ())

@@ -11,14 +11,14 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.chunking import READ_GROUPS, batched
-from offsetmgr.migration.journaled_writer import Executor, Report, Task
-from offsetmgr.migration.log_range_cache import LogKnowledge
-from offsetmgr.migration.plan import Endpoint, GroupPlan, Step
+from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
+from offsetmgr.migration.log_range_cache import LogRangeCache
+from offsetmgr.migration.plan import GroupPlan, PlanStep, StoreEndpoint
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 
 
-def check_endpoint(side: str, planned: Endpoint, store: OffsetStore) -> None:
+def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> None:
     """Raises `PlanError` where a store is not the one that the plan was made for (rule 8)."""
     found = store.identity()
     same = planned.id in (found.id, *found.former) or (
@@ -52,7 +52,7 @@ def apply(
         raise JournalError(f"plan {plan.path}", "it was finalized", "make a new plan")
     skipped = 0
 
-    def tasks() -> Iterator[Task]:
+    def tasks() -> Iterator[GroupWrite]:
         nonlocal skipped
         for group in plan.groups():
             if group.group in state.apply.settled:
@@ -89,7 +89,7 @@ def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
     return found
 
 
-def _without_recreated(tasks: Iterator[Task], recreated: Mapping[str, str]) -> Iterator[Task]:
+def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]) -> Iterator[GroupWrite]:
     """The tasks, with the offsets of these topics refused: they are positions in deleted logs."""
     for task in tasks:
         refused: dict[TopicPartition, OffsetMgrError] = {
@@ -100,10 +100,10 @@ def _without_recreated(tasks: Iterator[Task], recreated: Mapping[str, str]) -> I
         yield replace(task, refused={**task.refused, **refused}) if refused else task
 
 
-def _within_their_logs(tasks: Iterator[Task], logs: Logs) -> Iterator[Task]:
+def _within_their_logs(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
     """The tasks, with what lies outside its log now refused. Each partition is asked for once in a run: groups share
     topics."""
-    known = LogKnowledge(logs)
+    known = LogRangeCache(logs)
     for batch in batched(tasks, READ_GROUPS):
         known.learn({step.tp for task in batch for step in task.steps})
         for task in batch:
@@ -111,12 +111,12 @@ def _within_their_logs(tasks: Iterator[Task], logs: Logs) -> Iterator[Task]:
             yield replace(task, refused={**task.refused, **_refusals(outside, known)}) if outside else task
 
 
-def _refusals(steps: Iterable[Step], known: LogKnowledge) -> dict[TopicPartition, OffsetMgrError]:
+def _refusals(steps: Iterable[PlanStep], known: LogRangeCache) -> dict[TopicPartition, OffsetMgrError]:
     found = {step.tp: known.refusal(step.tp, step.after.offset) for step in steps if step.after is not None}
     return {tp: error for tp, error in found.items() if error is not None}
 
 
-def _task(group: GroupPlan, state: MigrationState) -> Task | None:
+def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:
     steps = group.writes()
     maybe: frozenset[TopicPartition] = frozenset()
     if group.group in state.apply.intents:
@@ -125,4 +125,4 @@ def _task(group: GroupPlan, state: MigrationState) -> Task | None:
         maybe = so_far.maybe
     if not steps:
         return None
-    return Task(group.group, group.target_group, tuple(steps), group.guard, maybe, keep_newer=True)
+    return GroupWrite(group.group, group.target_group, tuple(steps), group.guard, maybe, keep_newer=True)

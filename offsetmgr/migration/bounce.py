@@ -11,17 +11,25 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from offsetmgr.core.commit_mode import Phase, PhaseChange
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import GateRefused
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.bounce_checkpoint import BounceState, Copy, Step, StepStatus, exclusive, resume, save
-from offsetmgr.migration.evidence import Rules
+from offsetmgr.migration.bounce_checkpoint import (
+    BounceState,
+    OffsetCopy,
+    RestartStep,
+    StepStatus,
+    exclusive,
+    resume,
+    save,
+)
+from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind, copy_forward
-from offsetmgr.migration.group_observer import GroupView, Window, watch_group
-from offsetmgr.migration.group_snapshot import Observation, Registered
-from offsetmgr.migration.ownership_history import Watch
-from offsetmgr.migration.phase_inference import PhaseReport, judge
-from offsetmgr.migration.precheck import Start, find_start, shortfall
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
+from offsetmgr.migration.group_snapshot import Observation, RegisteredMember
+from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.migration.phase_inference import PhaseReport, assess_phase
+from offsetmgr.migration.precheck import BounceStart, find_start, missing_evidence
 from offsetmgr.migration.restart_command import (
     CommandRunner,
     check_template,
@@ -42,14 +50,14 @@ class BounceSpec:
     """
 
     group: str
-    to: Phase
+    to: CommitMode
     command: str
-    start: Phase | None = None
+    start: CommitMode | None = None
     baseline: Observation | None = None
     start_baseline: Observation | None = None
     hosts: Mapping[str, str] = field(default_factory=dict)
-    rules: Rules = field(default_factory=Rules)
-    window: Window = field(default_factory=Window)
+    rules: EvidenceThresholds = field(default_factory=EvidenceThresholds)
+    window: ObservationWindow = field(default_factory=ObservationWindow)
     restart_seconds: float = 120.0
     command_seconds: float = 600.0
 
@@ -70,9 +78,9 @@ class BounceResult:
 
     outcome: BounceOutcome
     group: str
-    change: PhaseChange
-    steps: tuple[Step, ...]
-    copies: tuple[Copy, ...] = ()
+    change: CommitModeChange
+    steps: tuple[RestartStep, ...]
+    copies: tuple[OffsetCopy, ...] = ()
     report: PhaseReport | None = None
     why: str = ""
     hint: str = ""
@@ -90,14 +98,14 @@ def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = Non
     """
     check_template(spec.command)
     state = resume(state_path, spec.group, spec.to) if state_path is not None else None
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[OffsetCopy, ...] = ()
     report = None
     if state is None or state.opened_ms is None:
         start = _find_start(view, spec)
         state, report = _new_state(spec, start), start.report
-        if spec.to is Phase.ZOOKEEPER:
+        if spec.to is CommitMode.ZOOKEEPER:
             copies = tuple(
-                Copy(tp.topic, tp.partition, None, c.after.offset)
+                OffsetCopy(tp.topic, tp.partition, None, c.after.offset)
                 for tp, c in sorted(behind(start.watch).items())
                 if c.after is not None
             )
@@ -132,7 +140,7 @@ def bounce(
         return work.carry_on(state)
 
 
-def _find_start(view: GroupView, spec: BounceSpec) -> Start:
+def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
     return find_start(
         view,
         spec.group,
@@ -144,18 +152,18 @@ def _find_start(view: GroupView, spec: BounceSpec) -> Start:
     )
 
 
-def _new_state(spec: BounceSpec, start: Start) -> BounceState:
+def _new_state(spec: BounceSpec, start: BounceStart) -> BounceState:
     """One step for each live member that was there in the baseline; the others have been restarted since."""
     baseline = spec.baseline or start.seen
     steps = [
-        Step(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)
+        RestartStep(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)
         for m in sorted(start.seen.members.values(), key=lambda m: m.id)
         if m.id in baseline.members
     ]
     return BounceState(spec.group, start.change, baseline, steps)
 
 
-def _command(spec: BounceSpec, step: Step) -> str:
+def _command(spec: BounceSpec, step: RestartStep) -> str:
     host = spec.hosts.get(step.member, step.host or "") or None
     return fill_template(spec.command, group=spec.group, member=step.member, host=host, phase=spec.to)
 
@@ -172,14 +180,14 @@ class _Work:
     tell: Callable[[str], None]
     stop: Callable[[], bool]
 
-    def begin(self, copied: Iterable[Copy]) -> BounceState:
+    def begin(self, copied: Iterable[OffsetCopy]) -> BounceState:
         """Passes the gate before the first step, with the copy that it needs on the way back."""
         start = _find_start(self.view, self.spec)
         state = _new_state(self.spec, start)
         state.copies.extend(copied)
         for step in state.steps:  # before anything is restarted, not at the third member
             _command(self.spec, step)
-        if start.change.to is Phase.ZOOKEEPER and self._copy(state, start.watch):
+        if start.change.to is CommitMode.ZOOKEEPER and self._copy(state, start.watch):
             again = behind(_find_start(self.view, self.spec).watch)
             if again:
                 named = ", ".join(str(tp) for tp in sorted(again)[:3])
@@ -205,7 +213,7 @@ class _Work:
 
     # --- one step
 
-    def _restart(self, state: BounceState, step: Step) -> BounceResult | None:
+    def _restart(self, state: BounceState, step: RestartStep) -> BounceResult | None:
         """Runs the step's command, unless it has been; None where the step may go on to its gate."""
         if step.status is StepStatus.RETURNED:
             return None
@@ -252,14 +260,14 @@ class _Work:
             hint=f"its output is in {self.log}; the same command line resumes here",
         )
 
-    def _await_return(self, step: Step) -> Mapping[str, Registered]:
+    def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
         """Waits for a member that is not registered: one whose session expired registers the same id again."""
         quick = replace(self.spec.window, seconds=self.spec.restart_seconds)
         self.tell(f"  {step.member} is not registered: waiting up to {quick.seconds:g} s for it to come back")
         watch = self._look(quick, lambda w: w.latest is not None and step.member in w.latest.members)
         return {} if watch.latest is None else watch.latest.members
 
-    def _await_orphan(self, step: Step) -> None:
+    def _await_orphan(self, step: RestartStep) -> None:
         """Lets a command end that outlived the bounce which began it, so that nobody is restarted twice."""
         deadline = self.view.clock.monotonic() + self.spec.command_seconds
         if step.pid is not None and still_running(step.pid):
@@ -268,7 +276,7 @@ class _Work:
             self.view.clock.sleep(self.spec.window.poll_seconds)
         step.pid = None
 
-    def _pass_gate(self, state: BounceState, step: Step) -> BounceResult | None:
+    def _pass_gate(self, state: BounceState, step: RestartStep) -> BounceResult | None:
         """Waits for the successor and for its evidence; None once the gate is passed."""
         if step.status is StepStatus.GONE:
             return None
@@ -292,7 +300,7 @@ class _Work:
                 hint=f"see {self.log} and the member's own log; start it with the phase's settings, then resume",
             )
         self.tell(f"  restarted as {', '.join(_successors(watch, step))}; watching its commits")
-        later = state.change == PhaseChange(Phase.KAFKA, Phase.DUAL)
+        later = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
         rules = replace(spec.rules, catch_up_later=later)
         report = self._gate(spec.to, state.baseline, rules, step)
         if not report.passed:
@@ -302,7 +310,7 @@ class _Work:
                 BounceOutcome.FAILED,
                 state,
                 report,
-                f"the gate after {step.member} is closed: {shortfall(report)}",
+                f"the gate after {step.member} is closed: {missing_evidence(report)}",
                 "settle what is named, then resume: the gate is checked again and the command is not repeated",
             )
         step.successors = [m.member for m in report.members]
@@ -311,20 +319,24 @@ class _Work:
         self.tell(f"  gate passed: {'; '.join(f'{m.known.value}: {m.why}' for m in report.members)}")
         return None
 
-    def _gate(self, phase: Phase, baseline: Observation | None, rules: Rules, step: Step | None) -> PhaseReport:
+    def _gate(
+        self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
+    ) -> PhaseReport:
         watch = self._watch(phase, baseline, rules, step)
-        return judge(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
+        return assess_phase(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
 
-    def _watch(self, phase: Phase, baseline: Observation | None, rules: Rules, step: Step | None) -> Watch:
+    def _watch(
+        self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
+    ) -> GroupHistory:
         """Watches until the gate can be judged: everything is settled, or a member is seen to be wrong."""
 
-        def enough(watch: Watch) -> bool:
-            report = judge(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
+        def enough(watch: GroupHistory) -> bool:
+            report = assess_phase(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
             return report.settled or report.hopeless
 
         return self._look(self.spec.window, enough)
 
-    def _look(self, window: Window, enough: Callable[[Watch], bool]) -> Watch:
+    def _look(self, window: ObservationWindow, enough: Callable[[GroupHistory], bool]) -> GroupHistory:
         return watch_group(self.view, self.spec.group, window, enough=enough, stop=self.stop, tolerant=True)
 
     # --- the end
@@ -332,10 +344,10 @@ class _Work:
     def _finish(self, state: BounceState) -> BounceResult:
         spec = self.spec
         self.tell(f"gate of the whole group: is everybody in phase {spec.to.value}?")
-        way_back = state.change == PhaseChange(Phase.KAFKA, Phase.DUAL)
+        way_back = state.change == CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL)
         rules = replace(spec.rules, catch_up_later=True) if way_back else spec.rules
         watch = self._watch(spec.to, state.baseline, rules, None)
-        report = judge(watch, spec.to, baseline=state.baseline, rules=rules)
+        report = assess_phase(watch, spec.to, baseline=state.baseline, rules=rules)
         # Everybody is dual now: what stands still below Kafka's offset stays there unless it is copied.
         if way_back and report.passed and self._copy(state, watch):
             report = self._gate(spec.to, state.baseline, spec.rules, None)
@@ -347,20 +359,20 @@ class _Work:
                 BounceOutcome.FAILED,
                 state,
                 report,
-                f"the gate of the whole group is closed: {shortfall(report)}",
+                f"the gate of the whole group is closed: {missing_evidence(report)}",
                 "settle what is named, then resume: only the gate is checked again",
             )
         state.finished_ms = self.view.clock.now_ms()
         save(state, self.state_path)
         return self._result(BounceOutcome.DONE, state, report)
 
-    def _copy(self, state: BounceState, watch: Watch) -> list[Copy]:
+    def _copy(self, state: BounceState, watch: GroupHistory) -> list[OffsetCopy]:
         changes = behind(watch)
         if not changes:
             return []
         self.tell(f"copying Kafka's offsets of {count_of(len(changes), 'partition')} without traffic to ZooKeeper")
 
-        def record(copies: list[Copy]) -> None:
+        def record(copies: list[OffsetCopy]) -> None:
             state.copies.extend(copies)
             save(state, self.state_path)
 
@@ -369,7 +381,7 @@ class _Work:
         finally:
             save(state, self.state_path)
 
-    def _stopped_at_gate(self, state: BounceState, step: Step) -> BounceResult:
+    def _stopped_at_gate(self, state: BounceState, step: RestartStep) -> BounceResult:
         why = f"asked to stop; {step.member} has been restarted and its gate is not passed yet"
         return self._result(BounceOutcome.STOPPED, state, why=why)
 
@@ -386,12 +398,12 @@ class _Work:
         )
 
 
-def _scope(watch: Watch, step: Step | None) -> list[str] | None:
+def _scope(watch: GroupHistory, step: RestartStep | None) -> list[str] | None:
     """Whom a gate judges: the restarted member's successors, or (None) everybody."""
     return None if step is None else _successors(watch, step)
 
 
-def _successors(watch: Watch, step: Step) -> list[str]:
+def _successors(watch: GroupHistory, step: RestartStep) -> list[str]:
     """Who has registered since the step's command was run, once the member itself is gone."""
     seen = watch.latest
     if seen is None:

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from offsetmgr.core.commit_mode import Phase, PhaseChange
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
 from offsetmgr.migration import group_snapshot
 from offsetmgr.migration.group_snapshot import Observation
@@ -38,7 +38,7 @@ class StepStatus(Enum):
 
 
 @dataclass(slots=True)
-class Step:
+class RestartStep:
     """The restart of one member. ``czxid`` is its registration when the bounce began; ``before`` are the registrations
     (id to czxid) that were there when its command was run: whoever is not among them is its successor."""
 
@@ -57,7 +57,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Copy:
+class OffsetCopy:
     """One offset that was copied from Kafka to ZooKeeper: ``before`` None where ZooKeeper had none.
 
     ``outcome``: ``intended`` until the write is known, then ``written``, ``caught-up`` (the consumer was there first)
@@ -76,10 +76,10 @@ class BounceState:
     """Everything that a resumed bounce must know."""
 
     group: str
-    change: PhaseChange
+    change: CommitModeChange
     baseline: Observation
-    steps: list[Step]
-    copies: list[Copy] = field(default_factory=list)
+    steps: list[RestartStep]
+    copies: list[OffsetCopy] = field(default_factory=list)
     opened_ms: int | None = None
     """When the gate before the first step was passed; None: it must be passed first."""
     finished_ms: int | None = None
@@ -133,10 +133,10 @@ def load(path: Path) -> BounceState | None:
     try:
         return BounceState(
             group=data["group"],
-            change=PhaseChange(Phase(data["from_phase"]), Phase(data["to_phase"])),
+            change=CommitModeChange(CommitMode(data["from_phase"]), CommitMode(data["to_phase"])),
             baseline=group_snapshot.from_json(data["baseline"], where=f"baseline of {path}"),
-            steps=[Step(**{**s, "status": StepStatus(s["status"])}) for s in data["steps"]],
-            copies=[Copy(**c) for c in data["copies"]],
+            steps=[RestartStep(**{**s, "status": StepStatus(s["status"])}) for s in data["steps"]],
+            copies=[OffsetCopy(**c) for c in data["copies"]],
             opened_ms=data["opened_ms"],
             finished_ms=data["finished_ms"],
         )
@@ -144,7 +144,7 @@ def load(path: Path) -> BounceState | None:
         raise JournalError(f"bounce state {path}", f"damaged ({type(error).__name__}: {error})") from error
 
 
-def resume(path: Path, group: str, to: Phase) -> BounceState | None:
+def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
     """The state of this very bounce, if it has begun. Raises `UsageError` where it is another's, or finished; and what
     `load` raises."""
     state = load(path)

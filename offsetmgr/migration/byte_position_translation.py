@@ -14,14 +14,14 @@ from typing import NamedTuple
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.partition_map import Found, MapEntry, PartitionMap, PositionTable, Start
+from offsetmgr.migration.partition_map import MapEntry, MappedStart, PartitionMap, PositionTable, ResolvedStart
 
 
-class Translated(NamedTuple):
+class TranslatedOffset(NamedTuple):
     """Where a byte position leads: the partition of today, and the offset or why there is none."""
 
     tp: TopicPartition
-    found: Found | str
+    found: ResolvedStart | str
 
 
 @dataclass(slots=True)
@@ -30,11 +30,11 @@ class Translator:
 
     map: PartitionMap
     cluster: Cluster | None
-    _starts: dict[TopicPartition, Found | str] = field(default_factory=dict)
+    _starts: dict[TopicPartition, ResolvedStart | str] = field(default_factory=dict)
 
     def learn(self, partitions: Iterable[TopicPartition]) -> None:
         """Asks for the starting points of these partitions of 0.7 that are not known yet, in bulk."""
-        ranges: dict[TopicPartition, Start] = {}
+        ranges: dict[TopicPartition, MappedStart] = {}
         times: dict[int, set[TopicPartition]] = {}
         for old in partitions:
             if (entry := self.map.entry(old)) is None:
@@ -42,7 +42,7 @@ class Translator:
             new = TopicPartition(old.topic, entry.partition)
             if new in self._starts:
                 continue
-            if isinstance(entry.choice, Start):
+            if isinstance(entry.choice, MappedStart):
                 ranges[new] = entry.choice
             elif isinstance(entry.choice, int):
                 times.setdefault(entry.choice, set()).add(new)
@@ -60,39 +60,43 @@ class Translator:
             for tp in tps:
                 self._starts[tp] = _at(at, found.get(tp), logs.get(tp))
 
-    def translate(self, old: TopicPartition, position: int) -> Translated | None:
+    def translate(self, old: TopicPartition, position: int) -> TranslatedOffset | None:
         """Where a group at this byte position goes on; None where the map does not know the partition."""
         entry = self.map.entry(old)
         if entry is None:
             return None
         new = TopicPartition(old.topic, entry.partition)
-        return Translated(new, self._found(new, entry, position))
+        return TranslatedOffset(new, self._found(new, entry, position))
 
-    def _found(self, new: TopicPartition, entry: MapEntry, position: int) -> Found | str:
+    def _found(self, new: TopicPartition, entry: MapEntry, position: int) -> ResolvedStart | str:
         if isinstance(entry.choice, PositionTable):
             return entry.choice.find(position)
         if self.cluster is None:
             return "the map chooses a starting point, and no Kafka cluster is named to ask where that is"
         found = self._starts[new]
-        return Found(found.offset, f"{found.how}, chosen for byte {position}") if isinstance(found, Found) else found
+        return (
+            ResolvedStart(found.offset, f"{found.how}, chosen for byte {position}")
+            if isinstance(found, ResolvedStart)
+            else found
+        )
 
 
-def _edge(start: Start, log: LogRange | OffsetMgrError | None) -> Found | str:
+def _edge(start: MappedStart, log: LogRange | OffsetMgrError | None) -> ResolvedStart | str:
     if not isinstance(log, LogRange):
         return _no_log(log)
-    offset = log.start if start is Start.EARLIEST else log.end
-    return Found(offset, f"{start}: offset {offset} when the plan was made")
+    offset = log.start if start is MappedStart.EARLIEST else log.end
+    return ResolvedStart(offset, f"{start}: offset {offset} when the plan was made")
 
 
-def _at(at: int, found: int | OffsetMgrError | None, log: LogRange | OffsetMgrError | None) -> Found | str:
+def _at(at: int, found: int | OffsetMgrError | None, log: LogRange | OffsetMgrError | None) -> ResolvedStart | str:
     if not isinstance(log, LogRange):
         return _no_log(log)
     if isinstance(found, OffsetMgrError):
         return _no_log(found)
     when = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if found is None:
-        return Found(log.end, f"time {when}: no message from then on, so the log end, offset {log.end}")
-    return Found(found, f"time {when}: offset {found} is the first message from then on")
+        return ResolvedStart(log.end, f"time {when}: no message from then on, so the log end, offset {log.end}")
+    return ResolvedStart(found, f"time {when}: offset {found} is the first message from then on")
 
 
 def _no_log(error: OffsetMgrError | None) -> str:

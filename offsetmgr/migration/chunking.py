@@ -21,7 +21,7 @@ def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
         yield batch
 
 
-def one_ahead(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T, _R]]:
+def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T, _R]]:
     """Each item with what ``read`` gave for it, in order; the next one is being read while the caller works.
 
     ``read`` runs in one thread, never twice at once; ``items`` are taken in the caller's. Its failure is raised when

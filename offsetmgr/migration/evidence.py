@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.migration.group_snapshot import Observation, reading_text
-from offsetmgr.migration.ownership_history import Track, offset_or
+from offsetmgr.migration.ownership_history import PartitionHistory, offset_or
 
 
-class Known(Enum):
+class Confidence(Enum):
     """How a verdict is known."""
 
     SEEN = "seen"
@@ -26,7 +26,7 @@ class Known(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class EvidenceThresholds:
     """What the caller lets pass beside commits that were seen.
 
     ``quiet_ms``: for how long nothing may have changed before a partition counts as idle. ``accept_idle``: partitions
@@ -42,13 +42,13 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionVerdict:
+class PartitionEvidence:
     """What is known of one partition's owner. ``settled`` False: more watching may still tell."""
 
     partition: TopicPartition
     member: str | None
     ok: bool
-    known: Known
+    known: Confidence
     why: str
     settle: str = ""
     settled: bool = True
@@ -60,13 +60,13 @@ class PartitionVerdict:
 _SEND_ONE = "send a message to this partition; its commit settles it"
 
 
-def judge_unowned(seen: Observation, tp: TopicPartition) -> PartitionVerdict:
+def judge_unowned(seen: Observation, tp: TopicPartition) -> PartitionEvidence:
     """A consumed partition that nobody owns at the moment, or that just changed its owner."""
-    return PartitionVerdict(
+    return PartitionEvidence(
         tp,
         None,
         ok=False,
-        known=Known.UNKNOWN,
+        known=Confidence.UNKNOWN,
         why="no owner, or the owner is changing",
         settle="wait until the group has rebalanced",
         settled=False,
@@ -79,11 +79,11 @@ def _number(offset: int) -> int | None:
     return None if offset < 0 else offset
 
 
-def judge_owned(track: Track, phase: Phase, rules: Rules) -> PartitionVerdict:
+def judge_owned(track: PartitionHistory, phase: CommitMode, rules: EvidenceThresholds) -> PartitionEvidence:
     """Whether the partition's owner is known to be in the phase."""
 
-    def verdict(ok: bool, known: Known, why: str, settle: str = "", *, settled: bool = True) -> PartitionVerdict:
-        return PartitionVerdict(
+    def verdict(ok: bool, known: Confidence, why: str, settle: str = "", *, settled: bool = True) -> PartitionEvidence:
+        return PartitionEvidence(
             track.partition,
             track.owned.member,
             ok,
@@ -99,45 +99,47 @@ def judge_owned(track: Track, phase: Phase, rules: Rules) -> PartitionVerdict:
     for name, store in (("ZooKeeper", track.zookeeper), ("Kafka", track.kafka)):
         if store.error is not None:
             why = f"{name}'s offset cannot be read: {store.error}"
-            return verdict(False, Known.UNKNOWN, why, "make it readable; it is never taken for absent", settled=False)
+            return verdict(
+                False, Confidence.UNKNOWN, why, "make it readable; it is never taken for absent", settled=False
+            )
         if store.lowered is not None:
             why = f"{name} went backwards: {store.lowered}; no consumer does that, so another writer is at work"
-            return verdict(False, Known.UNKNOWN, why, "stop the other writer, then check again")
+            return verdict(False, Confidence.UNKNOWN, why, "stop the other writer, then check again")
     if (track.zookeeper_alone and track.kafka.moves) or (track.kafka_alone and track.zookeeper.moves):
         proof = track.zookeeper_alone or track.kafka_alone
         why = f"{proof}; then the other store moved too, so somebody else (a mirror?) writes there"
-        return verdict(False, Known.UNKNOWN, why, "stop the other writer, then check again")
+        return verdict(False, Confidence.UNKNOWN, why, "stop the other writer, then check again")
     behaviour = behaviour_of(track)
     if behaviour is not None:
         found, why = behaviour
-        return verdict(found is phase, Known.SEEN, f"{doing(found)}: {why}")
+        return verdict(found is phase, Confidence.SEEN, f"{describe_behaviour(found)}: {why}")
     return _SILENT[phase](track, rules, verdict)
 
 
-def doing(found: Phase) -> str:
+def describe_behaviour(found: CommitMode) -> str:
     """What a member in this phase does with its commits, in words."""
     return {
-        Phase.ZOOKEEPER: "commits to ZooKeeper alone",
-        Phase.DUAL: "commits to both",
-        Phase.KAFKA: "commits to Kafka alone",
+        CommitMode.ZOOKEEPER: "commits to ZooKeeper alone",
+        CommitMode.DUAL: "commits to both",
+        CommitMode.KAFKA: "commits to Kafka alone",
     }[found]
 
 
-def behaviour_of(track: Track) -> tuple[Phase, str] | None:
+def behaviour_of(track: PartitionHistory) -> tuple[CommitMode, str] | None:
     """The phase that the observed commits prove, if they do."""
     if track.zookeeper.moves and track.kafka.moves:
-        return Phase.DUAL, f"Kafka {track.kafka.moves[-1]}; ZooKeeper {track.zookeeper.moves[-1]}"
+        return CommitMode.DUAL, f"Kafka {track.kafka.moves[-1]}; ZooKeeper {track.zookeeper.moves[-1]}"
     if track.zookeeper_alone:
-        return Phase.ZOOKEEPER, track.zookeeper_alone
+        return CommitMode.ZOOKEEPER, track.zookeeper_alone
     if track.kafka_alone:
-        return Phase.KAFKA, track.kafka_alone
+        return CommitMode.KAFKA, track.kafka_alone
     return None
 
 
-_Verdict = Callable[..., PartitionVerdict]
+_Verdict = Callable[..., PartitionEvidence]
 
 
-def _numbers(track: Track) -> str:
+def _numbers(track: PartitionHistory) -> str:
     end = "unknown" if track.log is None else str(track.log.end)
     return (
         f"ZooKeeper {reading_text(track.zookeeper.last)}, Kafka {reading_text(track.kafka.last)}, log end {end},"
@@ -145,45 +147,47 @@ def _numbers(track: Track) -> str:
     )
 
 
-def _waiting(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerdict | None:
+def _waiting(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict) -> PartitionEvidence | None:
     """What holds in every phase while no commit tells: the log's end unknown, messages waiting, or not quiet yet."""
     if track.unread is None:
         why = f"the log's end cannot be read, so nobody can tell an idle partition from a stuck one; {_numbers(track)}"
-        return verdict(False, Known.UNKNOWN, why, "check the brokers of this partition", settled=False)
+        return verdict(False, Confidence.UNKNOWN, why, "check the brokers of this partition", settled=False)
     if track.unread > 0:
         why = f"{track.unread} messages wait and no commit was seen; {_numbers(track)}"
         settle = "give a --window of at least three auto.commit.interval.ms; if it stays so, the member is stuck"
-        return verdict(False, Known.UNKNOWN, why, settle, settled=False)
+        return verdict(False, Confidence.UNKNOWN, why, settle, settled=False)
     if track.quiet_ms < rules.quiet_ms:
-        return verdict(False, Known.UNKNOWN, f"not yet told; {_numbers(track)}", _SEND_ONE, settled=False)
+        return verdict(False, Confidence.UNKNOWN, f"not yet told; {_numbers(track)}", _SEND_ONE, settled=False)
     return None
 
 
-def _idle(track: Track, rules: Rules, verdict: _Verdict, *, safe: bool, because: str, unsafe: str) -> PartitionVerdict:
+def _idle(
+    track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict, *, safe: bool, because: str, unsafe: str
+) -> PartitionEvidence:
     """A partition without traffic: passes only where told to, and only where nothing can be lost.
 
     Where the offsets are not safe, the verdict is not settled: the next automatic commit may still bring them there.
     """
     if not safe:
         why = f"no traffic; {_numbers(track)}: {unsafe}"
-        return verdict(False, Known.UNKNOWN, why, _SEND_ONE, settled=False)
+        return verdict(False, Confidence.UNKNOWN, why, _SEND_ONE, settled=False)
     if not rules.accept_idle:
         settle = f"{_SEND_ONE}; or pass --accept-idle: {because}"
-        return verdict(False, Known.UNKNOWN, f"no traffic; {_numbers(track)}", settle)
-    return verdict(True, Known.INFERRED, f"no traffic, {because}; {_numbers(track)}")
+        return verdict(False, Confidence.UNKNOWN, f"no traffic; {_numbers(track)}", settle)
+    return verdict(True, Confidence.INFERRED, f"no traffic, {because}; {_numbers(track)}")
 
 
-def _silent_dual(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerdict:
+def _silent_dual(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict) -> PartitionEvidence:
     waiting = _waiting(track, rules, verdict)
     if fresh := track.fresh_kafka_moves:
         why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(track.zookeeper.last)}"
         if waiting is not None:
-            return verdict(False, Known.UNKNOWN, f"one store moved so far: {why}", "wait", settled=False)
+            return verdict(False, Confidence.UNKNOWN, f"one store moved so far: {why}", "wait", settled=False)
         # A dual member whose write to ZooKeeper failed repeats it at its next commit.
-        return verdict(False, Known.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}", settled=False)
+        return verdict(False, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}", settled=False)
     if track.zookeeper.moves:
         why = f"ZooKeeper {track.zookeeper.moves[-1]}, Kafka {reading_text(track.kafka.last)} has not moved"
-        return verdict(False, Known.UNKNOWN, why, "wait for the next commit", settled=False)
+        return verdict(False, Confidence.UNKNOWN, why, "wait for the next commit", settled=False)
     if waiting is not None:
         return waiting
     zookeeper, kafka = offset_or(track.zookeeper.last), offset_or(track.kafka.last)
@@ -199,18 +203,18 @@ def _silent_dual(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerd
     return _idle(track, rules, verdict, safe=zookeeper == kafka, because="both stores hold the same", unsafe=unsafe)
 
 
-def _silent_kafka(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerdict:
+def _silent_kafka(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict) -> PartitionEvidence:
     if track.zookeeper.moves:
         return verdict(
-            False, Known.SEEN, f"still commits to ZooKeeper (dual, or not bounced): {track.zookeeper.moves[-1]}"
+            False, Confidence.SEEN, f"still commits to ZooKeeper (dual, or not bounced): {track.zookeeper.moves[-1]}"
         )
     waiting = _waiting(track, rules, verdict)
     if fresh := track.fresh_kafka_moves:
         why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(track.zookeeper.last)}"
         if waiting is not None:
             settle = "wait for one more commit: a dual member writes ZooKeeper after Kafka"
-            return verdict(False, Known.UNKNOWN, f"one commit seen: {why}", settle, settled=False)
-        return verdict(True, Known.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}")
+            return verdict(False, Confidence.UNKNOWN, f"one commit seen: {why}", settle, settled=False)
+        return verdict(True, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}")
     if waiting is not None:
         return waiting
     zookeeper, kafka = offset_or(track.zookeeper.last), offset_or(track.kafka.last)
@@ -224,15 +228,17 @@ def _silent_kafka(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVer
     )
 
 
-def _silent_zookeeper(track: Track, rules: Rules, verdict: _Verdict) -> PartitionVerdict:
+def _silent_zookeeper(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict) -> PartitionEvidence:
     if track.kafka.moves:
-        return verdict(False, Known.SEEN, f"still commits to Kafka (dual, or not bounced): {track.kafka.moves[-1]}")
+        return verdict(
+            False, Confidence.SEEN, f"still commits to Kafka (dual, or not bounced): {track.kafka.moves[-1]}"
+        )
     if track.zookeeper.moves:
         why = (
             f"ZooKeeper {track.zookeeper.moves[-1]} is not beyond Kafka's {reading_text(track.kafka.last)}: the member"
             " repeats what the group consumed before"
         )
-        return verdict(False, Known.UNKNOWN, why, "wait until ZooKeeper has passed Kafka", settled=False)
+        return verdict(False, Confidence.UNKNOWN, why, "wait until ZooKeeper has passed Kafka", settled=False)
     waiting = _waiting(track, rules, verdict)
     if waiting is not None:
         return waiting
@@ -247,8 +253,8 @@ def _silent_zookeeper(track: Track, rules: Rules, verdict: _Verdict) -> Partitio
     )
 
 
-_SILENT: dict[Phase, Callable[[Track, Rules, _Verdict], PartitionVerdict]] = {
-    Phase.ZOOKEEPER: _silent_zookeeper,
-    Phase.DUAL: _silent_dual,
-    Phase.KAFKA: _silent_kafka,
+_SILENT: dict[CommitMode, Callable[[PartitionHistory, EvidenceThresholds, _Verdict], PartitionEvidence]] = {
+    CommitMode.ZOOKEEPER: _silent_zookeeper,
+    CommitMode.DUAL: _silent_dual,
+    CommitMode.KAFKA: _silent_kafka,
 }

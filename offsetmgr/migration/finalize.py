@@ -18,10 +18,10 @@ from offsetmgr.core.offset_store import Guard
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.chunking import READ_GROUPS, batched
 from offsetmgr.migration.journal import Journal
-from offsetmgr.migration.journaled_writer import Executor, Report, Task
-from offsetmgr.migration.plan import Action, GroupPlan, Step
+from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
+from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.progress import MigrationState
-from offsetmgr.migration.verify import Evidence, PartitionVerdict, Status, Verifier
+from offsetmgr.migration.verify import MigrationVerifier, Status, VerifyEvidence, VerifyVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class GroupGate:
 
     group: str
     passed: bool
-    evidence: Evidence
+    evidence: VerifyEvidence
     detail: str
     hint: str = ""
     """What opens it, where that is not a bounce."""
 
 
-class MemberGate(Protocol):
+class FinalizeGate(Protocol):
     """Asks who still writes the source alone: one gate a group, in any order."""
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]: ...
@@ -60,12 +60,12 @@ class FinalizeReport:
     kept: tuple[str, ...] = ()
 
 
-def check_gates(verifier: Verifier, gate: MemberGate, accept: Collection[Status] = ()) -> FinalizeReport:
+def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collection[Status] = ()) -> FinalizeReport:
     """Verifies afresh and asks the gate for every group.
 
     ``accept`` are statuses that the caller lets pass. Raises `GateRefused` with the first things that stand in the way.
     """
-    failed: list[PartitionVerdict] = []
+    failed: list[VerifyVerdict] = []
     wrong: Counter[Status] = Counter()
     verified = left_out = 0
     for verdict in verifier.verdicts():
@@ -108,10 +108,10 @@ def _way_on(wrong: set[Status]) -> str:
 
 
 def finalize(
-    verifier: Verifier,
+    verifier: MigrationVerifier,
     state: MigrationState,
     journal: Journal,
-    gate: MemberGate,
+    gate: FinalizeGate,
     remover: Executor | None = None,
     accept: Collection[Status] = (),
 ) -> FinalizeReport:
@@ -139,7 +139,9 @@ def finalize(
     return replace(report, deleted=deleted, kept=tuple(kept))
 
 
-def _removals(verifier: Verifier, gate: MemberGate, state: MigrationState, kept: list[str]) -> Iterator[Task]:
+def _removals(
+    verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, kept: list[str]
+) -> Iterator[GroupWrite]:
     """Deletions of what the source holds now, for the partitions that the plan knows and the target is not behind in;
     each conditional on the value read. What must stay is named in ``kept``."""
     for plan in verifier.plan.groups():
@@ -153,10 +155,10 @@ def _removals(verifier: Verifier, gate: MemberGate, state: MigrationState, kept:
             steps = _removable(plan, verifier, kept)
             if steps:
                 words = ("what was read just before", "removed")
-                yield Task(plan.group, plan.group, steps, Guard.LOCK, words=words)
+                yield GroupWrite(plan.group, plan.group, steps, Guard.LOCK, words=words)
 
 
-def _removable(plan: GroupPlan, verifier: Verifier, kept: list[str]) -> tuple[Step, ...]:
+def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) -> tuple[PlanStep, ...]:
     # The source is read before the target: a target that is level with it then holds all that the source held.
     (source,) = verifier.source.scan([plan.group])
     (target,) = verifier.target.scan([plan.target_group])
@@ -164,7 +166,7 @@ def _removable(plan: GroupPlan, verifier: Verifier, kept: list[str]) -> tuple[St
         kept.append(f"{plan.group}: {problem}")
         return ()
     known = {step.source_tp: step for step in plan.steps if step.source is not None and not step.action.refuses}
-    steps: list[Step] = []
+    steps: list[PlanStep] = []
     for tp, held in sorted(source.offsets.items()):
         step = known.get(tp)
         if step is None:
@@ -175,11 +177,11 @@ def _removable(plan: GroupPlan, verifier: Verifier, kept: list[str]) -> tuple[St
         elif here is None or here.offset < _enough(step, held):
             kept.append(f"{plan.group} {tp}: the source is ahead of the target ({held.offset})")
         else:
-            steps.append(Step(tp, Action.REWIND, None, held.value(), None))
+            steps.append(PlanStep(tp, Action.REWIND, None, held.value(), None))
     return tuple(steps)
 
 
-def _enough(step: Step, held: Committed) -> int:
+def _enough(step: PlanStep, held: Committed) -> int:
     """The offset that the target must hold before the source's may go. A byte position says nothing of it, the plan
     does."""
     return step.after.offset if step.origin is not None and step.after is not None else held.offset

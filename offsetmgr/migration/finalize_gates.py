@@ -11,22 +11,26 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.core.plurals import count_of
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.evidence import Known, Rules
+from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.finalize import GroupGate
-from offsetmgr.migration.group_observer import GroupView, Window, watch_group
-from offsetmgr.migration.ownership_history import Watch
-from offsetmgr.migration.phase_inference import PhaseReport, judge
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
+from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.migration.phase_inference import PhaseReport, assess_phase
 from offsetmgr.migration.plan import GroupPlan
-from offsetmgr.migration.verify import Evidence
+from offsetmgr.migration.verify import VerifyEvidence
 from offsetmgr.zookeeper.groups.registry import GroupMembers
 
-_EVIDENCE = {Known.SEEN: Evidence.SEEN, Known.INFERRED: Evidence.INFERRED, Known.UNKNOWN: Evidence.UNKNOWN}
+_EVIDENCE = {
+    Confidence.SEEN: VerifyEvidence.SEEN,
+    Confidence.INFERRED: VerifyEvidence.INFERRED,
+    Confidence.UNKNOWN: VerifyEvidence.UNKNOWN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,31 +42,31 @@ class OldConsumerGate:
     """
 
     view: GroupView
-    target: Phase
+    target: CommitMode
     exclusive: bool
-    rules: Rules
-    window: Window
+    rules: EvidenceThresholds
+    window: ObservationWindow
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
         for group in groups:
             yield self._gate(group)
 
     def _gate(self, plan: GroupPlan) -> GroupGate:
-        name = plan.group if self.target is Phase.KAFKA else plan.target_group
+        name = plan.group if self.target is CommitMode.KAFKA else plan.target_group
         watch = watch_group(self.view, name, self.window, enough=self._enough)
         seen = watch.latest
         assert seen is not None  # watching looks at least once
         if seen.unreadable:
-            return GroupGate(name, False, Evidence.UNKNOWN, f"ZooKeeper node {seen.unreadable[0]} cannot be read")
-        if self.target is Phase.ZOOKEEPER and (modern := self._members_in_kafka(plan.group)) is not None:
+            return GroupGate(name, False, VerifyEvidence.UNKNOWN, f"ZooKeeper node {seen.unreadable[0]} cannot be read")
+        if self.target is CommitMode.ZOOKEEPER and (modern := self._members_in_kafka(plan.group)) is not None:
             return modern
         if not seen.members:
-            return GroupGate(name, True, Evidence.SEEN, "no old consumer is registered in ZooKeeper")
+            return GroupGate(name, True, VerifyEvidence.SEEN, "no old consumer is registered in ZooKeeper")
         if plan.group != plan.target_group:
             members = ", ".join(sorted(seen.members))
             why = f"the group was renamed, and old consumers are still registered as {name}: {members}"
-            return GroupGate(name, False, Evidence.SEEN, why)
-        reports = [judge(watch, phase, rules=self.rules) for phase in self._phases]
+            return GroupGate(name, False, VerifyEvidence.SEEN, why)
+        reports = [assess_phase(watch, phase, rules=self.rules) for phase in self._phases]
         passed = next((report for report in reports if report.passed), None)
         if passed is not None:
             count = len(passed.members)
@@ -76,23 +80,27 @@ class OldConsumerGate:
         return None if gate.passed else gate
 
     @property
-    def _phases(self) -> tuple[Phase, ...]:
-        return (self.target,) if self.exclusive else (self.target, Phase.DUAL)
+    def _phases(self) -> tuple[CommitMode, ...]:
+        return (self.target,) if self.exclusive else (self.target, CommitMode.DUAL)
 
-    def _enough(self, watch: Watch) -> bool:
+    def _enough(self, watch: GroupHistory) -> bool:
         if watch.latest is None or not watch.latest.members:
             return True
-        reports = [judge(watch, phase, rules=self.rules) for phase in self._phases]
+        reports = [assess_phase(watch, phase, rules=self.rules) for phase in self._phases]
         return any(report.passed for report in reports) or all(report.settled for report in reports)
 
 
-def _weakest(report: PhaseReport) -> Evidence:
+def _weakest(report: PhaseReport) -> VerifyEvidence:
     """A chain of evidence is as good as its weakest part."""
     kinds = {member.known for member in report.members} | {part.known for part in report.partitions}
-    return next((_EVIDENCE[kind] for kind in (Known.UNKNOWN, Known.INFERRED) if kind in kinds), Evidence.SEEN)
+    return next(
+        (_EVIDENCE[kind] for kind in (Confidence.UNKNOWN, Confidence.INFERRED) if kind in kinds), VerifyEvidence.SEEN
+    )
 
 
-def closed_gate(name: str, watch: Watch, reports: Sequence[PhaseReport], rules: Rules, asked_by: str = "") -> GroupGate:
+def closed_gate(
+    name: str, watch: GroupHistory, reports: Sequence[PhaseReport], rules: EvidenceThresholds, asked_by: str = ""
+) -> GroupGate:
     """Why a group passes in none of the phases that would do, by the one that it is nearest to: where nothing but
     partitions without traffic stands in the way these are named, with what lets them pass.
 
@@ -100,7 +108,7 @@ def closed_gate(name: str, watch: Watch, reports: Sequence[PhaseReport], rules: 
     """
     nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
     phase = f"phase {nearest.phase.value}" + (f" (which {asked_by} asks for)" if asked_by else "")
-    lenient = judge(watch, nearest.phase, rules=replace(rules, accept_idle=True))
+    lenient = assess_phase(watch, nearest.phase, rules=replace(rules, accept_idle=True))
     if lenient.passed:
         idle = [str(part.partition) for part in nearest.partitions if not part.ok]
         named = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
@@ -118,7 +126,7 @@ def _first_problem(report: PhaseReport) -> str:
     worst = next((member for member in bad if member.wrong), bad[0] if bad else None)
     if worst is not None:
         parts = [part for part in report.partitions if part.member == worst.member and not part.ok]
-        part = next((part for part in parts if part.known is Known.SEEN), parts[0] if parts else None)
+        part = next((part for part in parts if part.known is Confidence.SEEN), parts[0] if parts else None)
         if part is None:
             return f"member {worst.member}: {worst.why}" + (f" ({worst.settle})" if worst.settle else "")
         return f"member {worst.member}: {part.partition}: {part.why}" + (f" ({part.settle})" if part.settle else "")
@@ -138,7 +146,7 @@ class CoordinatorGate:
 
     source: OffsetStore
     cluster: Cluster
-    window: Window
+    window: ObservationWindow
     clock: Clock
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
@@ -153,7 +161,7 @@ class CoordinatorGate:
 
 
 @dataclass(frozen=True, slots=True)
-class QuietGate:
+class InactivityGate:
     """For sources in a ZooKeeper of Kafka 0.7, and of Storm's spouts: no commit while we watch, and nobody registered.
 
     Spouts register nowhere (``members`` None). That nobody commits is inferred, not seen.
@@ -161,7 +169,7 @@ class QuietGate:
 
     source: OffsetStore
     members: Callable[[list[str]], Iterator[GroupMembers]] | None
-    window: Window
+    window: ObservationWindow
     clock: Clock
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
@@ -176,10 +184,10 @@ class QuietGate:
         for name in names:
             found = alive.get(name, GroupMembers(name))
             if found.error is not None:
-                yield GroupGate(name, False, Evidence.UNKNOWN, f"who is registered is not known: {found.error}")
+                yield GroupGate(name, False, VerifyEvidence.UNKNOWN, f"who is registered is not known: {found.error}")
             elif found.members:
                 registered = ", ".join(member.member_id for member in found.members)
-                yield GroupGate(name, False, Evidence.SEEN, f"registered in ZooKeeper: {registered}")
+                yield GroupGate(name, False, VerifyEvidence.SEEN, f"registered in ZooKeeper: {registered}")
             else:
                 yield _quiet(name, before[name], after[name], known)
 
@@ -187,22 +195,24 @@ class QuietGate:
 def _quiet(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
     """The verdict on offsets read twice, of a group of which nobody is ``known``."""
     if error := before.error or after.error:
-        return GroupGate(name, False, Evidence.UNKNOWN, str(error))
+        return GroupGate(name, False, VerifyEvidence.UNKNOWN, str(error))
     moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
     if moved is not None:
-        return GroupGate(name, False, Evidence.SEEN, f"somebody commits to the source: {moved} moved while watched")
-    return GroupGate(name, True, Evidence.INFERRED, known)
+        return GroupGate(
+            name, False, VerifyEvidence.SEEN, f"somebody commits to the source: {moved} moved while watched"
+        )
+    return GroupGate(name, True, VerifyEvidence.INFERRED, known)
 
 
 def _described(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate:
     if isinstance(found, OffsetMgrError):
-        return GroupGate(name, False, Evidence.UNKNOWN, f"the source's coordinator did not tell: {found}")
+        return GroupGate(name, False, VerifyEvidence.UNKNOWN, f"the source's coordinator did not tell: {found}")
     if not found.membership:
-        return GroupGate(name, True, Evidence.SEEN, "the source's brokers (Kafka 0.8.2) have no group members")
+        return GroupGate(name, True, VerifyEvidence.SEEN, "the source's brokers (Kafka 0.8.2) have no group members")
     if not found.idle:
         members = "; ".join(str(member) for member in found.members)
-        return GroupGate(name, False, Evidence.SEEN, f"active in the source: {members or found.state}")
-    return GroupGate(name, True, Evidence.SEEN, "the source's coordinator knows no member")
+        return GroupGate(name, False, VerifyEvidence.SEEN, f"active in the source: {members or found.state}")
+    return GroupGate(name, True, VerifyEvidence.SEEN, "the source's coordinator knows no member")
 
 
 class NoMembers:
@@ -210,4 +220,4 @@ class NoMembers:
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
         for plan in groups:
-            yield GroupGate(plan.group, True, Evidence.SEEN, "nobody commits to the source")
+            yield GroupGate(plan.group, True, VerifyEvidence.SEEN, "nobody commits to the source")

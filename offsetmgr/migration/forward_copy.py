@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError
 from offsetmgr.core.model import Absent, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore, Verdict
-from offsetmgr.migration.bounce_checkpoint import Copy
-from offsetmgr.migration.ownership_history import Watch, offset_or
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetStore
+from offsetmgr.migration.bounce_checkpoint import OffsetCopy
+from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 
 
-def behind(watch: Watch) -> dict[TopicPartition, Change]:
+def behind(watch: GroupHistory) -> dict[TopicPartition, Change]:
     """The partitions whose ZooKeeper offset stood still below Kafka's, with the write that would bring it there."""
     seen = watch.latest
     if seen is None:
@@ -37,15 +37,15 @@ def copy_forward(
     group: str,
     changes: dict[TopicPartition, Change],
     *,
-    record: Callable[[list[Copy]], None],
-) -> list[Copy]:
+    record: Callable[[list[OffsetCopy]], None],
+) -> list[OffsetCopy]:
     """Carries the writes out and says what became of each. ``record`` makes the before-images durable first.
 
     A partition whose consumer committed meanwhile counts as caught up if ZooKeeper now holds at least the offset.
     Raises `OffsetMgrError` where a partition is still behind, after the outcome of every one has been noted.
     """
     copies = {
-        tp: Copy(tp.topic, tp.partition, offset_or(c.expected, -1) if c.expected else None, c.after.offset)
+        tp: OffsetCopy(tp.topic, tp.partition, offset_or(c.expected, -1) if c.expected else None, c.after.offset)
         for tp, c in sorted(changes.items())
         if c.after is not None
     }
@@ -54,7 +54,7 @@ def copy_forward(
     failed: OffsetMgrError | None = None
     for tp, copy in copies.items():
         outcome = result.outcomes[tp]
-        if outcome.verdict is not Verdict.FAILED:
+        if outcome.verdict is not EditStatus.FAILED:
             copy.outcome = "written"
             continue
         found = store.fetch(group, [tp])[tp] if isinstance(outcome.error, Conflict) else None

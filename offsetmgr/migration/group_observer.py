@@ -15,8 +15,8 @@ from offsetmgr.core.errors import GroupNotFound, InvalidPattern, OffsetMgrError,
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.group_snapshot import Observation, Owned, Reading, Registered
-from offsetmgr.migration.ownership_history import Watch
+from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, Reading, RegisteredMember
+from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups import ownership, registry
 from offsetmgr.zookeeper.groups.topic_filter import BLACK_LIST, WHITE_LIST, topics_of
@@ -27,8 +27,8 @@ from offsetmgr.zookeeper.nodes import paths
 class RegistryView:
     """A group's registry at one moment: live members by id, owners, and nodes that could not be understood."""
 
-    members: Mapping[str, Registered]
-    owners: Mapping[TopicPartition, Owned]
+    members: Mapping[str, RegisteredMember]
+    owners: Mapping[TopicPartition, PartitionOwner]
     unreadable: tuple[str, ...] = ()
 
 
@@ -55,7 +55,7 @@ class ZookeeperRegistry:
         self.session.sync()  # whoever registered before this look is seen by it, whichever server we are connected to
         live = registry.members(self.session, group)
         topics = list(existing()) if any(m.pattern in (WHITE_LIST, BLACK_LIST) for m in live) else []
-        found: dict[str, Registered] = {}
+        found: dict[str, RegisteredMember] = {}
         unreadable: list[str] = []
         for m in live:
             error = m.error
@@ -66,20 +66,22 @@ class ZookeeperRegistry:
                 error = refused
             if error is not None:
                 unreadable.append(f"{paths.member(group, m.member_id)} ({error})")
-            found[m.member_id] = Registered(m.member_id, m.host, m.registered_at_ms, m.czxid, m.session_id, selected)
+            found[m.member_id] = RegisteredMember(
+                m.member_id, m.host, m.registered_at_ms, m.czxid, m.session_id, selected
+            )
         return RegistryView(found, {}, tuple(unreadable))
 
     def owners(self, group: str) -> RegistryView:
         (found,) = ownership.owners_many(self.session, [group])
         if found.error is not None:
             raise found.error
-        known: dict[TopicPartition, Owned] = {}
+        known: dict[TopicPartition, PartitionOwner] = {}
         unreadable = [f"{path} ({error})" for path, error in found.errors.items()]
         for tp, owner in found.owners.items():
             if owner.member_id is None:
                 unreadable.append(f"{paths.owner(group, tp.topic, tp.partition)} ({owner.error})")
             else:
-                known[tp] = Owned(owner.member_id, owner.czxid)
+                known[tp] = PartitionOwner(owner.member_id, owner.czxid)
         return RegistryView({}, known, tuple(unreadable))
 
 
@@ -138,7 +140,7 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True)
-class _StoreReading:
+class _StoreSample:
     found: Mapping[TopicPartition, Reading]
     error: OffsetMgrError | None = None
 
@@ -147,22 +149,22 @@ class _StoreReading:
         return self.error if self.error is not None else self.found.get(tp, ABSENT)
 
 
-def _read(store: OffsetStore, group: str, tolerant: bool) -> _StoreReading:
+def _read(store: OffsetStore, group: str, tolerant: bool) -> _StoreSample:
     try:
-        return _StoreReading({tp: found for tp, found in store.fetch(group).items() if isinstance(found, Committed)})
+        return _StoreSample({tp: found for tp, found in store.fetch(group).items() if isinstance(found, Committed)})
     except PartialFailure as partly:
         known = {tp: found for tp, found in partly.successes.items() if isinstance(found, Committed)}
-        return _StoreReading({**known, **partly.failures})
+        return _StoreSample({**known, **partly.failures})
     except GroupNotFound:
-        return _StoreReading({})
+        return _StoreSample({})
     except OffsetMgrError as error:
         if tolerant and error.retriable:
-            return _StoreReading({}, error)
+            return _StoreSample({}, error)
         raise
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ObservationWindow:
     """How long to watch, and how often to look (seconds)."""
 
     seconds: float = 180.0
@@ -172,18 +174,18 @@ class Window:
 def watch_group(
     view: GroupView,
     group: str,
-    window: Window,
+    window: ObservationWindow,
     *,
-    enough: Callable[[Watch], bool],
+    enough: Callable[[GroupHistory], bool],
     stop: Callable[[], bool] = lambda: False,
     tolerant: bool = False,
-) -> Watch:
+) -> GroupHistory:
     """Looks at the group again and again until ``enough`` says so, ``stop`` says so, or the window is over.
 
     The first look raises what the servers raise, unless ``tolerant``; later ones tolerate a store that fails for a
     moment.
     """
-    watch = Watch([view.observe(group, tolerant=tolerant)])
+    watch = GroupHistory([view.observe(group, tolerant=tolerant)])
     deadline = view.clock.monotonic() + window.seconds
     while not enough(watch) and not stop() and view.clock.monotonic() < deadline:
         view.clock.sleep(window.poll_seconds)

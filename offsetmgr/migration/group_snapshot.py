@@ -21,7 +21,7 @@ Reading: TypeAlias = Offset | OffsetMgrError
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredMember:
     """A member as ``/consumers/G/ids/<id>`` shows it.
 
     ``host`` is what a generated id tells (``GROUP_HOST-MILLISECONDS-8 hex digits``); None where the id was configured
@@ -39,7 +39,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class PartitionOwner:
     """One ownership: the member, and the transaction that created its owner node. A new one means a new ownership,
     even by the same member."""
 
@@ -58,8 +58,8 @@ class Observation:
 
     group: str
     at_ms: int
-    members: Mapping[str, Registered]
-    owners: Mapping[TopicPartition, Owned]
+    members: Mapping[str, RegisteredMember]
+    owners: Mapping[TopicPartition, PartitionOwner]
     partitions: tuple[TopicPartition, ...]
     zookeeper: Mapping[TopicPartition, Reading]
     kafka: Mapping[TopicPartition, Reading]
@@ -152,7 +152,7 @@ def _reading_to_json(reading: Reading | None) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Parts:
-    owners: dict[TopicPartition, Owned] = field(default_factory=dict)
+    owners: dict[TopicPartition, PartitionOwner] = field(default_factory=dict)
     partitions: list[TopicPartition] = field(default_factory=list)
     unconsumed: list[TopicPartition] = field(default_factory=list)
     zookeeper: dict[TopicPartition, Reading] = field(default_factory=dict)
@@ -170,7 +170,7 @@ def from_json(data: Any, *, where: str) -> Observation:
             group=str(data["group"]),
             at_ms=int(data["at_ms"]),
             members={
-                m["id"]: Registered(
+                m["id"]: RegisteredMember(
                     m["id"], m["host"], m["registered_at_ms"], int(m["czxid"]), int(m["session"]), tuple(m["topics"])
                 )
                 for m in data["members"]
@@ -191,7 +191,7 @@ def _take_partition(parts: _Parts, row: dict[str, Any]) -> None:
     tp = TopicPartition(row["topic"], int(row["partition"]))
     (parts.partitions if row["consumed"] else parts.unconsumed).append(tp)
     if row["owner"] is not None:
-        parts.owners[tp] = Owned(row["owner"], int(row["owner_czxid"]))
+        parts.owners[tp] = PartitionOwner(row["owner"], int(row["owner_czxid"]))
     for store, target in ((row["zookeeper"], parts.zookeeper), (row["kafka"], parts.kafka)):
         match store["state"]:
             case "committed":

@@ -15,11 +15,19 @@ from dataclasses import dataclass, field
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import Conflict, GroupActive, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Absent, BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, Guard, OffsetStore, Verdict
+from offsetmgr.core.offset_store import (
+    Change,
+    ChangeOutcome,
+    EditStatus,
+    GroupEdit,
+    GroupEditResult,
+    Guard,
+    OffsetStore,
+)
 from offsetmgr.groups.former_locks import POLL_S, Waiting
 from offsetmgr.migration.chunking import batched
 from offsetmgr.migration.journal import Journal, Json, Record
-from offsetmgr.migration.plan import Action, Step
+from offsetmgr.migration.plan import Action, PlanStep
 from offsetmgr.migration.plan_file import encode_steps
 from offsetmgr.migration.progress import encode_partitions
 
@@ -28,7 +36,7 @@ BATCH_GROUPS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class GroupWrite:
     """What is to be done to one group: ``steps`` each lead from ``target`` (the before-image) to ``after``.
 
     ``group`` is the plan's name of it (the journal's key), ``target_group`` its name in the store. ``maybe`` are the
@@ -37,7 +45,7 @@ class Task:
 
     group: str
     target_group: str
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     guard: Guard
     maybe: frozenset[TopicPartition] = frozenset()
     allow_rewind: bool = False
@@ -130,14 +138,14 @@ class Executor:
     _cut: bool = False
     """Whether ``stop`` kept anything from being begun."""
 
-    def run(self, tasks: Iterable[Task]) -> Report:
+    def run(self, tasks: Iterable[GroupWrite]) -> Report:
         """Carries out all tasks; groups refused as active are tried again until ``wait_empty_s`` have passed, and until
         the lock must have ended that a former run left in them.
 
         Raises only where the store as a whole or the journal cannot be used; what was done until then is recorded.
         """
         report = Report()
-        waiting: dict[str, Task] = {}
+        waiting: dict[str, GroupWrite] = {}
         patience: dict[str, float] = {}
         locked: set[str] = set()
         self.journal.append([{"kind": f"{self.name}-open"}])
@@ -172,9 +180,9 @@ class Executor:
         report.add(outcome)
         self.progress(outcome)
 
-    def _pass(self, tasks: Iterable[Task]) -> Iterator[tuple[GroupOutcome, Task]]:
-        in_flight: dict[str, Task] = {}
-        refused: list[tuple[GroupOutcome, Task]] = []
+    def _pass(self, tasks: Iterable[GroupWrite]) -> Iterator[tuple[GroupOutcome, GroupWrite]]:
+        in_flight: dict[str, GroupWrite] = {}
+        refused: list[tuple[GroupOutcome, GroupWrite]] = []
         pending: list[Record] = []
         guard = threading.Lock()
 
@@ -195,7 +203,7 @@ class Executor:
                     in_flight[task.target_group] = task
                     yield _edit(task)
 
-        def untouched() -> Iterator[tuple[GroupOutcome, Task]]:
+        def untouched() -> Iterator[tuple[GroupOutcome, GroupWrite]]:
             with guard:
                 done, refused[:] = list(refused), []
                 pending.extend(self._outcome(outcome) for outcome, _ in done)
@@ -214,7 +222,7 @@ class Executor:
         finally:
             self.journal.append(pending)
 
-    def _intent(self, task: Task) -> Record:
+    def _intent(self, task: GroupWrite) -> Record:
         return {
             "kind": f"{self.name}-intent",
             "group": task.group,
@@ -239,7 +247,7 @@ class Executor:
         return record
 
 
-def _edit(task: Task) -> GroupEdit:
+def _edit(task: GroupWrite) -> GroupEdit:
     rewind = Action.REWIND
     changes = {
         step.tp: Change(
@@ -253,7 +261,7 @@ def _edit(task: Task) -> GroupEdit:
     return GroupEdit(task.target_group, changes, task.guard)
 
 
-def _all_refused(task: Task) -> GroupOutcome:
+def _all_refused(task: GroupWrite) -> GroupOutcome:
     """The outcome of a group of which nothing is handed to the store."""
     return GroupOutcome(task.group, task.target_group, (), {}, dict(task.refused))
 
@@ -263,7 +271,7 @@ def before_image(value: OffsetAndMetadata | None) -> Offset:
     return ABSENT if value is None else Committed(value.offset, value.metadata, value.leader_epoch)
 
 
-def judge(task: Task, result: GroupEditResult) -> GroupOutcome:
+def judge(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
     """What a store's answer means for a task that may have been begun before."""
     written: list[TopicPartition] = []
     left: dict[TopicPartition, str] = {}
@@ -272,11 +280,11 @@ def judge(task: Task, result: GroupEditResult) -> GroupOutcome:
         if step.tp in failed:
             continue
         outcome = result.outcomes[step.tp]
-        if outcome.verdict is Verdict.WRITTEN:
+        if outcome.verdict is EditStatus.WRITTEN:
             written.append(step.tp)
             continue
         found = _found(outcome)
-        if outcome.verdict is Verdict.UNCHANGED or (found is not None and _holds(found, step.after)):
+        if outcome.verdict is EditStatus.UNCHANGED or (found is not None and _holds(found, step.after)):
             if step.tp in task.maybe:
                 written.append(step.tp)  # inferred: the interrupted run wrote it, and could not record that
             else:
@@ -297,7 +305,7 @@ def _found(outcome: ChangeOutcome) -> Offset | None:
     return None
 
 
-def _conflict(step: Step, found: Offset, words: tuple[str, str]) -> Conflict:
+def _conflict(step: PlanStep, found: Offset, words: tuple[str, str]) -> Conflict:
     """Says, in offsets, that somebody else changed the partition: nothing was written over it."""
     return Conflict(
         str(step.tp),

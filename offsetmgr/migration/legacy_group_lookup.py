@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from offsetmgr.migration.mirror_safety import AskOldGroups, OldGroup, Owned
+from offsetmgr.migration.mirror_safety import AskOldGroups, LegacyGroup, OwnedGroup
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.ownership import owners_many
 from offsetmgr.zookeeper.groups.registry import members_many
 
 
-def old_groups(session: ZookeeperSession) -> AskOldGroups:
+def legacy_groups(session: ZookeeperSession) -> AskOldGroups:
     """A function that asks. It raises where the session fails; what concerns one group is that group's ``error``."""
 
-    def ask(groups: Iterable[str]) -> Mapping[str, OldGroup]:
+    def ask(groups: Iterable[str]) -> Mapping[str, LegacyGroup]:
         found = {group.group: group for group in members_many(session, groups) if group.members or group.error}
-        asked = {name: OldGroup({}, {}, group.error) for name, group in found.items()}
+        asked = {name: LegacyGroup({}, {}, group.error) for name, group in found.items()}
         for owned in owners_many(session, [name for name, group in found.items() if group.error is None]):
             problem = owned.error or next(iter(owned.errors.values()), None)
             members = {member.member_id: member.session_id for member in found[owned.group].members}
-            owners = {tp: Owned(owner.member_id, owner.czxid) for tp, owner in owned.owners.items()}
-            asked[owned.group] = OldGroup(members, owners, problem)
+            owners = {tp: OwnedGroup(owner.member_id, owner.czxid) for tp, owner in owned.owners.items()}
+            asked[owned.group] = LegacyGroup(members, owners, problem)
         return asked
 
     return ask

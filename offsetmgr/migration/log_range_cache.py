@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from offsetmgr.core.errors import OffsetMgrError, OffsetOutOfRange, UnknownTopicOrPartition, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, OffsetOutOfRange, UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Logs
-from offsetmgr.migration.plan import LogMissing, clamping
+from offsetmgr.migration.plan import TopicMissing, clamping
 
 
 @dataclass(slots=True)
-class LogKnowledge:
+class LogRangeCache:
     """What the Kafka cluster says of topics and log ranges, asked once a partition and remembered. Of partitions of 0.7
     nothing is known: their offsets point into no log of messages.
 
@@ -41,13 +41,13 @@ class LogKnowledge:
         if stale and self.cluster is not None:
             self._known.update(self.cluster.log_ranges(stale))
 
-    def of(self, tp: TopicPartition) -> LogRange | LogMissing | OffsetMgrError | None:
+    def of(self, tp: TopicPartition) -> LogRange | TopicMissing | OffsetMgrError | None:
         if self.cluster is None or tp.partition < 0:
             return None
         if tp.topic not in self._topics:
-            return LogMissing.TOPIC
+            return TopicMissing.TOPIC
         if not 0 <= tp.partition < self._topics[tp.topic]:
-            return LogMissing.PARTITION
+            return TopicMissing.PARTITION
         return self._known[tp]
 
     def holds(self, tp: TopicPartition, offset: int) -> bool:
@@ -65,9 +65,9 @@ class LogKnowledge:
         if isinstance(found, LogRange):
             why = f"{offset} lies outside its log now; {clamping(offset, found)}"
             return OffsetOutOfRange(str(tp), why, "make a new plan, with --clamp where that is right", log_range=found)
-        if isinstance(found, LogMissing):
+        if isinstance(found, TopicMissing):
             return UnknownTopicOrPartition(str(tp), found.value, "make a new plan")
-        return Unreadable(str(tp), f"its log could not be asked: {found}", "mend that, and apply again")
+        return CorruptData(str(tp), f"its log could not be asked: {found}", "mend that, and apply again")
 
     def end(self, tp: TopicPartition) -> int | None:
         """The log end offset, where it was learned and is known."""

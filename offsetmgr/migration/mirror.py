@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from offsetmgr.core.clock import Clock
-from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, TakenOver
+from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, Superseded
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, HoldingStore, OffsetStore
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, LockableStore, OffsetStore
 from offsetmgr.migration.chunking import READ_GROUPS, batched
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
-from offsetmgr.migration.mirror_safety import NOBODY, AskOldGroups, OldGroup
+from offsetmgr.migration.mirror_safety import NOBODY, AskOldGroups, LegacyGroup
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.crossing import CrossClusterCheck
 
 HOLDER = "offsetmgr-mirror"
 """The role under which groups are held: one mirror a group, the last one started."""
@@ -87,7 +87,7 @@ class Mirror:
     old_groups: AskOldGroups | None = None
     watch_s: float = 150.0
     refresh_s: float = 3600.0
-    crossing: Crossing | None = None
+    crossing: CrossClusterCheck | None = None
     groups: dict[str, GroupMirror] = field(default_factory=dict)
     rounds: int = 0
     cut: bool = False
@@ -114,7 +114,7 @@ class Mirror:
                     return self.status()
                 changed = self._next(pending)
         finally:
-            if isinstance(self.target, HoldingStore):
+            if isinstance(self.target, LockableStore):
                 self.target.release_held([m.held for m in self.groups.values() if m.held is not None])
 
     def status(self) -> MirrorStatus:
@@ -200,7 +200,7 @@ class Mirror:
                 mirrored.refuse(f"group {owner} is mirrored to {mirrored.target_group} already; give it another name")
             else:
                 new.append(mirrored)
-        if new and isinstance(self.target, HoldingStore):
+        if new and isinstance(self.target, LockableStore):
             self._settle(new)
 
     def _settle(self, new: list[GroupMirror]) -> None:
@@ -223,11 +223,11 @@ class Mirror:
         """Copies groups; gives those that must be looked at again soon."""
         target = self.target
         pending: set[str] = set()
-        old: Mapping[str, OldGroup] = {}
-        if isinstance(target, HoldingStore):
+        old: Mapping[str, LegacyGroup] = {}
+        if isinstance(target, LockableStore):
             old, batch = self._members(batch, target, pending)
         following = self._see_source(batch, pending)
-        if isinstance(target, HoldingStore):
+        if isinstance(target, LockableStore):
             return pending | self._copy_held(following, old, target)
         edits: dict[str, tuple[GroupMirror, GroupEdit]] = {}
         for mirrored in following:
@@ -242,8 +242,8 @@ class Mirror:
         return pending
 
     def _members(
-        self, batch: list[GroupMirror], target: HoldingStore, pending: set[str]
-    ) -> tuple[Mapping[str, OldGroup], list[GroupMirror]]:
+        self, batch: list[GroupMirror], target: LockableStore, pending: set[str]
+    ) -> tuple[Mapping[str, LegacyGroup], list[GroupMirror]]:
         """Asks for live old consumers, and gives up held groups in which there may be new ones."""
         if self.old_groups is None or not batch:
             return {}, batch
@@ -294,7 +294,9 @@ class Mirror:
         self.crossing.learn({tp.topic for tp in wanted})
         return {tp: error for tp, c in wanted.items() if (error := self.crossing.refusal(tp, c)) is not None}
 
-    def _copy_held(self, following: list[GroupMirror], old: Mapping[str, OldGroup], target: HoldingStore) -> set[str]:
+    def _copy_held(
+        self, following: list[GroupMirror], old: Mapping[str, LegacyGroup], target: LockableStore
+    ) -> set[str]:
         """Copies groups that must be held; gives those that must be looked at again soon."""
         pending: set[str] = set()
         for mirrored in following:
@@ -344,7 +346,7 @@ class Mirror:
                 mirrored.quiet_since = self.clock.monotonic()
             mirrored.quiet = found
 
-    def _may_take(self, mirrored: GroupMirror, old: OldGroup, pending: set[str]) -> bool:
+    def _may_take(self, mirrored: GroupMirror, old: LegacyGroup, pending: set[str]) -> bool:
         """Whether nobody is there who could commit to the target too; else the group is watched."""
         if mirrored.over:
             return False
@@ -365,7 +367,7 @@ class Mirror:
             mirrored.watched_since = now
         return False
 
-    def _take(self, wanted: Iterable[GroupMirror], target: HoldingStore, pending: set[str]) -> None:
+    def _take(self, wanted: Iterable[GroupMirror], target: LockableStore, pending: set[str]) -> None:
         """Holds the groups, and learns what they hold: nobody else changes that from then on."""
         named = {mirrored.target_group: mirrored for mirrored in wanted}
         taken: list[GroupMirror] = []
@@ -384,7 +386,7 @@ class Mirror:
                 taken.append(mirrored)
         self._see_target(taken, pending)
 
-    def _refresh(self, held: list[GroupMirror], target: HoldingStore) -> None:
+    def _refresh(self, held: list[GroupMirror], target: LockableStore) -> None:
         """Commits again what was held for long. What fails is tried again soon."""
         now = self.clock.monotonic()
         due = {m.target_group: m for m in held if m.refresh_at <= now}
@@ -418,7 +420,7 @@ class Mirror:
         mirrored.measure()
         if isinstance(error, GroupActive):
             mirrored.end(str(error))
-        elif isinstance(error, TakenOver):
+        elif isinstance(error, Superseded):
             mirrored.end(f"another mirror took this group over ({error.why})")
         else:
             mirrored.held, mirrored.quiet = None, None

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from offsetmgr.core.errors import OffsetMgrError, RecreatedTopic, RewindRefused
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import ChangeOutcome, GroupOffsets, HeldGroup, Verdict
+from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets, HeldLock
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.mirror_safety import MemberWatch
 
@@ -45,7 +45,7 @@ class GroupMirror:
     detail: str = ""
     lag: int | None = None
     copied: int = 0
-    held: HeldGroup | None = None
+    held: HeldLock | None = None
     note: str = ""
     """What is worth saying of a group that follows."""
     problem: OffsetMgrError | None = None
@@ -134,8 +134,8 @@ class GroupMirror:
         """Takes in what a write of the source's offsets did; True where trying again at once is of no use."""
         failed: list[OffsetMgrError] = []
         for tp, outcome in outcomes.items():
-            if outcome.verdict is not Verdict.FAILED:
-                self.copied += outcome.verdict is Verdict.WRITTEN
+            if outcome.verdict is not EditStatus.FAILED:
+                self.copied += outcome.verdict is EditStatus.WRITTEN
                 self.known[tp] = self.source[tp].offset
                 continue
             if isinstance(outcome.before, Committed):

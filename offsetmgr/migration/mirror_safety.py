@@ -23,7 +23,7 @@ REBALANCE_S: Final = 10.0
 _UNKNOWN: Final = "an owner that cannot be read"
 
 
-class Owned(NamedTuple):
+class OwnedGroup(NamedTuple):
     """Who owns a partition, and since when: ``czxid`` is that of the owner's node. ``member_id`` None: unreadable."""
 
     member_id: str | None
@@ -31,21 +31,21 @@ class Owned(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class OldGroup:
+class LegacyGroup:
     """The live old consumers of one group: their ZooKeeper sessions by id, and what each owns.
 
     With ``error`` set nothing is known of them.
     """
 
     members: Mapping[str, int]
-    owners: Mapping[TopicPartition, Owned]
+    owners: Mapping[TopicPartition, OwnedGroup]
     error: OffsetMgrError | None = None
 
 
-AskOldGroups = Callable[[Iterable[str]], Mapping[str, OldGroup]]
+AskOldGroups = Callable[[Iterable[str]], Mapping[str, LegacyGroup]]
 """Tells of live old consumers; groups without any are not in the answer."""
 
-NOBODY: Final = OldGroup({}, {})
+NOBODY: Final = LegacyGroup({}, {})
 
 
 @dataclass(slots=True)
@@ -55,12 +55,12 @@ class MemberWatch:
     members: Mapping[str, int] | None = None
     since: float = -math.inf
     """When members were first seen, or last changed (monotonic seconds); before everything if there never were any."""
-    _first: dict[TopicPartition, tuple[Owned, int]] = field(default_factory=dict)
+    _first: dict[TopicPartition, tuple[OwnedGroup, int]] = field(default_factory=dict)
     _proven: set[tuple[str, int]] = field(default_factory=set)
 
     def look(
         self,
-        old: OldGroup,
+        old: LegacyGroup,
         source: Mapping[TopicPartition, Committed],
         target: Mapping[TopicPartition, Committed],
         now: float,
@@ -75,14 +75,14 @@ class MemberWatch:
             elif offset > first[1] and _offset(target, tp) < offset:
                 self._proven |= {(m, session) for m, session in old.members.items() if m == owned.member_id}
 
-    def meet(self, old: OldGroup, now: float) -> None:
+    def meet(self, old: LegacyGroup, now: float) -> None:
         """Takes in who is there."""
         if self.members != old.members and (self.members is not None or old.members):
             self.since = now
         self.members = dict(old.members)
         self._proven &= set(old.members.items())
 
-    def unproven(self, old: OldGroup, now: float) -> list[str]:
+    def unproven(self, old: LegacyGroup, now: float) -> list[str]:
         """Members that may commit to Kafka too, as far as was seen."""
         owners = {owned.member_id for owned in old.owners.values()}
         unseen = {m if m is not None else _UNKNOWN for m in owners if m is None or not self._seen(old, m)}
@@ -90,13 +90,13 @@ class MemberWatch:
             unseen |= {m for m in old.members if m not in owners and not self._seen(old, m)}
         return sorted(unseen)
 
-    def admits(self, old: OldGroup) -> bool:
+    def admits(self, old: LegacyGroup) -> bool:
         """Whether a group that was taken may be kept: nobody new, and no owner that was not proven."""
         known = set((self.members or {}).items())
         owners = {owned.member_id for owned in old.owners.values()}
         return known.issuperset(old.members.items()) and all(m is not None and self._seen(old, m) for m in owners)
 
-    def _seen(self, old: OldGroup, member_id: str) -> bool:
+    def _seen(self, old: LegacyGroup, member_id: str) -> bool:
         return (member_id, old.members.get(member_id, 0)) in self._proven
 
 

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, TopicPartition
-from offsetmgr.migration.group_snapshot import Observation, Owned, Reading, clock_time, reading_text
+from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, Reading, clock_time, reading_text
 
 
-class Move(NamedTuple):
+class OffsetChange(NamedTuple):
     """One change of a committed offset that two observations enclose."""
 
     at_ms: int
@@ -45,12 +45,12 @@ def offset_or(reading: Reading | None, default: int = -1) -> int:
 
 
 @dataclass(slots=True)
-class StoreTrack:
+class StoreHistory:
     """One store's offset of one partition under one ownership."""
 
     first: Offset | None = None
     last: Offset | None = None
-    moves: list[Move] = field(default_factory=list)
+    moves: list[OffsetChange] = field(default_factory=list)
     error: OffsetMgrError | None = None
     """The error of the newest read; None where it succeeded."""
     lowered: str | None = None
@@ -71,7 +71,7 @@ class StoreTrack:
         if isinstance(reading, Absent) or offset_or(reading) < offset_or(before):
             self.lowered = f"{reading_text(before)} -> {reading_text(reading)} at {clock_time(at_ms)}"
         else:
-            self.moves.append(Move(at_ms, before, reading))
+            self.moves.append(OffsetChange(at_ms, before, reading))
         return True
 
 
@@ -82,15 +82,15 @@ def _same(one: Offset, other: Offset) -> bool:
 
 
 @dataclass(slots=True)
-class Track:
+class PartitionHistory:
     """Everything seen of one partition under one ownership."""
 
     partition: TopicPartition
-    owned: Owned
+    owned: PartitionOwner
     since_ms: int
     until_ms: int
-    zookeeper: StoreTrack = field(default_factory=StoreTrack)
-    kafka: StoreTrack = field(default_factory=StoreTrack)
+    zookeeper: StoreHistory = field(default_factory=StoreHistory)
+    kafka: StoreHistory = field(default_factory=StoreHistory)
     log: LogRange | None = None
     changed_ms: int = 0
     """When something last changed here: an offset or the log's end; the track's beginning before that."""
@@ -105,7 +105,7 @@ class Track:
         return self.until_ms - self.changed_ms
 
     @property
-    def fresh_kafka_moves(self) -> list[Move]:
+    def fresh_kafka_moves(self) -> list[OffsetChange]:
         """Kafka's movements beyond everything that either store held when the track began."""
         start = max(offset_or(self.kafka.first), offset_or(self.zookeeper.first))
         return [m for m in self.kafka.moves if m.after.offset > start]
@@ -145,11 +145,11 @@ class Track:
             )
 
 
-class Watch:
+class GroupHistory:
     """A series of observations of one group, folded as they come."""
 
     def __init__(self, observations: Iterable[Observation] = ()) -> None:
-        self._tracks: dict[TopicPartition, Track] = {}
+        self._tracks: dict[TopicPartition, PartitionHistory] = {}
         self.latest: Observation | None = None
         self.began_ms: int | None = None
         self._rebalanced_ms: int | None = None
@@ -157,7 +157,7 @@ class Watch:
             self.add(seen)
 
     @property
-    def tracks(self) -> Mapping[TopicPartition, Track]:
+    def tracks(self) -> Mapping[TopicPartition, PartitionHistory]:
         """The track of each partition under its present ownership; partitions without an owner have none."""
         return self._tracks
 
@@ -175,11 +175,11 @@ class Watch:
             self._rebalanced_ms = seen.at_ms
         if self.began_ms is None:
             self.began_ms = seen.at_ms
-        tracks: dict[TopicPartition, Track] = {}
+        tracks: dict[TopicPartition, PartitionHistory] = {}
         for tp, owned in seen.owners.items():
             track = self._tracks.get(tp)
             if track is None or track.owned != owned:
-                track = Track(tp, owned, seen.at_ms, seen.at_ms, changed_ms=seen.at_ms)
+                track = PartitionHistory(tp, owned, seen.at_ms, seen.at_ms, changed_ms=seen.at_ms)
             track.add(seen)
             tracks[tp] = track
         self._tracks = tracks

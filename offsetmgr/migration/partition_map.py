@@ -24,7 +24,7 @@ _FORMAT: Final = "offsetmgr_partition_map"
 _LARGEST: Final = 2**63 - 1
 
 
-class Start(StrEnum):
+class MappedStart(StrEnum):
     """Where a group goes on when nothing tells which message its byte position meant."""
 
     EARLIEST = "earliest"
@@ -33,7 +33,7 @@ class Start(StrEnum):
     """At the log's end: what was not consumed yet is left out."""
 
 
-class Found(NamedTuple):
+class ResolvedStart(NamedTuple):
     """An offset for a byte position, and in words how it came about."""
 
     offset: int
@@ -51,26 +51,26 @@ class PositionTable:
     entries: tuple[tuple[int, int], ...]
     floor: bool = False
 
-    def find(self, position: int) -> Found | str:
+    def find(self, position: int) -> ResolvedStart | str:
         """The offset, or why there is none."""
         index = bisect_right(self.entries, (position, _LARGEST)) - 1
         if index < 0:
             return f"byte {position} lies before the table's first entry, byte {self.entries[0][0]}"
         at, offset = self.entries[index]
         if at == position:
-            return Found(offset, f"byte {position} is offset {offset} in the table")
+            return ResolvedStart(offset, f"byte {position} is offset {offset} in the table")
         if self.floor:
-            return Found(offset, f"floor: byte {position} lies after byte {at}, offset {offset} in the table")
+            return ResolvedStart(offset, f"floor: byte {position} lies after byte {at}, offset {offset} in the table")
         return f'byte {position} is not in the table (the entry before it: byte {at}), and "between" does not say floor'
 
 
 @dataclass(frozen=True, slots=True)
 class MapEntry:
-    """What one partition of 0.7 became: ``partition``, with a table or a starting point (a `Start`, or a time in ms
-    since 1970: the first message at or after it)."""
+    """What one partition of 0.7 became: ``partition``, with a table or a starting point (a `MappedStart`, or a time in
+    ms since 1970: the first message at or after it)."""
 
     partition: int
-    choice: PositionTable | Start | int
+    choice: PositionTable | MappedStart | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _entry(what: str, where: str, encoded: dict[str, Any]) -> MapEntry:
     return MapEntry(partition, PositionTable(_table(what, where, encoded["table"]), between == "floor"))
 
 
-def _start(what: str, where: str, start: Any) -> Start | int:
+def _start(what: str, where: str, start: Any) -> MappedStart | int:
     if isinstance(start, dict) and set(start) == {"time"} and isinstance(start["time"], str):
         try:
             at = datetime.fromisoformat(start["time"])
@@ -169,8 +169,8 @@ def _start(what: str, where: str, start: Any) -> Start | int:
         if at.timestamp() < 0:
             raise MalformedData(what, f"{where}: {start['time']!r} lies before 1970")
         return round(at.timestamp() * 1000)
-    if isinstance(start, str) and start in tuple(Start):
-        return Start(start)
+    if isinstance(start, str) and start in tuple(MappedStart):
+        return MappedStart(start)
     raise MalformedData(what, f'{where}: "start" must be earliest, latest, or {{"time": "2013-05-01T12:00:00Z"}}')
 
 

@@ -27,7 +27,7 @@ _READ_THIS: Final = (
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SampledPartition:
     groups: int = 0
     lowest: int = 2**63 - 1
     highest: int = 0
@@ -37,12 +37,12 @@ class _Seen:
 class MapDraft:
     """Gathers the partitions of 0.7 that groups hold; memory grows with the partitions, not with the groups."""
 
-    _seen: dict[TopicPartition, _Seen] = field(default_factory=dict)
+    _seen: dict[TopicPartition, _SampledPartition] = field(default_factory=dict)
 
     def add(self, found: GroupOffsets, wanted: Iterable[TopicPartition]) -> None:
         for tp in wanted:
             if isinstance(tp.partition, BrokerPartition):
-                seen = self._seen.setdefault(tp, _Seen())
+                seen = self._seen.setdefault(tp, _SampledPartition())
                 position = found.offsets[tp].offset
                 seen.groups += 1
                 seen.lowest = min(seen.lowest, position)

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Absent, TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.evidence import (
-    Known,
-    PartitionVerdict,
-    Rules,
+    Confidence,
+    EvidenceThresholds,
+    PartitionEvidence,
     behaviour_of,
-    doing,
+    describe_behaviour,
     judge_owned,
     judge_unowned,
 )
-from offsetmgr.migration.group_snapshot import Observation, Registered, at
-from offsetmgr.migration.ownership_history import Track, Watch
+from offsetmgr.migration.group_snapshot import Observation, RegisteredMember, at
+from offsetmgr.migration.ownership_history import GroupHistory, PartitionHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class MemberVerdict:
     member: str
     host: str | None
     ok: bool
-    known: Known
+    known: Confidence
     why: str
     settle: str = ""
     settled: bool = True
@@ -49,13 +49,13 @@ class PhaseReport:
     """The phase check's answer. ``passed`` only where every member and partition in scope is known to fit."""
 
     group: str
-    phase: Phase
+    phase: CommitMode
     passed: bool
     settled: bool
     began_ms: int
     ended_ms: int
     members: tuple[MemberVerdict, ...]
-    partitions: tuple[PartitionVerdict, ...]
+    partitions: tuple[PartitionEvidence, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -78,21 +78,21 @@ class PhaseReport:
 _NOT_BOUNCED = "not bounced"
 
 
-def judge(
-    watch: Watch,
-    phase: Phase,
+def assess_phase(
+    watch: GroupHistory,
+    phase: CommitMode,
     *,
     baseline: Observation | None = None,
-    rules: Rules | None = None,
+    rules: EvidenceThresholds | None = None,
     only: Iterable[str] | None = None,
-    also: Phase | None = None,
+    also: CommitMode | None = None,
 ) -> PhaseReport:
     """Judges a watched group against a phase.
 
     ``only`` restricts the verdict to these members (the gate of one step of a rolling bounce); without it every live
     member and every partition counts. ``also`` is a second phase that is as good: members may be in either.
     """
-    rules = rules or Rules()
+    rules = rules or EvidenceThresholds()
     seen = watch.latest
     if seen is None or watch.began_ms is None:
         raise ValueError("nothing has been observed")
@@ -121,7 +121,9 @@ def judge(
     )
 
 
-def _judge_either(track: Track, phase: Phase, also: Phase | None, rules: Rules) -> PartitionVerdict:
+def _judge_either(
+    track: PartitionHistory, phase: CommitMode, also: CommitMode | None, rules: EvidenceThresholds
+) -> PartitionEvidence:
     verdict = judge_owned(track, phase, rules)
     if verdict.ok or also is None:
         return verdict
@@ -158,41 +160,45 @@ class _Restart:
     """Whether a member is a new process: ``ok`` None where only its commits can tell."""
 
     ok: bool | None
-    known: Known
+    known: Confidence
     why: str
 
 
-def _restart(member: Registered, baseline: Observation | None) -> _Restart:
+def _restart(member: RegisteredMember, baseline: Observation | None) -> _Restart:
     if baseline is None:
-        return _Restart(None, Known.UNKNOWN, "no baseline to compare its id with")
+        return _Restart(None, Confidence.UNKNOWN, "no baseline to compare its id with")
     before = baseline.members.get(member.id)
     if before is None:
-        return _Restart(True, Known.SEEN, f"new since {at(baseline.at_ms)} (registered {at(member.registered_at_ms)})")
+        return _Restart(
+            True, Confidence.SEEN, f"new since {at(baseline.at_ms)} (registered {at(member.registered_at_ms)})"
+        )
     same = f"its id was there at {at(baseline.at_ms)}"
     if member.host is not None:
-        return _Restart(False, Known.SEEN, f"{_NOT_BOUNCED}: {same}, and every start makes a new id")
+        return _Restart(False, Confidence.SEEN, f"{_NOT_BOUNCED}: {same}, and every start makes a new id")
     if before.czxid == member.czxid:
-        return _Restart(False, Known.SEEN, f"{_NOT_BOUNCED}: {same} (a configured consumer.id), in the same session")
+        return _Restart(
+            False, Confidence.SEEN, f"{_NOT_BOUNCED}: {same} (a configured consumer.id), in the same session"
+        )
     return _Restart(
         None,
-        Known.UNKNOWN,
+        Confidence.UNKNOWN,
         f"{same} (a configured consumer.id, so nothing can be told from it); it registered again since, which a restart"
         " does, and an expired session too",
     )
 
 
 def _judge_member(
-    member: Registered,
-    owned: list[PartitionVerdict],
+    member: RegisteredMember,
+    owned: list[PartitionEvidence],
     baseline: Observation | None,
-    rules: Rules,
+    rules: EvidenceThresholds,
     steady_ms: int,
 ) -> MemberVerdict:
     restart = _restart(member, baseline)
     tps = tuple(v.partition for v in owned)
 
     def verdict(
-        ok: bool, known: Known, why: str, settle: str = "", *, settled: bool = True, wrong: bool = False
+        ok: bool, known: Confidence, why: str, settle: str = "", *, settled: bool = True, wrong: bool = False
     ) -> MemberVerdict:
         return MemberVerdict(member.id, member.host, ok, known, why, settle, settled, wrong, tps)
 
@@ -203,26 +209,26 @@ def _judge_member(
         for_so_long = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
         if rules.accept_spare and restart.ok and steady_ms >= rules.quiet_ms:
             why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {for_so_long}"
-            return verdict(True, Known.INFERRED, why)
+            return verdict(True, Confidence.INFERRED, why)
         settle = "run fewer members than partitions, or pass --accept-spare (its settings are then taken on trust)"
         if rules.accept_spare and restart.ok:
             settle = "wait until the group has rebalanced"
         why = f"{restart.why}; it owns no partition, so nothing can be seen of its commits; {for_so_long}"
-        return verdict(False, Known.UNKNOWN, why, settle, settled=False)
+        return verdict(False, Confidence.UNKNOWN, why, settle, settled=False)
     bad = [v for v in owned if not v.ok]
     if bad:
-        worst = next((v for v in bad if v.known is Known.SEEN), bad[0])
+        worst = next((v for v in bad if v.known is Confidence.SEEN), bad[0])
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-        wrong = any(v.known is not Known.UNKNOWN for v in bad)
-        settled = any(v.known is not Known.UNKNOWN and v.settled for v in bad) or all(v.settled for v in owned)
+        wrong = any(v.known is not Confidence.UNKNOWN for v in bad)
+        settled = any(v.known is not Confidence.UNKNOWN and v.settled for v in bad) or all(v.settled for v in owned)
         why = f"{restart.why}; {worst.partition}: {worst.why}{more}"
         settle = worst.settle or ("restart it with the phase's settings" if wrong else "")
         return verdict(False, worst.known, why, settle, settled=settled, wrong=wrong)
-    witnessed = [v for v in owned if v.known is Known.SEEN]
+    witnessed = [v for v in owned if v.known is Confidence.SEEN]
     if restart.ok is None and not witnessed:
         why = f"{restart.why}; and none of its partitions has traffic"
-        return verdict(False, Known.UNKNOWN, why, "send a message to one of its partitions")
-    best = Known.SEEN if restart.ok and len(witnessed) == len(owned) else Known.INFERRED
+        return verdict(False, Confidence.UNKNOWN, why, "send a message to one of its partitions")
+    best = Confidence.SEEN if restart.ok and len(witnessed) == len(owned) else Confidence.INFERRED
     commits = f"commits of the phase seen on {len(witnessed)} of its {count_of(len(owned), 'partition')}"
     return verdict(True, best, f"{restart.why}; {commits}")
 
@@ -237,15 +243,15 @@ class InferredPhase:
     ``members`` are the phases that single members were seen in.
     """
 
-    phase: Phase | None
-    known: Known
+    phase: CommitMode | None
+    known: Confidence
     why: str
-    members: frozenset[Phase] = frozenset()
+    members: frozenset[CommitMode] = frozenset()
 
 
-def infer_phase(watch: Watch) -> InferredPhase:
+def infer_phase(watch: GroupHistory) -> InferredPhase:
     """The phase of a watched group: by its commits where some were seen, else by what the stores hold."""
-    proven: dict[Phase, list[str]] = {}
+    proven: dict[CommitMode, list[str]] = {}
     for tp, track in sorted(watch.tracks.items()):
         if (behaviour := behaviour_of(track)) is not None:
             proven.setdefault(behaviour[0], []).append(f"{tp} ({track.owned.member}): {behaviour[1]}")
@@ -253,17 +259,17 @@ def infer_phase(watch: Watch) -> InferredPhase:
         ((phase, whys),) = proven.items()
         return InferredPhase(
             phase,
-            Known.SEEN,
-            f"{doing(phase)}, seen on {count_of(len(whys), 'partition')}; {whys[0]}",
+            Confidence.SEEN,
+            f"{describe_behaviour(phase)}, seen on {count_of(len(whys), 'partition')}; {whys[0]}",
             frozenset(proven),
         )
     if proven:
         mixed = "; ".join(f"{phase.value}: {whys[0]}" for phase, whys in proven.items())
-        return InferredPhase(None, Known.SEEN, f"members are in different phases: {mixed}", frozenset(proven))
+        return InferredPhase(None, Confidence.SEEN, f"members are in different phases: {mixed}", frozenset(proven))
     return _phase_by_offsets(watch)
 
 
-def _phase_by_offsets(watch: Watch) -> InferredPhase:
+def _phase_by_offsets(watch: GroupHistory) -> InferredPhase:
     seen = watch.latest
     if seen is None:
         raise ValueError("nothing has been observed")
@@ -271,17 +277,19 @@ def _phase_by_offsets(watch: Watch) -> InferredPhase:
     unreadable = [tp for tp in every if isinstance(seen.zookeeper.get(tp), OffsetMgrError | None)]
     unreadable += [tp for tp in every if isinstance(seen.kafka.get(tp), OffsetMgrError | None)]
     if unreadable:
-        return InferredPhase(None, Known.UNKNOWN, f"the offset of {unreadable[0]} cannot be read")
+        return InferredPhase(None, Confidence.UNKNOWN, f"the offset of {unreadable[0]} cannot be read")
     here = [tp for tp in every if not isinstance(seen.zookeeper[tp], Absent)]
     there = [tp for tp in every if not isinstance(seen.kafka[tp], Absent)]
     if here and not there:
         return InferredPhase(
-            Phase.ZOOKEEPER, Known.INFERRED, f"{count_of(len(here), 'offset')} in ZooKeeper and none in Kafka"
+            CommitMode.ZOOKEEPER, Confidence.INFERRED, f"{count_of(len(here), 'offset')} in ZooKeeper and none in Kafka"
         )
     if there and not here:
         return InferredPhase(
-            Phase.KAFKA, Known.INFERRED, f"{count_of(len(there), 'offset')} in Kafka and none in ZooKeeper"
+            CommitMode.KAFKA, Confidence.INFERRED, f"{count_of(len(there), 'offset')} in Kafka and none in ZooKeeper"
         )
     if not every or not here:
-        return InferredPhase(None, Known.UNKNOWN, "the group has no offsets in either store, and no commit was seen")
-    return InferredPhase(None, Known.UNKNOWN, "both stores hold offsets and no commit was seen in the window")
+        return InferredPhase(
+            None, Confidence.UNKNOWN, "the group has no offsets in either store, and no commit was seen"
+        )
+    return InferredPhase(None, Confidence.UNKNOWN, "both stores hold offsets and no commit was seen in the window")

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
-from offsetmgr.core.log_origin import Compared, Translate
+from offsetmgr.core.log_origin import OriginComparison, Translate
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.groups.selection import TopicSelection
@@ -64,7 +64,7 @@ class Action(StrEnum):
 _REFUSALS = frozenset(action for action in Action if action.value.startswith("refuse-"))
 
 
-class Origin(NamedTuple):
+class PlanSource(NamedTuple):
     """Where the offset of a step came from that is not the source's own: the source's partition (of Kafka 0.7), in
     words how its byte position became an offset, and how well that is known (rule 11)."""
 
@@ -73,7 +73,7 @@ class Origin(NamedTuple):
     evidence: str = "inferred"
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """One partition's part of a plan; ``tp`` is the target's.
 
     ``source`` and ``target`` are what the two stores held when the plan was made (None: no commit, or unreadable);
@@ -87,7 +87,7 @@ class Step(NamedTuple):
     target: OffsetAndMetadata | None
     after: OffsetAndMetadata | None
     note: str = ""
-    origin: Origin | None = None
+    origin: PlanSource | None = None
 
     @property
     def source_tp(self) -> TopicPartition:
@@ -95,7 +95,7 @@ class Step(NamedTuple):
         return self.tp if self.origin is None else TopicPartition(self.tp.topic, self.origin.partition)
 
 
-class IfAhead(StrEnum):
+class AheadPolicy(StrEnum):
     """What to do where the target is ahead of the source."""
 
     KEEP = "keep"
@@ -107,7 +107,7 @@ class IfAhead(StrEnum):
 class PlanOptions:
     """What the caller asked for. ``topics`` are as ``--topic`` takes them (``t``, ``a*``, ``t:0,1,4-7``)."""
 
-    if_ahead: IfAhead = IfAhead.KEEP
+    if_ahead: AheadPolicy = AheadPolicy.KEEP
     clamp: bool = False
     topics: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -177,7 +177,7 @@ class GroupPlan:
 
     group: str
     target_group: str
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     guard: Guard = Guard.LOCK
     guard_note: str = ""
     old_members: tuple[str, ...] = ()
@@ -186,12 +186,12 @@ class GroupPlan:
     error: str = ""
     note: str = ""
 
-    def writes(self) -> list[Step]:
+    def writes(self) -> list[PlanStep]:
         return [step for step in self.steps if step.action.writes]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class StoreEndpoint:
     """One side of a plan: its URI (never with credentials) and what it was seen to be (rule 8)."""
 
     uri: str
@@ -206,8 +206,8 @@ class PlanHeader:
 
     plan_id: str
     created_at: int
-    source: Endpoint
-    target: Endpoint
+    source: StoreEndpoint
+    target: StoreEndpoint
     options: PlanOptions
     cluster_id: str | None
     """The Kafka cluster against which topics and log ranges were checked: its id, or the addresses of its brokers where
@@ -215,7 +215,7 @@ class PlanHeader:
     retention_ms: int | None
     """How long the target keeps offsets of a group that nobody starts; None: unknown or for ever."""
     tool: str
-    compared: Compared | None = None
+    compared: OriginComparison | None = None
     """How the logs of both sides relate; None: not compared, as in plans made before that was done."""
     translate: Translate | None = None
     """What the user stated for offsets of another cluster."""
@@ -235,7 +235,7 @@ class PlanHeader:
         return None if self.retention_ms is None else self.created_at + self.retention_ms
 
 
-class LogMissing(StrEnum):
+class TopicMissing(StrEnum):
     """The cluster was asked, and this does not exist there."""
 
     TOPIC = "the topic does not exist in the Kafka cluster"
@@ -246,9 +246,9 @@ def decide(
     tp: TopicPartition,
     source: OffsetAndMetadata | OffsetMgrError | None,
     target: Offset | OffsetMgrError,
-    log: LogRange | LogMissing | OffsetMgrError | None,
+    log: LogRange | TopicMissing | OffsetMgrError | None,
     options: PlanOptions,
-) -> Step:
+) -> PlanStep:
     """The step for one partition.
 
     ``source`` is what the target could hold of the source's commit; None means that only the target has one. ``log``
@@ -257,23 +257,23 @@ def decide(
     held = target.value() if isinstance(target, Committed) else None
     if isinstance(target, OffsetMgrError):
         wanted = None if isinstance(source, OffsetMgrError) else source
-        return Step(tp, Action.REFUSE_UNREADABLE, wanted, None, None, f"target: {target}")
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, wanted, None, None, f"target: {target}")
     if isinstance(source, OffsetMgrError):
-        return Step(tp, Action.REFUSE_UNREADABLE, None, held, None, f"source: {source}")
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, None, held, None, f"source: {source}")
     if source is None:
-        return Step(tp, Action.TARGET_ONLY, None, held, held)
+        return PlanStep(tp, Action.TARGET_ONLY, None, held, held)
     wanted = source
     if isinstance(log, OffsetMgrError):
-        return Step(tp, Action.REFUSE_UNREADABLE, wanted, held, None, f"log: {log}")
-    if isinstance(log, LogMissing):
-        action = Action.REFUSE_TOPIC_MISSING if log is LogMissing.TOPIC else Action.REFUSE_PARTITION_MISSING
-        return Step(tp, action, wanted, held, None, log.value)
+        return PlanStep(tp, Action.REFUSE_UNREADABLE, wanted, held, None, f"log: {log}")
+    if isinstance(log, TopicMissing):
+        action = Action.REFUSE_TOPIC_MISSING if log is TopicMissing.TOPIC else Action.REFUSE_PARTITION_MISSING
+        return PlanStep(tp, action, wanted, held, None, log.value)
     note = ""
-    if _is_ahead(target, wanted) and options.if_ahead is IfAhead.KEEP:
+    if _is_ahead(target, wanted) and options.if_ahead is AheadPolicy.KEEP:
         return _against_target(tp, source, wanted, target, options, note)
     if log is not None and not log.start <= wanted.offset <= log.end:
         if not options.clamp:
-            return Step(tp, Action.REFUSE_OUT_OF_RANGE, wanted, held, None, clamping(wanted.offset, log))
+            return PlanStep(tp, Action.REFUSE_OUT_OF_RANGE, wanted, held, None, clamping(wanted.offset, log))
         clamped, edge = _clamped(wanted.offset, log)
         note = f"clamped from {wanted.offset} to {clamped} ({edge})"
         wanted = OffsetAndMetadata(clamped, wanted.metadata)
@@ -302,18 +302,18 @@ def _against_target(
     target: Offset,
     options: PlanOptions,
     note: str,
-) -> Step:
+) -> PlanStep:
     if isinstance(target, Absent):
-        return Step(tp, Action.COPY, source, None, wanted, note)
+        return PlanStep(tp, Action.COPY, source, None, wanted, note)
     held = target.value()
     if held.offset == wanted.offset:
-        return Step(tp, Action.SKIP_EQUAL, source, held, held, note)
+        return PlanStep(tp, Action.SKIP_EQUAL, source, held, held, note)
     if held.offset < wanted.offset:
-        return Step(tp, Action.COPY, source, held, wanted, note)
+        return PlanStep(tp, Action.COPY, source, held, wanted, note)
     ahead = held.offset - wanted.offset
-    if options.if_ahead is IfAhead.REWIND:
-        return Step(tp, Action.REWIND, source, held, wanted, note or f"moves back by {ahead}")
-    if options.if_ahead is IfAhead.REFUSE:
+    if options.if_ahead is AheadPolicy.REWIND:
+        return PlanStep(tp, Action.REWIND, source, held, wanted, note or f"moves back by {ahead}")
+    if options.if_ahead is AheadPolicy.REFUSE:
         why = f"would move back by {ahead}; --allow-rewind does it"
-        return Step(tp, Action.REFUSE_REWIND, source, held, None, why)
-    return Step(tp, Action.KEEP_NEWER, source, held, held, note or f"target is ahead by {ahead}")
+        return PlanStep(tp, Action.REFUSE_REWIND, source, held, None, why)
+    return PlanStep(tp, Action.KEEP_NEWER, source, held, held, note or f"target is ahead by {ahead}")

@@ -26,19 +26,19 @@ from pathlib import Path
 from typing import Any
 
 from offsetmgr.core.errors import PlanError, UnknownVersion
-from offsetmgr.core.log_origin import Compared, Relation, Translate
+from offsetmgr.core.log_origin import OriginComparison, Relation, Translate
 from offsetmgr.core.model import BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.migration.partition_map import MapOrigin
 from offsetmgr.migration.plan import (
     Action,
-    Endpoint,
+    AheadPolicy,
     GroupPlan,
-    IfAhead,
-    Origin,
     PlanHeader,
     PlanOptions,
-    Step,
+    PlanSource,
+    PlanStep,
+    StoreEndpoint,
 )
 
 VERSIONS = (1, 2)
@@ -73,7 +73,7 @@ def decode_offset(value: Any) -> OffsetAndMetadata:
     )
 
 
-def encode_step(step: Step, *, whole: bool = True) -> str:
+def encode_step(step: PlanStep, *, whole: bool = True) -> str:
     """One step as JSON text; not ``whole``: only what a journal needs, the before-image and the value to write.
 
     Built here, since a plan is made of little else and `json.dumps` takes three times as
@@ -91,7 +91,7 @@ def encode_step(step: Step, *, whole: bool = True) -> str:
     return text + (f',"note":{json.dumps(note, ensure_ascii=False)}}}' if whole and note else "}")
 
 
-def _encode_origin(origin: Origin) -> str:
+def _encode_origin(origin: PlanSource) -> str:
     encoded = {
         "partition": BrokerPartition.to_json(origin.partition),
         "how": origin.how,
@@ -100,14 +100,14 @@ def _encode_origin(origin: Origin) -> str:
     return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
 
 
-def _decode_origin(encoded: Mapping[str, Any]) -> Origin:
-    return Origin(BrokerPartition.from_json(encoded["partition"]), encoded["how"], encoded["evidence"])
+def _decode_origin(encoded: Mapping[str, Any]) -> PlanSource:
+    return PlanSource(BrokerPartition.from_json(encoded["partition"]), encoded["how"], encoded["evidence"])
 
 
 _ACTIONS = {action.value: action for action in Action}
 
 
-def decode_step(topic: str, encoded: Mapping[str, Any]) -> Step:
+def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
     get, new = encoded.get, tuple.__new__  # which skips the argument handling of named tuples
     source, target, after, note = get("source"), get("target"), get("after"), get("note", "")
     wanted = None if source is None else decode_offset(source)
@@ -117,7 +117,7 @@ def decode_step(topic: str, encoded: Mapping[str, Any]) -> Step:
     p = encoded["p"]
     tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))
     origin = _decode_origin(encoded["origin"]) if "origin" in encoded else None
-    return new(Step, (tp, _ACTIONS[encoded["action"]], wanted, held, expected, note, origin))
+    return new(PlanStep, (tp, _ACTIONS[encoded["action"]], wanted, held, expected, note, origin))
 
 
 def _encode_group(plan: GroupPlan) -> bytes:
@@ -129,7 +129,7 @@ def _encode_group(plan: GroupPlan) -> bytes:
     return f'{head[:-1]},"topics":{encode_steps(plan.steps)}}}'.encode()
 
 
-def encode_steps(steps: Iterable[Step], *, whole: bool = True) -> str:
+def encode_steps(steps: Iterable[PlanStep], *, whole: bool = True) -> str:
     """Steps by topic, as JSON text."""
     topics: dict[str, list[str]] = {}
     for step in steps:
@@ -188,7 +188,7 @@ def _encode_crossing(header: PlanHeader) -> dict[str, Any]:
     return {"logs": encoded | ({} if header.translate is None else {"translate": header.translate.value})}
 
 
-def _encode_endpoint(endpoint: Endpoint) -> dict[str, str]:
+def _encode_endpoint(endpoint: StoreEndpoint) -> dict[str, str]:
     return {"uri": endpoint.uri, "kind": endpoint.kind, "id": endpoint.id, "how": endpoint.how}
 
 
@@ -199,10 +199,10 @@ def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
     return PlanHeader(
         encoded["plan_id"],
         encoded["created_at"],
-        Endpoint(**encoded["source"]),
-        Endpoint(**encoded["target"]),
+        StoreEndpoint(**encoded["source"]),
+        StoreEndpoint(**encoded["target"]),
         PlanOptions(
-            IfAhead(options["if_ahead"]),
+            AheadPolicy(options["if_ahead"]),
             options["clamp"],
             tuple(options["topics"]),
             tuple(options["groups"]),
@@ -212,7 +212,7 @@ def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         encoded["cluster_id"],
         encoded["retention_ms"],
         encoded["tool"],
-        None if logs is None else Compared(Relation(logs["relation"]), logs["how"]),
+        None if logs is None else OriginComparison(Relation(logs["relation"]), logs["how"]),
         Translate(logs["translate"]) if logs and "translate" in logs else None,
         "" if logs is None else logs["recreation"],
         None if used is None else MapOrigin(used["sha256"], used["confirmed_by"]),

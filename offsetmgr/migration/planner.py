@@ -22,34 +22,34 @@ from offsetmgr.core.model import (
 )
 from offsetmgr.core.offset_store import (
     Capabilities,
+    GroupListingStore,
     GroupOffsets,
     Guard,
     NamedScanStore,
-    NamingStore,
     OffsetStore,
     Partitions,
 )
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.byte_position_translation import Translator
-from offsetmgr.migration.chunking import READ_GROUPS, batched, one_ahead
-from offsetmgr.migration.log_range_cache import LogKnowledge
+from offsetmgr.migration.chunking import READ_GROUPS, batched, prefetch
+from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import (
     Action,
-    Endpoint,
     GroupPlan,
-    Origin,
     PlanHeader,
     PlanOptions,
-    Step,
+    PlanSource,
+    PlanStep,
+    StoreEndpoint,
     check_renames,
     decide,
     literal_of,
 )
-from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.crossing import CrossClusterCheck
 
 
-class OldMembers(Protocol):
+class LegacyMembers(Protocol):
     """Who is registered in ZooKeeper: asked for the groups of a plan, so that it knows where old consumers live."""
 
     def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
@@ -57,15 +57,15 @@ class OldMembers(Protocol):
         ...
 
 
-def endpoint(store: OffsetStore) -> Endpoint:
+def endpoint(store: OffsetStore) -> StoreEndpoint:
     """What a store is seen to be right now. Raises `Unreachable`, `TimedOut`."""
     identity = store.identity()
-    return Endpoint(store.uri, identity.kind, identity.id, identity.how)
+    return StoreEndpoint(store.uri, identity.kind, identity.id, identity.how)
 
 
 def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
     """Why a store can hold no group of this name; None where it can."""
-    if isinstance(store, NamingStore):
+    if isinstance(store, GroupListingStore):
         try:
             store.check_group(group)
         except UsageError as error:
@@ -73,7 +73,7 @@ def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
     return None
 
 
-def _check_target(target: Endpoint, store: OffsetStore) -> None:
+def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
     """Raises `UsageError` for stores whose before-images, or whose identity, would not hold over an apply."""
     if target.kind == "dual":
         raise UsageError(
@@ -99,7 +99,7 @@ class Planner:
     options: PlanOptions
     clock: Clock
     cluster: Cluster | None = None
-    old_members: OldMembers | None = None
+    old_members: LegacyMembers | None = None
     tool: str = "offsetmgr"
     partition_map: PartitionMap | None = None
     """What takes the place of byte positions of Kafka 0.7, in a target that cannot hold them."""
@@ -134,9 +134,9 @@ class Planner:
         )
 
     @cached_property
-    def crossing(self) -> Crossing:
+    def crossing(self) -> CrossClusterCheck:
         """How the logs of both sides relate. Raises as `OffsetStore.log_origin`."""
-        return Crossing(self.source, self.target, self.translate)
+        return CrossClusterCheck(self.source, self.target, self.translate)
 
     @property
     def _numbers_cross(self) -> bool:
@@ -177,9 +177,9 @@ class Planner:
     def plan(self, groups: Iterable[str], progress: Callable[[int], None] | None = None) -> Iterator[GroupPlan]:
         """Decides every step, group by group, lazily; ``progress`` is told how many groups were added."""
         existing = set(self.target.groups())
-        log = LogKnowledge(self.cluster)
+        log = LogRangeCache(self.cluster)
         # The source is read first: what a dual-committing consumer writes in between is then seen in the target.
-        for batch, sources in one_ahead(self._read_source, batched(groups, READ_GROUPS)):
+        for batch, sources in prefetch(self._read_source, batched(groups, READ_GROUPS)):
             yield from self._plan_batch(batch, sources, existing, log)
             if progress:
                 progress(len(batch))
@@ -188,7 +188,7 @@ class Planner:
         return {found.group: found for found in self.source.scan(batch)}
 
     def _plan_batch(
-        self, batch: list[str], sources: Mapping[str, GroupOffsets], existing: set[str], log: LogKnowledge
+        self, batch: list[str], sources: Mapping[str, GroupOffsets], existing: set[str], log: LogRangeCache
     ) -> Iterator[GroupPlan]:
         names = {group: self.options.target_group(group) for group in batch}
         known = [name for name in names.values() if name in existing]
@@ -218,7 +218,7 @@ class Planner:
                 asked[name] = wanted
         return {found.group: found.errors for found in self.target.scan_named(asked) if found.errors}
 
-    def _learn(self, sources: Mapping[str, GroupOffsets], log: LogKnowledge) -> None:
+    def _learn(self, sources: Mapping[str, GroupOffsets], log: LogRangeCache) -> None:
         """Asks the cluster, in bulk, for all that the steps of these groups will want to know."""
         wanted = {tp for found in sources.values() for tp in found.offsets if self.options.wants(tp)}
         if foreign := {tp for tp in wanted if not self.target.capabilities.partitions.holds(tp)}:
@@ -248,7 +248,7 @@ class Planner:
         target: GroupOffsets,
         described: GroupDescription | OffsetMgrError | None,
         old: Mapping[str, tuple[str, ...]],
-        log: LogKnowledge,
+        log: LogRangeCache,
     ) -> GroupPlan:
         group, name = source.group, target.group
         if (unfit := unfit_name(self.target, name)) is not None:
@@ -267,7 +267,9 @@ class Planner:
         members = tuple(str(m) for m in described.members) if described and not described.idle else ()
         return GroupPlan(group, name, steps, guard, note, registered, members, described.state if described else "")
 
-    def _steps(self, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge, can: Capabilities) -> list[Step]:
+    def _steps(
+        self, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache, can: Capabilities
+    ) -> list[PlanStep]:
         seen = {*source.offsets, *source.errors, *target.offsets, *target.errors}
         wanted = sorted(tp for tp in seen if self.options.wants(tp))
         foreign = [tp for tp in wanted if not can.partitions.holds(tp)]
@@ -279,35 +281,37 @@ class Planner:
                 steps[tp] = self._step(tp, source, target, log, can)
         return sorted(steps.values())
 
-    def _foreign_step(self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge) -> Step:
+    def _foreign_step(
+        self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache
+    ) -> PlanStep:
         """The step for a partition that the target cannot hold as it is."""
         if tp in source.errors:
-            return Step(tp, Action.REFUSE_UNREADABLE, None, None, None, f"source: {source.errors[tp]}")
+            return PlanStep(tp, Action.REFUSE_UNREADABLE, None, None, None, f"source: {source.errors[tp]}")
         position = OffsetAndMetadata(source.offsets[tp].offset)
         if not isinstance(tp.partition, BrokerPartition):
             why = f"{self.target.uri} keeps byte positions of Kafka 0.7, and this is an offset"
-            return Step(tp, Action.REFUSE_NUMBERED, position, None, None, why)
+            return PlanStep(tp, Action.REFUSE_NUMBERED, position, None, None, why)
         if self._translator is None:
             why = "a byte position of Kafka 0.7 is no offset: --partition-map says what takes its place"
-            return Step(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
+            return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
         translated = self._translator.translate(tp, position.offset)
         if translated is None:
             why = "the partition map does not name this partition"
-            return Step(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
+            return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
         new, found = translated
         if isinstance(found, str):
-            return Step(tp, Action.REFUSE_BYTE_POSITION, position, None, None, found)
+            return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, found)
         if new in source.offsets or new in source.errors:
             why = f"the map makes it {new}, of which the source holds an offset too"
-            return Step(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
+            return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
         here: Offset | OffsetMgrError = target.errors.get(new) or target.offsets.get(new) or ABSENT
         step = decide(new, OffsetAndMetadata(found.offset), here, log.of(new), self.options)
         note = f"from {tp.partition}: {found.how}" + (f"; {step.note}" if step.note else "")
-        return step._replace(source=position, note=note, origin=Origin(tp.partition, found.how))
+        return step._replace(source=position, note=note, origin=PlanSource(tp.partition, found.how))
 
     def _step(
-        self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge, can: Capabilities
-    ) -> Step:
+        self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache, can: Capabilities
+    ) -> PlanStep:
         found: Committed | OffsetMgrError | None = source.errors.get(tp) or source.offsets.get(tp)
         here: Offset | OffsetMgrError = target.errors.get(tp) or target.offsets.get(tp) or ABSENT
         if isinstance(found, Committed):
@@ -316,7 +320,7 @@ class Planner:
                 options = self.options_for(source.group, tp, here)
             if (refused := self.crossing.refusal(tp, found)) is not None:
                 held = here.value() if isinstance(here, Committed) else None
-                return Step(tp, Action.REFUSE_RECREATED, found.value(), held, None, refused.why)
+                return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, refused.why)
             keeps_epoch = can.leader_epoch and self.crossing.compared.keeps_epochs
             return decide(tp, _carried(found, can, keeps_epoch=keeps_epoch), here, log.of(tp), options)
         return decide(tp, found, here, None, self.options)

@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from offsetmgr.core.commit_mode import Phase, PhaseChange, require_safe
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange, require_safe
 from offsetmgr.core.errors import GateRefused, OffsetMgrError
 from offsetmgr.core.model import Committed, Offset, TopicPartition
-from offsetmgr.migration.evidence import Known, Rules, behaviour_of
-from offsetmgr.migration.group_observer import GroupView, Window, watch_group
+from offsetmgr.migration.evidence import Confidence, EvidenceThresholds, behaviour_of
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.group_snapshot import Observation, Reading
-from offsetmgr.migration.ownership_history import Watch, offset_or
-from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, infer_phase, judge
+from offsetmgr.migration.ownership_history import GroupHistory, offset_or
+from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
 
 
 class GateClosed(GateRefused):
     """A gate that the evidence does not open; ``report`` is that evidence."""
 
     def __init__(self, what: str, report: PhaseReport) -> None:
-        super().__init__(what, shortfall(report), "offsetmgr runbook check shows each verdict with its evidence")
+        super().__init__(what, missing_evidence(report), "offsetmgr runbook check shows each verdict with its evidence")
         self.report = report
 
 
-def shortfall(report: PhaseReport) -> str:
+def missing_evidence(report: PhaseReport) -> str:
     """What a closed gate lacks, in one line."""
     lacks = list(report.problems)
     lacks += [f"{m.member}: {m.why}" for m in report.members if not m.ok]
@@ -37,11 +37,11 @@ def shortfall(report: PhaseReport) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class BounceStart:
     """Where a bounce begins. ``report`` is the dual phase's check where the change begins there."""
 
-    change: PhaseChange
-    watch: Watch
+    change: CommitModeChange
+    watch: GroupHistory
     report: PhaseReport | None = None
 
     @property
@@ -53,13 +53,13 @@ class Start:
 def find_start(
     view: GroupView,
     group: str,
-    to: Phase,
+    to: CommitMode,
     *,
-    start: Phase | None = None,
+    start: CommitMode | None = None,
     baseline: Observation | None = None,
-    rules: Rules | None = None,
-    window: Window | None = None,
-) -> Start:
+    rules: EvidenceThresholds | None = None,
+    window: ObservationWindow | None = None,
+) -> BounceStart:
     """The change that would lead to the phase, with the evidence that it may begin.
 
     Into the dual phase the stores must not make the larger offset a jump forward; out of it every member must be known
@@ -67,49 +67,49 @@ def find_start(
 
     Raises `GateRefused` with the reason; `GateClosed` where the evidence falls short.
     """
-    rules, window = rules or Rules(), window or Window()
+    rules, window = rules or EvidenceThresholds(), window or ObservationWindow()
     if not view.registry.members(group, view.cluster.topics).members:
         raise GateRefused(
             f"bounce of group {group}",
             "no live member is registered in ZooKeeper, so there is nobody to restart",
             "check its name, and the chroot of --zookeeper; an idle group is moved with `offsetmgr migrate`",
         )
-    if start is not None and (start is to or Phase.DUAL not in (start, to)):
+    if start is not None and (start is to or CommitMode.DUAL not in (start, to)):
         seen = view.observe(group)
         require_safe(start, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
-    if to is Phase.DUAL:
+    if to is CommitMode.DUAL:
         return _into_dual(view, group, start, window)
     return _out_of_dual(view, group, to, baseline, replace(rules, catch_up_later=True), window)
 
 
-def _into_dual(view: GroupView, group: str, start: Phase | None, window: Window) -> Start:
+def _into_dual(view: GroupView, group: str, start: CommitMode | None, window: ObservationWindow) -> BounceStart:
     """A refusal that the next commits may take back is made only at the end of the window."""
     if start is not None:
-        change = require_safe(start, Phase.DUAL)
+        change = require_safe(start, CommitMode.DUAL)
         watch = watch_group(view, group, window, enough=lambda w: not _jumps(change, w))
     else:
         watch = watch_group(view, group, window, enough=_can_begin)
-        change = require_safe(_start_of(infer_phase(watch)), Phase.DUAL)
-    refuse_jump(change, watch)
-    return Start(change, watch)
+        change = require_safe(_start_of(infer_phase(watch)), CommitMode.DUAL)
+    refuse_offset_jump(change, watch)
+    return BounceStart(change, watch)
 
 
-def _can_begin(watch: Watch) -> bool:
+def _can_begin(watch: GroupHistory) -> bool:
     """Whether the commits seen so far show where a bounce to dual begins, and that it may."""
     found = infer_phase(watch)
-    if found.known is not Known.SEEN:
+    if found.known is not Confidence.SEEN:
         return False
-    if found.phase is Phase.DUAL:  # known of the whole group only when every partition has told
+    if found.phase is CommitMode.DUAL:  # known of the whole group only when every partition has told
         return all(behaviour_of(track) is not None for track in watch.tracks.values())
-    others = found.members - {Phase.DUAL}
-    return len(others) != 1 or not _jumps(PhaseChange(next(iter(others)), Phase.DUAL), watch)
+    others = found.members - {CommitMode.DUAL}
+    return len(others) != 1 or not _jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), watch)
 
 
-def _start_of(found: InferredPhase) -> Phase:
+def _start_of(found: InferredPhase) -> CommitMode:
     """The phase that a bounce to dual leaves; members that are dual already do not matter."""
     if found.phase is not None:
         return found.phase
-    others = found.members - {Phase.DUAL}
+    others = found.members - {CommitMode.DUAL}
     if len(others) == 1:
         return next(iter(others))
     raise GateRefused(
@@ -119,7 +119,7 @@ def _start_of(found: InferredPhase) -> Phase:
     )
 
 
-def refuse_jump(change: PhaseChange, watch: Watch) -> None:
+def refuse_offset_jump(change: CommitModeChange, watch: GroupHistory) -> None:
     """A dual member reads the larger offset: where the store that is not in use is ahead, it would skip messages."""
     jumps = _jumps(change, watch)
     if jumps:
@@ -133,12 +133,12 @@ def refuse_jump(change: PhaseChange, watch: Watch) -> None:
         )
 
 
-def _stores(change: PhaseChange) -> tuple[str, str]:
+def _stores(change: CommitModeChange) -> tuple[str, str]:
     """The store that the group uses, and the other one."""
-    return ("ZooKeeper", "Kafka") if change.start is Phase.ZOOKEEPER else ("Kafka", "ZooKeeper")
+    return ("ZooKeeper", "Kafka") if change.start is CommitMode.ZOOKEEPER else ("Kafka", "ZooKeeper")
 
 
-def _jumps(change: PhaseChange, watch: Watch) -> list[str]:
+def _jumps(change: CommitModeChange, watch: GroupHistory) -> list[str]:
     """The partitions where the store that is not in use is ahead, with both offsets."""
     seen = watch.latest
     if seen is None:
@@ -150,7 +150,7 @@ def _jumps(change: PhaseChange, watch: Watch) -> list[str]:
         if track is not None and track.zookeeper.moves and track.kafka.moves:
             continue
         here, there = seen.zookeeper[tp], seen.kafka[tp]
-        if change.start is Phase.KAFKA:
+        if change.start is CommitMode.KAFKA:
             here, there = there, here
         if isinstance(there, Committed) and offset_or(here) < there.offset:
             jumps.append(f"{tp}: {used} {offset_or(here)}, {other} {there.offset}".replace(" -1", " no offset"))
@@ -158,21 +158,26 @@ def _jumps(change: PhaseChange, watch: Watch) -> list[str]:
 
 
 def _out_of_dual(
-    view: GroupView, group: str, to: Phase, baseline: Observation | None, rules: Rules, window: Window
-) -> Start:
-    change = PhaseChange(Phase.DUAL, to)
+    view: GroupView,
+    group: str,
+    to: CommitMode,
+    baseline: Observation | None,
+    rules: EvidenceThresholds,
+    window: ObservationWindow,
+) -> BounceStart:
+    change = CommitModeChange(CommitMode.DUAL, to)
 
-    def report_of(watch: Watch) -> PhaseReport:
+    def report_of(watch: GroupHistory) -> PhaseReport:
         # Members in the target phase already (a bounce that was turned round, or lost its state) are as good as dual.
-        return judge(watch, Phase.DUAL, baseline=baseline, rules=rules, also=to)
+        return assess_phase(watch, CommitMode.DUAL, baseline=baseline, rules=rules, also=to)
 
     watch = watch_group(view, group, window, enough=lambda w: report_of(w).settled)
     report, found, seen = report_of(watch), infer_phase(watch), watch.latest
-    if found.known is Known.SEEN and found.phase not in (None, Phase.DUAL) and seen is not None:
+    if found.known is Confidence.SEEN and found.phase not in (None, CommitMode.DUAL) and seen is not None:
         require_safe(found.phase, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
     if not report.passed:
         raise GateClosed(f"bounce {change}: the gate dual is closed", report)
-    return Start(change, watch, report)
+    return BounceStart(change, watch, report)
 
 
 def _committed(readings: Mapping[TopicPartition, Reading]) -> dict[TopicPartition, Offset]:

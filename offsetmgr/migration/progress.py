@@ -14,11 +14,11 @@ from typing import Any, Final
 from offsetmgr.core.errors import JournalError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.migration.journal import Record, check_opening, read_journal, record_at
-from offsetmgr.migration.plan import Step
+from offsetmgr.migration.plan import PlanStep
 from offsetmgr.migration.plan_file import decode_step
 
 
-def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[Step]:
+def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[PlanStep]:
     return [decode_step(topic, step) for topic, steps in encoded.items() for step in steps]
 
 
@@ -42,7 +42,7 @@ DEFINITE: Final = frozenset(
         "OffsetOutOfRange",
         "OffsetMetadataTooLarge",
         "RecreatedTopic",
-        "Unreadable",
+        "CorruptData",
         "UsageError",
         "NotAuthorized",
         "AuthenticationFailed",
@@ -54,7 +54,7 @@ DEFINITE: Final = frozenset(
 
 
 @dataclass(slots=True)
-class WorkState:
+class GroupProgress:
     """One kind of work (apply, undo, or delete) over the groups of a plan, as far as the journal tells.
 
     ``intents`` holds the position of each group's first intent, ``outcomes`` those of its outcomes; ``settled`` the
@@ -105,7 +105,7 @@ class WorkState:
 
 
 @dataclass(frozen=True, slots=True)
-class Partitions:
+class PartitionSet:
     """A group's partitions by what one kind of work did to them, over all its runs.
 
     ``written`` by us; ``left`` as they were, for a reason; ``maybe``: an attempt was made and its outcome is not known,
@@ -122,9 +122,9 @@ class MigrationState:
     """Everything that a journal tells, by kind of work. A plan without a journal has an empty state."""
 
     path: Path
-    apply: WorkState = field(default_factory=WorkState)
-    undo: WorkState = field(default_factory=WorkState)
-    delete: WorkState = field(default_factory=WorkState)
+    apply: GroupProgress = field(default_factory=GroupProgress)
+    undo: GroupProgress = field(default_factory=GroupProgress)
+    delete: GroupProgress = field(default_factory=GroupProgress)
     finalized_at: int | None = None
     refreshed_at: int | None = None
     last_at: int | None = None
@@ -154,16 +154,16 @@ class MigrationState:
             work.end()
         return state
 
-    def intended(self, work: WorkState, group: str) -> list[Step]:
+    def intended(self, work: GroupProgress, group: str) -> list[PlanStep]:
         """The steps of a group's first intent: its before-images are the true ones, whatever was retried later."""
         position = work.intents.get(group)
         return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
 
-    def outcomes(self, work: WorkState, group: str) -> Iterator[Record]:
+    def outcomes(self, work: GroupProgress, group: str) -> Iterator[Record]:
         for position in work.outcomes.get(group, ()):
             yield record_at(self.path, position)
 
-    def partitions(self, work: WorkState, group: str) -> Partitions:
+    def partitions(self, work: GroupProgress, group: str) -> PartitionSet:
         """What became of each partition of a group so far."""
         written: set[TopicPartition] = set()
         left: set[TopicPartition] = set()
@@ -178,4 +178,4 @@ class MigrationState:
             }
         if group in work.unknown:
             maybe |= {step.tp for step in self.intended(work, group)}
-        return Partitions(frozenset(written), frozenset(left - written), frozenset(maybe - written))
+        return PartitionSet(frozenset(written), frozenset(left - written), frozenset(maybe - written))

@@ -11,15 +11,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import GroupActive, GroupNotFound, JournalError, OffsetMgrError, OldMembers, UsageError
-from offsetmgr.core.offset_store import HeldGroup, HoldingStore, OffsetStore
+from offsetmgr.core.errors import (
+    GroupActive,
+    GroupNotFound,
+    JournalError,
+    LegacyMembersPresent,
+    OffsetMgrError,
+    UsageError,
+)
+from offsetmgr.core.offset_store import HeldLock, LockableStore, OffsetStore
 from offsetmgr.groups.former_locks import POLL_S, Waiting
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.chunking import batched
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.plan_file import PlanFile
-from offsetmgr.migration.planner import OldMembers as AskOldMembers
+from offsetmgr.migration.planner import LegacyMembers as AskOldMembers
 from offsetmgr.migration.progress import MigrationState
 
 HOLDER = "offsetmgr-refresh"
@@ -42,7 +49,7 @@ class RefreshReport:
         return not self.failed and not self.interrupted
 
 
-def refresh(
+def renew_retention(
     plan: PlanFile,
     state: MigrationState,
     store: OffsetStore,
@@ -60,7 +67,7 @@ def refresh(
     rolled back, `PlanError` for another cluster.
     """
     check_endpoint("target", plan.header.target, store)
-    if not isinstance(store, HoldingStore):
+    if not isinstance(store, LockableStore):
         raise UsageError("--refresh", f"offsets in {store.uri} do not expire")
     if state.undo.touched:
         raise JournalError(f"plan {plan.path}", "it was rolled back", "make a new plan")
@@ -80,7 +87,7 @@ def refresh(
         for name, group in names.items():
             if registered := sorted({*old.get(name, ()), *old.get(group.group, ())}):
                 why = f"old consumers are registered in ZooKeeper, whose commits would fail: {', '.join(registered)}"
-                report.failed[name] = OldMembers(f"group {name}", why)
+                report.failed[name] = LegacyMembersPresent(f"group {name}", why)
         locked = _renew(store, [name for name in names if name not in report.failed], report)
         began = clock.monotonic()
         while locked and not stop():
@@ -100,10 +107,10 @@ def _with_offsets(plan: PlanFile) -> Iterable[GroupPlan]:
     return (group for group in plan.groups() if any(step.after is not None for step in group.steps))
 
 
-def _renew(store: HoldingStore, names: list[str], report: RefreshReport) -> dict[str, float]:
+def _renew(store: LockableStore, names: list[str], report: RefreshReport) -> dict[str, float]:
     """Renews the groups; those that another run has locked come back, with the seconds that its lock lasts at most."""
     locked: dict[str, float] = {}
-    held: list[HeldGroup] = []
+    held: list[HeldLock] = []
     try:
         for name, found in store.hold_many(names, holder=HOLDER):
             if isinstance(found, GroupActive) and found.lock_ends_s:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from offsetmgr.core.commit_mode import SETTINGS, Phase
+from offsetmgr.core.commit_mode import SETTINGS, CommitMode
 from offsetmgr.core.errors import UsageError
 
 PLACEHOLDERS = ("host", "member", "group", "phase", "settings")
@@ -35,7 +35,7 @@ def check_template(template: str) -> None:
         )
 
 
-def fill_template(template: str, *, group: str, member: str, host: str | None, phase: Phase) -> str:
+def fill_template(template: str, *, group: str, member: str, host: str | None, phase: CommitMode) -> str:
     """The command for one member, its values quoted for a POSIX shell.
 
     Raises `UsageError` where a value is missing, begins with a dash (it would be taken for an option), or stands

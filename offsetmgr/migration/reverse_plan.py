@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from offsetmgr.core.model import Committed, TopicPartition
-from offsetmgr.migration.plan import Action, GroupPlan, IfAhead, PlanOptions, Step, check_renames, literal
+from offsetmgr.migration.plan import Action, AheadPolicy, GroupPlan, PlanOptions, PlanStep, check_renames, literal
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
@@ -23,18 +23,18 @@ def reverse_options(plan: PlanFile) -> PlanOptions:
     options = plan.header.options
     back = {group.target_group: group.group for group in plan.groups() if group.target_group != group.group}
     groups = tuple(literal(group.target_group) for group in plan.groups())
-    return PlanOptions(IfAhead.KEEP, options.clamp, options.topics, groups, back, onto_existing=True)
+    return PlanOptions(AheadPolicy.KEEP, options.clamp, options.topics, groups, back, onto_existing=True)
 
 
 class _Forward(NamedTuple):
     """The first plan's part of a group, and those of its steps that came over."""
 
     plan: GroupPlan
-    came_over: dict[TopicPartition, Step]
+    came_over: dict[TopicPartition, PlanStep]
 
 
 @dataclass(frozen=True)
-class WayBack:
+class ReversePlanner:
     """Plans every group of ``plan`` back; ``base`` plans in the other direction, with `reverse_options`.
 
     A group that never came over has an entry with a note, and stops nobody; what was copied and is gone is refused. If
@@ -67,7 +67,7 @@ class WayBack:
 
     @cached_property
     def _of_rewound(self) -> PlanOptions:
-        return replace(self.base.options, if_ahead=IfAhead.REWIND if self.allow_rewind else IfAhead.REFUSE)
+        return replace(self.base.options, if_ahead=AheadPolicy.REWIND if self.allow_rewind else AheadPolicy.REFUSE)
 
     def steps(self) -> Iterator[GroupPlan]:
         """The plan back, group by group, lazily."""
@@ -87,7 +87,7 @@ class WayBack:
             self._read[name] = _Forward(forward, self._came_over(forward))
         return self._read[name]
 
-    def _came_over(self, forward: GroupPlan) -> dict[TopicPartition, Step]:
+    def _came_over(self, forward: GroupPlan) -> dict[TopicPartition, PlanStep]:
         """The partitions that the first plan's target held once it was applied, as far as the source had them too."""
         done = self.state.partitions(self.state.apply, forward.group)
         copied = done.written | done.left | done.maybe
@@ -101,7 +101,7 @@ class WayBack:
             step = steps.get(tp)
             if step is None or step.action is Action.TARGET_ONLY:
                 why = f"it was copied to {self.base.source.uri}, and is gone from there: deleted, or expired"
-                steps[tp] = Step(tp, Action.REFUSE_GONE, None, step.target if step else None, None, why)
+                steps[tp] = PlanStep(tp, Action.REFUSE_GONE, None, step.target if step else None, None, why)
         planned = tuple(steps[tp] for tp in sorted(steps))
         if any(step.action is not Action.TARGET_ONLY for step in planned):
             return replace(back, steps=planned)

@@ -15,8 +15,8 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.chunking import READ_GROUPS, batched
-from offsetmgr.migration.journaled_writer import Executor, Report, Task
-from offsetmgr.migration.plan import Action, GroupPlan, Step
+from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
+from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.progress import MigrationState
 
@@ -40,7 +40,7 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
         )
     skipped = 0
 
-    def tasks() -> Iterator[Task]:
+    def tasks() -> Iterator[GroupWrite]:
         nonlocal skipped
         for group in plan.groups():
             if group.group in state.undo.settled:
@@ -59,7 +59,7 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
     return report
 
 
-class Difference(NamedTuple):
+class RollbackDifference(NamedTuple):
     """A partition that the journal does not know as written, and that does not hold its before-image.
 
     ``before`` and ``now`` are offsets; None: no commit. ``error`` is why the partition could not be read."""
@@ -71,7 +71,7 @@ class Difference(NamedTuple):
     error: OffsetMgrError | None = None
 
 
-def not_settled(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[Step]]]:
+def not_settled(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
     """What the plan writes and the journal knows neither as written nor as left alone, by group: apply was stopped
     before it, it failed, or the journal was cut."""
     for group in plan.groups():
@@ -84,7 +84,7 @@ def not_settled(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPl
             yield group, steps
 
 
-def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[Difference]:
+def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[RollbackDifference]:
     """Compares what the journal does not know as settled with the plan's before-images, by reading the target.
 
     A journal that lost its end looks like one of an apply that was stopped early, so only the target shows whether
@@ -94,16 +94,16 @@ def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> I
         for group, steps in batch:
             held = found[group.target_group]
             if held.error is not None:
-                yield Difference(group.target_group, None, None, None, held.error)
+                yield RollbackDifference(group.target_group, None, None, None, held.error)
                 continue
             for step in steps:
                 before = None if step.target is None else step.target.offset
                 now = None if (here := held.offsets.get(step.tp)) is None else here.offset
                 if (error := held.errors.get(step.tp)) is not None or before != now:
-                    yield Difference(group.target_group, step.tp, before, now, error)
+                    yield RollbackDifference(group.target_group, step.tp, before, now, error)
 
 
-def _task(group: GroupPlan, state: MigrationState, force: bool) -> Task | None:
+def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | None:
     """Only what apply wrote, or may have written, is ours to undo."""
     applied = state.partitions(state.apply, group.group)
     ours = applied.written | applied.maybe
@@ -113,11 +113,11 @@ def _task(group: GroupPlan, state: MigrationState, force: bool) -> Task | None:
         ours = ours - undone.written - undone.left
         maybe = undone.maybe
     steps = tuple(
-        Step(step.tp, Action.REWIND, None, step.after, step.target)
+        PlanStep(step.tp, Action.REWIND, None, step.after, step.target)
         for step in state.intended(state.apply, group.group)
         if step.tp in ours
     )
     if not steps:
         return None
     words = ("what apply left", "what was there before")
-    return Task(group.group, group.target_group, steps, group.guard, maybe, True, words=words, force=force)
+    return GroupWrite(group.group, group.target_group, steps, group.guard, maybe, True, words=words, force=force)

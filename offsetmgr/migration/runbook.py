@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, Phase, PhaseChange, PhaseSettings, route
+from offsetmgr.core.commit_mode import SAFE_CHANGES, SETTINGS, CommitMode, CommitModeChange, CommitModeSettings, route
 from offsetmgr.core.errors import GateRefused, GroupNotFound, MalformedData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration import bounce_checkpoint, group_snapshot
-from offsetmgr.migration.evidence import Known, Rules
+from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
 from offsetmgr.migration.forward_copy import behind
-from offsetmgr.migration.group_observer import GroupView, Window, watch_group
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, watch_group
 from offsetmgr.migration.group_snapshot import Observation, at
-from offsetmgr.migration.ownership_history import Watch, offset_or
-from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, infer_phase, judge
+from offsetmgr.migration.ownership_history import GroupHistory, offset_or
+from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, assess_phase, infer_phase
 
 FORMAT = "offsetmgr-runbook"
 VERSION = 1
@@ -34,9 +34,9 @@ class Stage:
     """One rolling bounce of the runbook. ``gate`` and ``bounce`` are commands, ready to be copied; ``copies`` are the
     partitions whose Kafka offset must be copied to ZooKeeper as things stand, because nothing moves there."""
 
-    change: PhaseChange
+    change: CommitModeChange
     why_safe: str
-    settings: PhaseSettings
+    settings: CommitModeSettings
     before: tuple[str, ...]
     gate: str
     bounce: str
@@ -49,7 +49,7 @@ class Runbook:
     """The way of one group to a phase. ``stores`` names what each store is (cluster id, ...)."""
 
     group: str
-    to: Phase
+    to: CommitMode
     found: InferredPhase
     stores: Mapping[str, str]
     baseline: Observation
@@ -60,10 +60,10 @@ class Runbook:
 def write_runbook(
     view: GroupView,
     group: str,
-    to: Phase,
+    to: CommitMode,
     *,
-    start: Phase | None = None,
-    window: Window | None = None,
+    start: CommitMode | None = None,
+    window: ObservationWindow | None = None,
     options: str = "",
     baseline_file: str = "runbook.json",
 ) -> Runbook:
@@ -72,10 +72,10 @@ def write_runbook(
     ``options`` are the connection options to put into the commands, ``baseline_file`` the name that the JSON will have.
     Raises `GateRefused` where the phase cannot be told, or no member is alive.
     """
-    window = window or Window(seconds=30)
+    window = window or ObservationWindow(seconds=30)
 
-    def known(watch: Watch) -> bool:
-        return start is not None or not _anybody(watch) or infer_phase(watch).known is Known.SEEN
+    def known(watch: GroupHistory) -> bool:
+        return start is not None or not _anybody(watch) or infer_phase(watch).known is Confidence.SEEN
 
     watch = watch_group(view, group, window, enough=known)
     seen = watch.latest
@@ -85,7 +85,7 @@ def write_runbook(
             "no live member is registered in ZooKeeper, so there is nobody to bounce",
             "an idle group is moved with `offsetmgr migrate`; check the name and the chroot",
         )
-    found = infer_phase(watch) if start is None else InferredPhase(start, Known.UNKNOWN, "given by --from")
+    found = infer_phase(watch) if start is None else InferredPhase(start, Confidence.UNKNOWN, "given by --from")
     if found.phase is None:
         raise GateRefused(
             f"runbook of group {group}",
@@ -107,23 +107,23 @@ def write_runbook(
 def check_phase(
     view: GroupView,
     group: str,
-    phase: Phase,
+    phase: CommitMode,
     *,
     baseline: Observation | None = None,
-    rules: Rules | None = None,
-    window: Window | None = None,
+    rules: EvidenceThresholds | None = None,
+    window: ObservationWindow | None = None,
 ) -> PhaseReport:
     """Watches the group until everything about the phase is settled, or the window is over, and judges it.
 
     A group without a live member is not waited for. Raises `GroupNotFound` where nothing at all is known of it, and
     what the servers raise at the first look.
     """
-    rules = rules or Rules()
+    rules = rules or EvidenceThresholds()
     watch = watch_group(
         view,
         group,
-        window or Window(),
-        enough=lambda w: judge(w, phase, baseline=baseline, rules=rules).settled or not _anybody(w),
+        window or ObservationWindow(),
+        enough=lambda w: assess_phase(w, phase, baseline=baseline, rules=rules).settled or not _anybody(w),
     )
     seen = watch.latest
     if seen is not None and not (seen.members or seen.zookeeper or seen.kafka):
@@ -132,17 +132,19 @@ def check_phase(
             "it has neither a live member in ZooKeeper nor an offset in either store",
             "check its name, and the chroot of --zookeeper",
         )
-    return judge(watch, phase, baseline=baseline, rules=rules)
+    return assess_phase(watch, phase, baseline=baseline, rules=rules)
 
 
-def _anybody(watch: Watch) -> bool:
+def _anybody(watch: GroupHistory) -> bool:
     return watch.latest is not None and bool(watch.latest.members)
 
 
 # --- the stages ----------------------------------------------------------------------------------
 
 
-def _stage(group: str, change: PhaseChange, watch: Watch, options: str, baseline_file: str, number: int) -> Stage:
+def _stage(
+    group: str, change: CommitModeChange, watch: GroupHistory, options: str, baseline_file: str, number: int
+) -> Stage:
     quoted = shlex.quote(group)
     tail = f" {options}" if options else ""
     to = change.to.value
@@ -151,7 +153,7 @@ def _stage(group: str, change: PhaseChange, watch: Watch, options: str, baseline
     if number:
         renew = f"offsetmgr runbook write --group {quoted} --to {to} --from {change.start.value} -o {baseline}{tail}"
         before.append(f"Renew the baseline, so that the gate compares with the members of this moment: `{renew}`")
-    if change == PhaseChange(Phase.DUAL, Phase.ZOOKEEPER):
+    if change == CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER):
         before.append(
             "Check that ZooKeeper has caught up on every partition (the gate of the dual phase); what stands still"
             " below Kafka's offset is copied first. `runbook bounce` does both."
@@ -171,32 +173,35 @@ def _stage(group: str, change: PhaseChange, watch: Watch, options: str, baseline
     )
 
 
-_COPYING = (PhaseChange(Phase.KAFKA, Phase.DUAL), PhaseChange(Phase.DUAL, Phase.ZOOKEEPER))
+_COPYING = (
+    CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL),
+    CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER),
+)
 
-_WAY_BACK: Mapping[PhaseChange, tuple[str, ...]] = {
-    PhaseChange(Phase.ZOOKEEPER, Phase.DUAL): (
+_WAY_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
+    CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
         "At any point: bounce the restarted members back to zookeeper. Before that, copy Kafka's offset to ZooKeeper"
         " for partitions without traffic where it is ahead; `runbook bounce --to-phase zookeeper` does it before its"
         " gate.",
     ),
-    PhaseChange(Phase.DUAL, Phase.KAFKA): (
+    CommitModeChange(CommitMode.DUAL, CommitMode.KAFKA): (
         "At any point: bounce the restarted members back to dual (`runbook bounce --to-phase dual`). Then copy Kafka's"
         " offsets to ZooKeeper for partitions without traffic (forward only, conditional on the version; the bounce"
         " does it before its gate): a dual member takes the larger offset for written and never writes it by itself.",
         "Only then, through the gate dual, to zookeeper. Never from kafka to zookeeper directly: everything committed"
         " to Kafka alone would be repeated.",
     ),
-    PhaseChange(Phase.KAFKA, Phase.DUAL): (
+    CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL): (
         "At any point: bounce the restarted members back to kafka. Kafka held everything all the time.",
     ),
-    PhaseChange(Phase.DUAL, Phase.ZOOKEEPER): (
+    CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER): (
         "At any point: bounce the restarted members back to dual. They read the larger of both: nothing is repeated.",
         "Never from zookeeper to kafka directly: Kafka does not have what was committed to ZooKeeper alone.",
     ),
 }
 
 
-def _warnings(watch: Watch, seen: Observation, changes: tuple[PhaseChange, ...]) -> tuple[str, ...]:
+def _warnings(watch: GroupHistory, seen: Observation, changes: tuple[CommitModeChange, ...]) -> tuple[str, ...]:
     warnings = [f"ZooKeeper node {node} cannot be read: every gate stays closed" for node in seen.unreadable]
     idle = [tp for tp, t in watch.tracks.items() if t.unread == 0 and not t.kafka.moves and not t.zookeeper.moves]
     if idle:
@@ -224,7 +229,7 @@ def _warnings(watch: Watch, seen: Observation, changes: tuple[PhaseChange, ...])
             " those; `offsetmgr migrate` does"
         )
     if changes and (ahead := _ahead_in_the_other(seen, changes[0].start)):
-        other = "Kafka" if changes[0].start is Phase.ZOOKEEPER else "ZooKeeper"
+        other = "Kafka" if changes[0].start is CommitMode.ZOOKEEPER else "ZooKeeper"
         warnings.append(
             f"{other} is ahead on {_some(ahead)}: a dual member reads the larger and would skip messages there; the"
             " bounce refuses to begin until that is settled"
@@ -232,10 +237,10 @@ def _warnings(watch: Watch, seen: Observation, changes: tuple[PhaseChange, ...])
     return tuple(warnings)
 
 
-def _ahead_in_the_other(seen: Observation, start: Phase) -> list[TopicPartition]:
-    if start is Phase.DUAL:
+def _ahead_in_the_other(seen: Observation, start: CommitMode) -> list[TopicPartition]:
+    if start is CommitMode.DUAL:
         return []
-    used, other = (seen.zookeeper, seen.kafka) if start is Phase.ZOOKEEPER else (seen.kafka, seen.zookeeper)
+    used, other = (seen.zookeeper, seen.kafka) if start is CommitMode.ZOOKEEPER else (seen.kafka, seen.zookeeper)
     return [tp for tp in seen.partitions if offset_or(used.get(tp)) < offset_or(other.get(tp))]
 
 

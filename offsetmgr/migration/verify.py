@@ -17,15 +17,15 @@ from offsetmgr.core.model import BrokerPartition, Committed, LogRange, TopicPart
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.chunking import READ_GROUPS, batched, one_ahead
-from offsetmgr.migration.log_range_cache import LogKnowledge
-from offsetmgr.migration.plan import Action, GroupPlan, LogMissing, Origin, Step, clamping
+from offsetmgr.migration.chunking import READ_GROUPS, batched, prefetch
+from offsetmgr.migration.log_range_cache import LogRangeCache
+from offsetmgr.migration.plan import Action, GroupPlan, PlanSource, PlanStep, TopicMissing, clamping
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import unfit_name
 from offsetmgr.migration.progress import MigrationState
 
 
-class Evidence(StrEnum):
+class VerifyEvidence(StrEnum):
     """How a verdict is known."""
 
     SEEN = "seen"
@@ -70,7 +70,7 @@ class Status(StrEnum):
 _PASSED: Final = frozenset((Status.EQUAL, Status.KEPT_AHEAD, Status.PROGRESS, Status.NEW_IN_TARGET, Status.SOURCE_GONE))
 
 
-class PartitionVerdict(NamedTuple):
+class VerifyVerdict(NamedTuple):
     """The verdict on one partition, with the offsets behind it (None: no commit, or not known).
 
     ``tp`` is None where the verdict is on the whole group.
@@ -80,7 +80,7 @@ class PartitionVerdict(NamedTuple):
     target_group: str
     tp: TopicPartition | None
     status: Status
-    evidence: Evidence
+    evidence: VerifyEvidence
     expected: int | None = None
     source: int | None = None
     target: int | None = None
@@ -97,9 +97,9 @@ class VerifySummary:
     inferred: int = 0
     """Verdicts that passed, but rest on what was inferred."""
 
-    def add(self, verdict: PartitionVerdict) -> None:
+    def add(self, verdict: VerifyVerdict) -> None:
         self.counts[verdict.status] += 1
-        self.inferred += verdict.status.ok and verdict.evidence is Evidence.INFERRED
+        self.inferred += verdict.status.ok and verdict.evidence is VerifyEvidence.INFERRED
 
     @property
     def ok(self) -> bool:
@@ -107,7 +107,7 @@ class VerifySummary:
 
 
 @dataclass(slots=True)
-class Verifier:
+class MigrationVerifier:
     """Compares a plan with what its two stores hold now. Reads only.
 
     ``open_logs`` gives the Kafka cluster whose logs the offsets must lie in; without one that is not checked, and
@@ -120,9 +120,9 @@ class Verifier:
     open_logs: Callable[[], Logs | None] = lambda: None
     state: MigrationState | None = None
     summary: VerifySummary = field(default_factory=VerifySummary)
-    _log: LogKnowledge | None = None
+    _log: LogRangeCache | None = None
 
-    def verdicts(self) -> Iterator[PartitionVerdict]:
+    def verdicts(self) -> Iterator[VerifyVerdict]:
         """One verdict a partition, lazily; the summary is complete when the iterator ends.
 
         Raises `PlanError` where a store is not the planned one.
@@ -131,7 +131,7 @@ class Verifier:
         check_endpoint("target", self.plan.header.target, self.target)
         planned: set[str] = set()
         existing = set(self.target.groups())
-        for batch, sources in one_ahead(self._read_source, batched(self.plan.groups(), READ_GROUPS)):
+        for batch, sources in prefetch(self._read_source, batched(self.plan.groups(), READ_GROUPS)):
             planned.update(group.group for group in batch)
             yield from self._batch(batch, sources, existing)
         options = self.plan.header.options
@@ -145,7 +145,7 @@ class Verifier:
 
     def _batch(
         self, batch: list[GroupPlan], sources: Mapping[str, GroupOffsets], existing: set[str]
-    ) -> Iterator[PartitionVerdict]:
+    ) -> Iterator[VerifyVerdict]:
         known = [group.target_group for group in batch if group.target_group in existing]
         targets = {found.group: found for found in self.target.scan(known)} if known else {}
         log = self._learn(targets)
@@ -156,11 +156,11 @@ class Verifier:
                 self.summary.add(verdict)
                 yield verdict
 
-    def _learn(self, targets: Mapping[str, GroupOffsets]) -> LogKnowledge:
+    def _learn(self, targets: Mapping[str, GroupOffsets]) -> LogRangeCache:
         """Log ends of all that the target holds. They are read after the offsets (again, where an offset lies beyond
         the end that is known), so a commit is never taken to be beyond an end that was read before it."""
         if self._log is None:
-            self._log = LogKnowledge(self.open_logs())
+            self._log = LogRangeCache(self.open_logs())
         held = set[TopicPartition]().union(*(target.offsets for target in targets.values()))
         self._log.learn(held)
         for target in targets.values():
@@ -168,25 +168,25 @@ class Verifier:
         return self._log
 
     def _group(
-        self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: LogKnowledge
-    ) -> Iterator[PartitionVerdict]:
+        self, plan: GroupPlan, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache
+    ) -> Iterator[VerifyVerdict]:
         if failed := source.error or target.error:
-            yield PartitionVerdict(
-                plan.group, plan.target_group, None, Status.UNREADABLE, Evidence.UNKNOWN, detail=str(failed)
+            yield VerifyVerdict(
+                plan.group, plan.target_group, None, Status.UNREADABLE, VerifyEvidence.UNKNOWN, detail=str(failed)
             )
             return
         if (unfit := unfit_name(self.target, plan.target_group)) is not None:
-            yield PartitionVerdict(
-                plan.group, plan.target_group, None, Status.REFUSED, Evidence.SEEN, detail=f"target: {unfit}"
+            yield VerifyVerdict(
+                plan.group, plan.target_group, None, Status.REFUSED, VerifyEvidence.SEEN, detail=f"target: {unfit}"
             )
             return
         if plan.error:
-            yield PartitionVerdict(
+            yield VerifyVerdict(
                 plan.group,
                 plan.target_group,
                 None,
                 Status.REFUSED,
-                Evidence.SEEN,
+                VerifyEvidence.SEEN,
                 detail=f"could not be planned: {plan.error}",
             )
         steps = {step.tp: step for step in plan.steps}
@@ -197,12 +197,12 @@ class Verifier:
             step, there, here = steps.get(tp), source.offsets.get(tp), target.offsets.get(tp)
             if readable and step and here and _untouched(step, there, here) and log.holds(tp, here.offset):
                 offset, of_source = here.offset, there.offset if there else None
-                said = (Status.EQUAL, Evidence.SEEN, offset, of_source, offset, log.end(tp), "")
-                yield new(PartitionVerdict, (plan.group, plan.target_group, tp, *said))
+                said = (Status.EQUAL, VerifyEvidence.SEEN, offset, of_source, offset, log.end(tp), "")
+                yield new(VerifyVerdict, (plan.group, plan.target_group, tp, *said))
             else:
                 yield self._partition(plan, tp, step, source, target, log)
 
-    def _was_not_rewound(self, group: str, step: Step, here: Committed | None) -> bool:
+    def _was_not_rewound(self, group: str, step: PlanStep, here: Committed | None) -> bool:
         """A target ahead of a planned rewind may have consumed on since, or was never moved: the journal tells."""
         if step.action is not Action.REWIND or step.after is None or here is None or here.offset <= step.after.offset:
             return False
@@ -211,7 +211,7 @@ class Verifier:
         done = self.state.partitions(self.state.apply, group)
         return step.tp not in done.written and step.tp not in done.maybe
 
-    def _why_missing(self, group: str, step: Step) -> str:
+    def _why_missing(self, group: str, step: PlanStep) -> str:
         """What the journal knows of an offset that the target should hold and does not."""
         if self.state is not None and self.state.undo.touched:
             return "the target has no commit: the plan was rolled back"
@@ -220,7 +220,7 @@ class Verifier:
         return "the target has no commit: deleted or expired since, so make a new plan"
 
     def _union(
-        self, steps: Mapping[TopicPartition, Step], source: GroupOffsets, target: GroupOffsets
+        self, steps: Mapping[TopicPartition, PlanStep], source: GroupOffsets, target: GroupOffsets
     ) -> list[TopicPartition]:
         if steps.keys() == source.offsets.keys() == target.offsets.keys() and not (source.errors or target.errors):
             return sorted(steps)  # as it should be, and by far the most frequent
@@ -234,26 +234,26 @@ class Verifier:
         self,
         plan: GroupPlan,
         tp: TopicPartition,
-        step: Step | None,
+        step: PlanStep | None,
         source: GroupOffsets,
         target: GroupOffsets,
-        log: LogKnowledge,
-    ) -> PartitionVerdict:
+        log: LogRangeCache,
+    ) -> VerifyVerdict:
         there, here = source.offsets.get(tp), target.offsets.get(tp)
         if unreadable := source.errors.get(tp) or target.errors.get(tp):
-            status, evidence, detail = Status.UNREADABLE, Evidence.UNKNOWN, str(unreadable)
+            status, evidence, detail = Status.UNREADABLE, VerifyEvidence.UNKNOWN, str(unreadable)
         else:
             if step is None:
                 status, evidence, detail = _unplanned(there, here)
             elif self._was_not_rewound(plan.group, step, here):
-                status, evidence, detail = Status.NOT_REWOUND, Evidence.SEEN, "the rewind was not written"
+                status, evidence, detail = Status.NOT_REWOUND, VerifyEvidence.SEEN, "the rewind was not written"
             else:
                 status, evidence, detail = judge(step, there, here, log.end(tp))
                 if status is Status.MISSING:
                     detail = self._why_missing(plan.group, step)
             if status.ok and here is not None and not log.holds(tp, here.offset):
                 status, evidence, detail = _outside(here.offset, log.of(tp))
-        return PartitionVerdict(
+        return VerifyVerdict(
             plan.group,
             plan.target_group,
             tp,
@@ -267,7 +267,7 @@ class Verifier:
         )
 
 
-def _untouched(step: Step, there: Committed | None, here: Committed | None) -> bool:
+def _untouched(step: PlanStep, there: Committed | None, here: Committed | None) -> bool:
     """Whether both sides hold just what the plan left them with: by far the most frequent case, judged at once."""
     return (
         here is not None
@@ -292,97 +292,97 @@ def _under_their_new_names(plan: GroupPlan, source: GroupOffsets) -> GroupOffset
     )
 
 
-def _outside(offset: int, log: LogRange | LogMissing | OffsetMgrError | None) -> _Judgement:
+def _outside(offset: int, log: LogRange | TopicMissing | OffsetMgrError | None) -> _Judgement:
     """The verdict on an offset that does not lie in its log."""
     if isinstance(log, LogRange) and offset < log.start:
         why = f"below the log start by {log.start - offset}; {clamping(offset, log)}"
-        return Status.BELOW_LOG_START, Evidence.SEEN, why
+        return Status.BELOW_LOG_START, VerifyEvidence.SEEN, why
     if isinstance(log, LogRange):
-        return Status.BEYOND_LOG_END, Evidence.SEEN, f"beyond the log end by {offset - log.end}"
-    if isinstance(log, LogMissing):
-        return Status.NO_SUCH_LOG, Evidence.SEEN, log.value
-    return Status.UNKNOWN, Evidence.UNKNOWN, f"the log's end is not known: {log}"
+        return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log.end}"
+    if isinstance(log, TopicMissing):
+        return Status.NO_SUCH_LOG, VerifyEvidence.SEEN, log.value
+    return Status.UNKNOWN, VerifyEvidence.UNKNOWN, f"the log's end is not known: {log}"
 
 
-_Judgement = tuple[Status, Evidence, str]
+_Judgement = tuple[Status, VerifyEvidence, str]
 
 
 def _unplanned(there: Committed | None, here: Committed | None) -> _Judgement:
     if there is None:
-        return Status.NEW_IN_TARGET, Evidence.SEEN, "committed in the target since the plan"
+        return Status.NEW_IN_TARGET, VerifyEvidence.SEEN, "committed in the target since the plan"
     if here is not None and here.offset >= there.offset:
-        return Status.PROGRESS, Evidence.SEEN, "not in the plan; the target is not behind the source"
-    return Status.NOT_IN_PLAN, Evidence.SEEN, "committed in the source since the plan; make a new plan for it"
+        return Status.PROGRESS, VerifyEvidence.SEEN, "not in the plan; the target is not behind the source"
+    return Status.NOT_IN_PLAN, VerifyEvidence.SEEN, "committed in the source since the plan; make a new plan for it"
 
 
-def judge(step: Step, there: Committed | None, here: Committed | None, log_end: int | None) -> _Judgement:
+def judge(step: PlanStep, there: Committed | None, here: Committed | None, log_end: int | None) -> _Judgement:
     """The verdict on a planned partition: ``there`` is what the source holds now, ``here`` what the target holds."""
     if step.action.refuses:
         comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
         if comparable and there is not None and here is not None and there.offset == here.offset:
-            return Status.EQUAL, Evidence.SEEN, "the plan refused it; source and target agree now"
-        return Status.REFUSED, Evidence.SEEN, f"the plan refused it: {step.note}"
+            return Status.EQUAL, VerifyEvidence.SEEN, "the plan refused it; source and target agree now"
+        return Status.REFUSED, VerifyEvidence.SEEN, f"the plan refused it: {step.note}"
     if step.after is None:
-        return Status.UNKNOWN, Evidence.UNKNOWN, "the plan expects nothing here"
+        return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "the plan expects nothing here"
     if here is None:
-        return Status.MISSING, Evidence.SEEN, "the target has no commit"
+        return Status.MISSING, VerifyEvidence.SEEN, "the target has no commit"
     expected = step.after.offset
     if here.offset < expected:
-        return Status.BEHIND, Evidence.SEEN, f"behind what was planned by {expected - here.offset}"
+        return Status.BEHIND, VerifyEvidence.SEEN, f"behind what was planned by {expected - here.offset}"
     if here.offset > expected:
         moved = _moved_on(step, here.offset, log_end)
         if not moved[0].ok:
             return moved
     else:
-        moved = (Status.EQUAL, Evidence.SEEN, "")
+        moved = (Status.EQUAL, VerifyEvidence.SEEN, "")
     return _against_source(step, there, here, moved)
 
 
-def _moved_on(step: Step, offset: int, log_end: int | None) -> _Judgement:
+def _moved_on(step: PlanStep, offset: int, log_end: int | None) -> _Judgement:
     assert step.after is not None
     if log_end is None:
-        return Status.UNKNOWN, Evidence.UNKNOWN, "moved forward, but the log's end is not known"
+        return Status.UNKNOWN, VerifyEvidence.UNKNOWN, "moved forward, but the log's end is not known"
     if offset > log_end:
-        return Status.BEYOND_LOG_END, Evidence.SEEN, f"beyond the log end by {offset - log_end}"
-    return Status.PROGRESS, Evidence.SEEN, f"moved forward by {offset - step.after.offset}"
+        return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log_end}"
+    return Status.PROGRESS, VerifyEvidence.SEEN, f"moved forward by {offset - step.after.offset}"
 
 
-def _against_source(step: Step, there: Committed | None, here: Committed, so_far: _Judgement) -> _Judgement:
+def _against_source(step: PlanStep, there: Committed | None, here: Committed, so_far: _Judgement) -> _Judgement:
     if step.source is None:
         return so_far
     if step.origin is not None:
         return _against_position(step, step.origin, there, so_far)
     if there is None:
-        return Status.SOURCE_GONE, Evidence.SEEN, "the source no longer holds it"
+        return Status.SOURCE_GONE, VerifyEvidence.SEEN, "the source no longer holds it"
     if there.offset > here.offset and there.offset != step.source.offset:
         behind = there.offset - here.offset
         return (
             Status.SOURCE_AHEAD,
-            Evidence.SEEN,
+            VerifyEvidence.SEEN,
             f"the source moved on after the plan; starting from the target would repeat {behind}",
         )
     if there.offset < step.source.offset:
         back = step.source.offset - there.offset
-        return Status.SOURCE_REWOUND, Evidence.SEEN, f"the source was moved back by {back} after the plan"
+        return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, f"the source was moved back by {back} after the plan"
     if step.action is Action.KEEP_NEWER and so_far[0] is Status.EQUAL and here.offset > there.offset:
         why = f"as planned, the target stays ahead of the source by {here.offset - there.offset}"
-        return Status.KEPT_AHEAD, Evidence.SEEN, why
+        return Status.KEPT_AHEAD, VerifyEvidence.SEEN, why
     return so_far
 
 
-def _against_position(step: Step, origin: Origin, there: Committed | None, so_far: _Judgement) -> _Judgement:
+def _against_position(step: PlanStep, origin: PlanSource, there: Committed | None, so_far: _Judgement) -> _Judgement:
     """As `_against_source`, where the source holds a byte position: it is compared with itself, as the plan saw it.
     That the offset stands for it is inferred, however surely the offset was seen."""
     assert step.source is not None
     old = step.source.offset
-    evidence = Evidence(origin.evidence)
+    evidence = VerifyEvidence(origin.evidence)
     if there is None:
         return Status.SOURCE_GONE, evidence, f"the source no longer holds byte {old}"
     if there.offset > old:
         why = f"the source moved on after the plan, from byte {old} to {there.offset}; make a new plan"
-        return Status.SOURCE_AHEAD, Evidence.SEEN, why
+        return Status.SOURCE_AHEAD, VerifyEvidence.SEEN, why
     if there.offset < old:
         why = f"the source was moved back after the plan, from byte {old} to {there.offset}"
-        return Status.SOURCE_REWOUND, Evidence.SEEN, why
+        return Status.SOURCE_REWOUND, VerifyEvidence.SEEN, why
     status, _, detail = so_far
     return status, evidence, f"{detail}; {origin.how}" if detail else origin.how

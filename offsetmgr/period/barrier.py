@@ -14,13 +14,13 @@ from typing import TypeAlias
 
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.schedule import Period, Schedule
+from offsetmgr.period.schedule import Period, PeriodSchedule
 
 Finished: TypeAlias = Mapping[TopicPartition, int]
 """Partition -> the number of the newest period that it has finished. One that is not there has finished none."""
 
 
-class Place(Enum):
+class TimePosition(Enum):
     """Where a record's time lies."""
 
     EARLIER = "earlier"
@@ -30,7 +30,7 @@ class Place(Enum):
     """After it: the partition must wait."""
 
 
-class Verdict(Enum):
+class ReportStatus(Enum):
     """What a report that a partition has finished a period is worth."""
 
     COUNTED = "counted"
@@ -51,40 +51,42 @@ class OpenPeriod:
     period: Period
     partitions: frozenset[TopicPartition]
 
-    def place(self, timestamp_ms: int) -> Place:
+    def place(self, timestamp_ms: int) -> TimePosition:
         if timestamp_ms < self.period.start_ms:
-            return Place.EARLIER
-        return Place.OPEN if timestamp_ms < self.period.end_ms else Place.LATER
+            return TimePosition.EARLIER
+        return TimePosition.OPEN if timestamp_ms < self.period.end_ms else TimePosition.LATER
 
 
-def opening(schedule: Schedule, partitions: Iterable[TopicPartition]) -> OpenPeriod:
+def opening(schedule: PeriodSchedule, partitions: Iterable[TopicPartition]) -> OpenPeriod:
     """The first period. Raises `UsageError` where nobody takes part: such a barrier would close at once, for ever."""
     return OpenPeriod(schedule.period(0), _some(partitions))
 
 
-def judge(open_: OpenPeriod, finished: Finished, partition: TopicPartition, number: int) -> Verdict:
+def check_report(open_: OpenPeriod, finished: Finished, partition: TopicPartition, number: int) -> ReportStatus:
     """What the report "``partition`` has finished period ``number``" is worth, given what was reported before."""
     if number > open_.period.number:
-        return Verdict.JUMPED
+        return ReportStatus.JUMPED
     if number <= finished.get(partition, -1):
-        return Verdict.REPEATED
+        return ReportStatus.REPEATED
     if number < open_.period.number:
-        return Verdict.LATE
-    return Verdict.COUNTED if partition in open_.partitions else Verdict.NOT_ASKED
+        return ReportStatus.LATE
+    return ReportStatus.COUNTED if partition in open_.partitions else ReportStatus.NOT_ASKED
 
 
-def holding(open_: OpenPeriod, finished: Finished) -> list[TopicPartition]:
+def lagging_partitions(open_: OpenPeriod, finished: Finished) -> list[TopicPartition]:
     """The partitions that have not finished the open period, sorted; the period closes when there are none."""
     number = open_.period.number
     return sorted(partition for partition in open_.partitions if finished.get(partition, -1) < number)
 
 
-def turn(schedule: Schedule, open_: OpenPeriod, finished: Finished, partitions: Iterable[TopicPartition]) -> OpenPeriod:
+def advance(
+    schedule: PeriodSchedule, open_: OpenPeriod, finished: Finished, partitions: Iterable[TopicPartition]
+) -> OpenPeriod:
     """The next period, with the ``partitions`` that there are now.
 
     Raises `Conflict` while somebody holds the open one, `UsageError` as `opening`.
     """
-    if held := holding(open_, finished):
+    if held := lagging_partitions(open_, finished):
         shown = ", ".join(map(str, held[:3])) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
         raise Conflict(f"period {open_.period.number}", f"is not finished by {shown}")
     return OpenPeriod(schedule.period(open_.period.number + 1), _some(partitions))

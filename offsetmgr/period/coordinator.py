@@ -21,13 +21,13 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, LateRecord, TimedOut, UsageError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.barrier import OpenPeriod, Place, Verdict
-from offsetmgr.period.leader import HISTORY_KEPT, Idle, Leading, Topics
-from offsetmgr.period.member_state import Knowledge
-from offsetmgr.period.member_thread import Following
+from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition
+from offsetmgr.period.leader import HISTORY_KEPT, Idle, LeaderRound, Topics
+from offsetmgr.period.member_state import MemberState
+from offsetmgr.period.member_thread import MemberThread
 from offsetmgr.period.node_codec import OffsetRange
-from offsetmgr.period.schedule import Period, Schedule
-from offsetmgr.period.state_nodes import Room
+from offsetmgr.period.schedule import Period, PeriodSchedule
+from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
@@ -38,8 +38,8 @@ _CANCEL: Final = 0.05
 class PeriodCoordinator:
     """See the module's docstring. No I/O before `start`; a context manager. Methods may be called from any thread.
 
-    A lost connection or session is mended by itself: whoever waits goes on waiting, and `place` says `LimitUnknown`
-    meanwhile. What cannot be mended ends the membership, and every later call raises it.
+    A lost connection or session is mended by itself: whoever waits goes on waiting, and `place` says
+    `OpenPeriodUnknown` meanwhile. What cannot be mended ends the membership, and every later call raises it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class PeriodCoordinator:
         zookeeper: str,
         root: str,
         member: str,
-        schedule: Schedule,
+        schedule: PeriodSchedule,
         topics: Topics,
         *,
         owned: Iterable[TopicPartition] = (),
@@ -68,13 +68,13 @@ class PeriodCoordinator:
         if not member or "/" in member or member in (".", ".."):
             raise UsageError(f"member {member!r}", "cannot be the name of a node")
         session = ZookeeperSession(zookeeper, config)
-        Room(session, root)  # wrong addresses and paths are told at once
+        BarrierStateStore(session, root)  # wrong addresses and paths are told at once
         self.member = member
         self.root = root
         self._zookeeper = f"ZooKeeper at {session.hosts}"
-        leading = Leading(schedule, topics, idle, grace_ms, history_kept, clock or SystemClock())
-        self._knowledge = Knowledge(member, root, owned)
-        self._following = Following(zookeeper, config, session_timeout_ms, self._knowledge, leading)
+        leading = LeaderRound(schedule, topics, idle, grace_ms, history_kept, clock or SystemClock())
+        self._knowledge = MemberState(member, root, owned)
+        self._following = MemberThread(zookeeper, config, session_timeout_ms, self._knowledge, leading)
 
     # --- life ---------------------------------------------------------------------------------------
 
@@ -147,23 +147,24 @@ class PeriodCoordinator:
             return None
         return open_.period.end_ms if partition in open_.partitions else open_.period.start_ms
 
-    def place(self, timestamp_ms: int, partition: TopicPartition) -> Place:
+    def place(self, timestamp_ms: int, partition: TopicPartition) -> TimePosition:
         """Where a record belongs, for this partition: one of a period that the partition has finished is EARLIER.
 
-        Raises `LimitUnknown`, also while ZooKeeper has not answered for so long that others may have gone on: a member
-        that was frozen and wakes is not told that its record's period is open.
+        Raises `OpenPeriodUnknown`, also while ZooKeeper has not answered for so long that others may have gone on: a
+        member that was frozen and wakes is not told that its record's period is open.
         """
         return self._knowledge.place(timestamp_ms, partition)
 
     def check_limit(self, timestamp_ms: int, partition: TopicPartition) -> bool:
         """Whether the record belongs to the open period; False: the partition must wait for the next one.
 
-        Raises `LateRecord` for a record of a period that is over for its partition, and `LimitUnknown` (see `place`).
+        Raises `LateRecord` for a record of a period that is over for its partition, and `OpenPeriodUnknown` (see
+        `place`).
         """
         place = self.place(timestamp_ms, partition)
-        if place is Place.EARLIER:
+        if place is TimePosition.EARLIER:
             raise LateRecord(f"record of {partition} at {timestamp_ms}", "belongs to a period that it has finished")
-        return place is Place.OPEN
+        return place is TimePosition.OPEN
 
     def paused(self) -> list[TopicPartition]:
         """Those of this member's partitions that have finished the open period (or join at the next): they wait."""
@@ -174,28 +175,28 @@ class PeriodCoordinator:
         partitions: Iterable[TopicPartition] | Mapping[TopicPartition, OffsetRange],
         number: int | None = None,
         timeout: float = 30.0,
-    ) -> dict[TopicPartition, Verdict]:
+    ) -> dict[TopicPartition, ReportStatus]:
         """Reports that these have finished period ``number``, their work being durable; returns when that is in
         ZooKeeper. With a mapping it also says which offsets the period had, for the history.
 
         Without ``number`` it is the period that the caller was told of last: for a partition by `place` or
-        `current_period_complete`, else by `wait` or `start`. A report that is not `Verdict.COUNTED` or `REPEATED`
-        changes nothing: the caller has jumped over a period, or comes late. Raises `LimitUnknown`, `TimedOut` (the
+        `current_period_complete`, else by `wait` or `start`. A report that is not `ReportStatus.COUNTED` or `REPEATED`
+        changes nothing: the caller has jumped over a period, or comes late. Raises `OpenPeriodUnknown`, `TimedOut` (the
         report will be written later; asking again is safe), and what ended the membership.
         """
-        return self._finished(partitions, number, _Patience(timeout))[0]
+        return self._finished(partitions, number, _Deadline(timeout))[0]
 
     def _finished(
         self,
         partitions: Iterable[TopicPartition] | Mapping[TopicPartition, OffsetRange],
         number: int | None,
-        patience: _Patience,
-    ) -> tuple[dict[TopicPartition, Verdict], dict[TopicPartition, int]]:
+        patience: _Deadline,
+    ) -> tuple[dict[TopicPartition, ReportStatus], dict[TopicPartition, int]]:
         knowledge = self._knowledge
         ranges = partitions if isinstance(partitions, Mapping) else {}
         verdicts, at = knowledge.report(partitions, number, ranges)
         self._following.wake()
-        waiting = {tp: at[tp] for tp, v in verdicts.items() if v in (Verdict.COUNTED, Verdict.REPEATED)}
+        waiting = {tp: at[tp] for tp, v in verdicts.items() if v in (ReportStatus.COUNTED, ReportStatus.REPEATED)}
         with knowledge.changed:
             while not knowledge.written(waiting):
                 knowledge.check()
@@ -210,9 +211,9 @@ class PeriodCoordinator:
         Raises `TimedOut` (also when ``cancel`` is set), `RunEnded` where no further period will open, and `Conflict`
         where this member left.
         """
-        return self._wait(after, _Patience(timeout, cancel), ())
+        return self._wait(after, _Deadline(timeout, cancel), ())
 
-    def _wait(self, after: int, patience: _Patience, told: Iterable[TopicPartition]) -> Period:
+    def _wait(self, after: int, patience: _Deadline, told: Iterable[TopicPartition]) -> Period:
         knowledge = self._knowledge
         with knowledge.changed:
             while (number := knowledge.next_after(after)) is None:
@@ -237,9 +238,9 @@ class PeriodCoordinator:
         named = partitions if isinstance(partitions, Mapping) else list(partitions)
         if not named:
             raise UsageError(f"member {self.member}", "names no partition that has completed the period")
-        patience = _Patience(timeout, cancel)
+        patience = _Deadline(timeout, cancel)
         verdicts, at = self._finished(named, None, patience)
-        if late := sorted(tp for tp, verdict in verdicts.items() if verdict is Verdict.LATE):
+        if late := sorted(tp for tp, verdict in verdicts.items() if verdict is ReportStatus.LATE):
             shown = ", ".join(f"{tp} of period {at[tp]}" for tp in late[:3]) + (" and more" if len(late) > 3 else "")
             _LOG.warning("member %s reports late, and it counts for nothing: %s", self.member, shown)
         number = max(at.values())
@@ -253,7 +254,7 @@ class PeriodCoordinator:
         return self._wait(number, patience, named)
 
 
-class _Patience:
+class _Deadline:
     """How long a call may wait, in all (seconds; None: for ever), and what cancels it."""
 
     def __init__(self, timeout: float | None, cancel: threading.Event | None = None) -> None:

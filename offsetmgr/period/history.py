@@ -15,20 +15,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, ServerError, TakenOver, TimedOut, UsageError
+from offsetmgr.core.errors import Conflict, ServerError, Superseded, TimedOut, UsageError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.job_records import Attempt, Published, Work, decode_work, encode_work
+from offsetmgr.period.job_records import Attempt, PublishedOutput, Work, decode_work, encode_work
 from offsetmgr.period.node_codec import OffsetRange, node_bytes
 from offsetmgr.period.schedule import Period
-from offsetmgr.zookeeper.client.jute import Code
+from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, SetData, State
+from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, OperationState, SetData
 
 _MARK: Final = node_bytes({"by": "offsetmgr"})
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class WorkClaim:
     """The right to publish, as long as nobody has begun a later attempt: the node's content and version."""
 
     work: Work
@@ -40,7 +40,7 @@ class Ticket:
 
 
 class History:
-    """Under a run's root, in one session. All methods raise what `ZookeeperSession` raises, `Unreadable` and
+    """Under a run's root, in one session. All methods raise what `ZookeeperSession` raises, `CorruptData` and
     `UnknownVersion`."""
 
     def __init__(self, session: ZookeeperSession, root: str) -> None:
@@ -76,29 +76,29 @@ class History:
         node = self._session.get(self._path(job, number))
         return None if node is None else decode_work(self._path(job, number), node.data)
 
-    def attempt(self, job: str, number: int, member: str, epoch: int, now_ms: int) -> Ticket:
+    def attempt(self, job: str, number: int, member: str, epoch: int, now_ms: int) -> WorkClaim:
         """Begins an attempt: from now on no earlier one can publish. Raises `Conflict` where nothing is fixed, or
-        it is published already; `TakenOver` where a later process of this member's name has begun."""
+        it is published already; `Superseded` where a later process of this member's name has begun."""
         work, version = self._there(job, number)
         if work.published is not None:
             raise Conflict(f"period {number} of job {job}", f"is published, by attempt {work.published.attempt}")
         if any(earlier.member == member and earlier.epoch > epoch for earlier in work.attempts):
-            raise TakenOver(f"period {number} of job {job}", f"a later process of {member} is at work on it")
+            raise Superseded(f"period {number} of job {job}", f"a later process of {member} is at work on it")
         begun = work.begin(Attempt(member, epoch, now_ms))
         if not self._written(SetData(self._path(job, number), encode_work(begun), version)):
             found, version_now = self._there(job, number)
             if found != begun or version_now != version + 1:  # else the answer was lost, and not the write
                 raise Conflict(f"period {number} of job {job}", "somebody else began at the same moment", "begin again")
-        return Ticket(begun, version + 1)
+        return WorkClaim(begun, version + 1)
 
-    def publish(self, ticket: Ticket, output: str, counts: Mapping[str, int], now_ms: int) -> Work:
+    def publish(self, ticket: WorkClaim, output: str, counts: Mapping[str, int], now_ms: int) -> Work:
         """Makes this attempt's output the one that counts, by one conditional write. Safe to repeat.
 
-        Raises `TimedOut` where ZooKeeper did not answer; `TakenOver` where a later attempt has begun or another was
+        Raises `TimedOut` where ZooKeeper did not answer; `Superseded` where a later attempt has begun or another was
         published: this output counts for nothing.
         """
         job, number = ticket.work.job, ticket.work.period.number
-        done = replace(ticket.work, published=Published(ticket.attempt, output, now_ms, dict(counts)))
+        done = replace(ticket.work, published=PublishedOutput(ticket.attempt, output, now_ms, dict(counts)))
         if self._written(SetData(self._path(job, number), encode_work(done), ticket.version)):
             return done
         found, _ = self._there(job, number)
@@ -106,7 +106,7 @@ class History:
             if found.published is not None:
                 return found
             raise TimedOut(f"period {number} of job {job}", "was not published", "asking again is safe")
-        raise TakenOver(f"period {number} of job {job}", f"attempt {ticket.attempt} was overtaken by a later one")
+        raise Superseded(f"period {number} of job {job}", f"attempt {ticket.attempt} was overtaken by a later one")
 
     def forget(self, job: str, number: int) -> None:
         """Deletes the entry of an old period, if it is there and nobody changes it at this moment."""
@@ -184,17 +184,20 @@ class History:
     def _written(self, operation: Operation) -> bool:
         """Whether it was; False: somebody was there before, or (with the answer lost) read whether it was."""
         outcome = self._session.transaction([operation])
-        if outcome.code == Code.NO_NODE and isinstance(operation, Create):
+        if outcome.code == ZookeeperError.NO_NODE and isinstance(operation, Create):
             made = self._session.transaction([Create(self._folder, _MARK)])
-            if made.state is State.REFUSED and made.code != Code.NODE_EXISTS:
+            if made.state is OperationState.REFUSED and made.code != ZookeeperError.NODE_EXISTS:
                 raise made.error or ServerError(f"ZooKeeper node {self._folder}", f"refused with code {made.code}")
             outcome = self._session.transaction([operation])
-        if outcome.state is State.COMMITTED:
+        if outcome.state is OperationState.COMMITTED:
             return True
-        if outcome.state is State.UNKNOWN:
+        if outcome.state is OperationState.UNKNOWN:
             self._session.sync()
             return False
-        if outcome.state is State.REFUSED and outcome.code in (Code.BAD_VERSION, Code.NODE_EXISTS):
+        if outcome.state is OperationState.REFUSED and outcome.code in (
+            ZookeeperError.BAD_VERSION,
+            ZookeeperError.NODE_EXISTS,
+        ):
             return False
         raise outcome.error or TimedOut(f"ZooKeeper node {self._folder}", "was not written")
 

@@ -21,7 +21,7 @@ _LOG: Final = logging.getLogger("offsetmgr.period")
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleCheck:
     """The evidence that a partition has no record at or after a period's start: *seen* in its log."""
 
     partition: TopicPartition
@@ -35,14 +35,14 @@ class Idle:
 
 def look(
     cluster: Cluster, period: Period, partitions: Iterable[TopicPartition]
-) -> Mapping[TopicPartition, Idle | OffsetMgrError | None]:
+) -> Mapping[TopicPartition, IdleCheck | OffsetMgrError | None]:
     """For each partition the evidence that it has no record in the period; None where it has, or may have, some; the
     error where it could not be asked. Raises `Unreachable`, `TimedOut`."""
     asked = sorted(set(partitions))
     # The ends are read first: what comes between the two questions is after the end that the evidence names.
     ends = cluster.log_ranges(asked)
     first = cluster.offsets_for_time([tp for tp in asked if not isinstance(ends[tp], OffsetMgrError)], period.start_ms)
-    found: dict[TopicPartition, Idle | OffsetMgrError | None] = {}
+    found: dict[TopicPartition, IdleCheck | OffsetMgrError | None] = {}
     for partition in asked:
         end = ends[partition]
         if isinstance(end, OffsetMgrError):
@@ -52,7 +52,7 @@ def look(
         if isinstance(offset, OffsetMgrError):
             found[partition] = offset
         else:
-            found[partition] = Idle(partition, period, end.end) if offset is None else None
+            found[partition] = IdleCheck(partition, period, end.end) if offset is None else None
     return found
 
 

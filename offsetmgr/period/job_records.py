@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.node_codec import NodeForm, OffsetRange, node_bytes, ranges_of, rows_of
+from offsetmgr.period.node_codec import NodeReader, OffsetRange, node_bytes, ranges_of, rows_of
 from offsetmgr.period.schedule import Period
 
 ATTEMPTS_KEPT: Final = 100
@@ -22,7 +22,7 @@ SET_ASIDE: Final = "set_aside"
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class RangeScan:
     """What was looked at in one partition to find a period's range. Offsets; each ``end`` does not belong to it."""
 
     start: int
@@ -45,7 +45,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedOutput:
     """The attempt whose output counts."""
 
     attempt: int
@@ -66,8 +66,8 @@ class Work:
     fixed_ms: int
     attempts: tuple[Attempt, ...] = ()
     """The newest of them, the oldest first."""
-    published: Published | None = None
-    scans: Mapping[TopicPartition, Scan] = field(default_factory=dict)
+    published: PublishedOutput | None = None
+    scans: Mapping[TopicPartition, RangeScan] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     """What the scans counted, by kind; a kind that is not there is not known."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -152,14 +152,14 @@ def encode_work(work: Work) -> bytes:
 
 
 def decode_work(path: str, data: bytes) -> Work:
-    """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = NodeForm(path, data)
+    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    node = NodeReader(path, data)
     period = Period(node.number("period"), node.number("start_ms"), node.number("end_ms"))
     attempts = tuple(
         Attempt(a.text("member"), a.number("epoch"), a.number("started_ms")) for a in node.items("attempts")
     )
     published = [
-        Published(p.number("attempt"), p.text("output"), p.number("published_ms"), p.numbers("counts"))
+        PublishedOutput(p.number("attempt"), p.text("output"), p.number("published_ms"), p.numbers("counts"))
         for p in node.items("published")
     ]
     if len(published) > 1:
@@ -171,7 +171,7 @@ def decode_work(path: str, data: bytes) -> Work:
         node.number("fixed_ms"),
         attempts,
         published[0] if published else None,
-        {tp: Scan(*row) for tp, row in node.offsets("scans", ("START", "LATE", "END", "RESUME")).items()},
+        {tp: RangeScan(*row) for tp, row in node.offsets("scans", ("START", "LATE", "END", "RESUME")).items()},
         node.numbers("counts") if node.has("counts") else {},
         node.texts("topic_ids") if node.has("topic_ids") else {},
         node.optional_number("forgotten") or 0,

@@ -1,4 +1,4 @@
-"""`Leading`: one round of the leader: turn, or see whether those who hold the period have nothing to finish."""
+"""`LeaderRound`: one round of the leader: turn, or see whether those who hold the period have nothing to finish."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final, TypeAlias
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.leader_decision import Leader, Turn, next_turn
+from offsetmgr.period.leader_decision import Advance, Leader, next_step
 from offsetmgr.period.records import ProgressNode
-from offsetmgr.period.schedule import Period, Schedule
-from offsetmgr.period.state_nodes import Room, View
+from offsetmgr.period.schedule import Period, PeriodSchedule
+from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 
 Topics: TypeAlias = Callable[[], Iterable[TopicPartition]]
 """Every partition that takes part, as they are now. May ask a cluster; raises `OffsetMgrError`."""
@@ -34,11 +34,17 @@ _KEPT: Final = 2
 """Periods after which what dead members had finished is forgotten."""
 
 
-class Leading:
+class LeaderRound:
     """For one thread."""
 
     def __init__(
-        self, schedule: Schedule, topics: Topics, idle: Idle | None, grace_ms: int, history_kept: int, clock: Clock
+        self,
+        schedule: PeriodSchedule,
+        topics: Topics,
+        idle: Idle | None,
+        grace_ms: int,
+        history_kept: int,
+        clock: Clock,
     ) -> None:
         self._schedule = schedule
         self._topics = topics
@@ -51,14 +57,14 @@ class Leading:
         self._looked = -float("inf")
         self._pause = _LOOKS[0]
 
-    def step(self, room: Room, view: View, leader: Leader) -> bool:
+    def step(self, room: BarrierStateStore, view: BarrierView, leader: Leader) -> bool:
         """One round; whether there may be more to do at once. Raises what reading and writing raise, and
         `ServerError` where nodes were deleted so that the run cannot go on."""
         if view.seen.open_ is None:
             room.require_new()
         # A generator: the cluster is asked only where a period opens.
-        turn = next_turn(view.seen, self._schedule, self._now_there(view), leader, self._clock.now_ms())
-        if isinstance(turn, Turn):
+        turn = next_step(view.seen, self._schedule, self._now_there(view), leader, self._clock.now_ms())
+        if isinstance(turn, Advance):
             done = room.turn(turn, view)
             if done and turn.closed is not None:
                 number = turn.closed.period.number
@@ -68,7 +74,7 @@ class Leading:
             return True
         return bool(turn) and self._close_idle(room, view, turn, leader)
 
-    def next_look(self, view: View) -> float | None:
+    def next_look(self, view: BarrierView) -> float | None:
         """Seconds until a round may find something although nothing changes; None: it never will."""
         barrier, open_ = view.seen.barrier(), view.seen.open_
         if self._idle is None or barrier is None or (open_ is not None and open_.stopped):
@@ -77,7 +83,7 @@ class Leading:
         due_in = self._looked + self._pause - self._clock.monotonic()
         return min(max(over_in, due_in, 0.0), _LONGEST_SLEEP)
 
-    def _now_there(self, view: View) -> Iterator[TopicPartition]:
+    def _now_there(self, view: BarrierView) -> Iterator[TopicPartition]:
         """What takes part now; where that is not known, what did before. Raises where neither is known."""
         now = self._clock.monotonic()
         if now - self._asked > _FRESH:
@@ -95,7 +101,9 @@ class Leading:
             self._partitions, self._asked = found or before, self._clock.monotonic()
         yield from self._partitions
 
-    def _close_idle(self, room: Room, view: View, held: Collection[TopicPartition], leader: Leader) -> bool:
+    def _close_idle(
+        self, room: BarrierStateStore, view: BarrierView, held: Collection[TopicPartition], leader: Leader
+    ) -> bool:
         """Reports, in the leader's own progress, partitions that have no record in the period."""
         barrier, now = view.seen.barrier(), self._clock.monotonic()
         if self._idle is None or barrier is None or now < self._looked + self._pause:
@@ -118,7 +126,7 @@ class Leading:
         node = ProgressNode(leader.member, leader.epoch, finished, frozenset(still | empty), kept)
         return room.report(node, view.progress_versions[leader.member])
 
-    def _forget(self, room: Room, view: View, closed: int) -> None:
+    def _forget(self, room: BarrierStateStore, view: BarrierView, closed: int) -> None:
         """What dead members have finished long ago is of no use any more, and the history is bounded."""
         old = [
             name

@@ -1,7 +1,7 @@
 """What a leader does next, from what it has read: open the first period, turn to the next one, or wait. Pure.
 
-A `Turn` is one transaction: the open period, its partitions and the history of the closed one change together or not at
-all, on condition that nobody has changed the first two since they were read. So it does not matter how many members
+A `Advance` is one transaction: the open period, its partitions and the history of the closed one change together or not
+at all, on condition that nobody has changed the first two since they were read. So it does not matter how many members
 take themselves for the leader, nor when each of them is frozen, killed or woken: of several turns of one period one
 happens.
 
@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.barrier import OpenPeriod, holding, merged, opening, turn
+from offsetmgr.period.barrier import OpenPeriod, advance, lagging_partitions, merged, opening
 from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, ProgressNode, Rerun
-from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.schedule import PeriodSchedule
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LeaderView:
     """What is under the root. ``open_`` and ``partitions`` come and go together; both None before the first period."""
 
     open_: OpenNode | None
@@ -49,7 +49,7 @@ class Leader:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Advance:
     """What to write, together."""
 
     open_: OpenNode
@@ -58,9 +58,9 @@ class Turn:
     """For the history; None where the first period opens."""
 
 
-def next_turn(
-    seen: Seen, schedule: Schedule, partitions: Iterable[TopicPartition], leader: Leader, now_ms: int
-) -> Turn | list[TopicPartition]:
+def next_step(
+    seen: LeaderView, schedule: PeriodSchedule, partitions: Iterable[TopicPartition], leader: Leader, now_ms: int
+) -> Advance | list[TopicPartition]:
     """The turn that is due, or the partitions that hold the open period (none where what was read does not fit
     together, or the run has been stopped).
 
@@ -70,31 +70,31 @@ def next_turn(
     """
     if seen.open_ is None:
         first = opening(schedule, partitions)
-        return Turn(
+        return Advance(
             OpenNode(schedule, 0, leader.member, leader.epoch, now_ms), PartitionsNode(0, first.partitions), None
         )
     barrier = seen.barrier()
     if barrier is None or seen.open_.stopped:
         return []
     finished = seen.finished()
-    if held := holding(barrier, finished):
+    if held := lagging_partitions(barrier, finished):
         return held
     closed = _closed(seen.open_, barrier, seen.progress, leader, now_ms)
     goes_on = after(seen.open_, now_ms)
     if goes_on is None:
         ended = replace(seen.open_, stopped="its last period is closed: the rerun is done", done=True)
-        return Turn(ended, PartitionsNode(barrier.period.number, barrier.partitions), closed)
+        return Advance(ended, PartitionsNode(barrier.period.number, barrier.partitions), closed)
     schedule, rerun = goes_on
-    following = turn(schedule, barrier, finished, partitions)
+    following = advance(schedule, barrier, finished, partitions)
     number = following.period.number
-    return Turn(
+    return Advance(
         OpenNode(schedule, number, leader.member, leader.epoch, now_ms, rerun=rerun),
         PartitionsNode(number, following.partitions),
         closed,
     )
 
 
-def after(open_: OpenNode, now_ms: int) -> tuple[Schedule, Rerun | None] | None:
+def after(open_: OpenNode, now_ms: int) -> tuple[PeriodSchedule, Rerun | None] | None:
     """By which schedule the next period opens, and whether it is a rerun's; None: this was the last one.
 
     A rerun that takes on another schedule goes on with its own small periods until one of the other's begins.
@@ -108,7 +108,7 @@ def after(open_: OpenNode, now_ms: int) -> tuple[Schedule, Rerun | None] | None:
     if rerun.then is None:
         return None
     if rerun.then.begins_at(end):
-        return Schedule(end, rerun.then.length_ms, open_.number + 1), None
+        return PeriodSchedule(end, rerun.then.length_ms, open_.number + 1), None
     return open_.schedule, rerun
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from offsetmgr.core.errors import Unreadable
+from offsetmgr.core.errors import CorruptData
 from offsetmgr.core.model import TopicPartition
 
 _NUMBER: Final = re.compile("[0-9]{1,10}")
@@ -26,7 +26,7 @@ def is_old(data: bytes) -> bool:
 def parse_limit(path: str, data: bytes) -> int | None:
     """``coordinator``: the end of the open period in ms; None where it has never been set (empty, or 0).
 
-    Raises `Unreadable`.
+    Raises `CorruptData`.
     """
     text = _text(path, data)
     if text and not _TIME.fullmatch(text):
@@ -35,7 +35,7 @@ def parse_limit(path: str, data: bytes) -> int | None:
 
 
 def parse_partitions(path: str, data: bytes) -> frozenset[TopicPartition]:
-    """``topic-partitions``. Raises `Unreadable`."""
+    """``topic-partitions``. Raises `CorruptData`."""
     found: set[TopicPartition] = set()
     for item in _items(path, data):
         topic, colon, numbers = item.rpartition(":")
@@ -47,7 +47,7 @@ def parse_partitions(path: str, data: bytes) -> frozenset[TopicPartition]:
 
 
 def parse_progress(path: str, data: bytes) -> dict[TopicPartition, int]:
-    """``progress``: partition -> the time up to which it has finished, in ms. Raises `Unreadable`."""
+    """``progress``: partition -> the time up to which it has finished, in ms. Raises `CorruptData`."""
     found: dict[TopicPartition, int] = {}
     for item in _items(path, data):
         name, _, time = item.rpartition(":")
@@ -82,5 +82,5 @@ def _text(path: str, data: bytes) -> str:
         raise _broken(path, "is not UTF-8") from error
 
 
-def _broken(path: str, why: str) -> Unreadable:
-    return Unreadable(f"ZooKeeper node {path}", why)
+def _broken(path: str, why: str) -> CorruptData:
+    return CorruptData(f"ZooKeeper node {path}", why)

@@ -1,4 +1,4 @@
-"""`Knowledge`: what one member knows, under one lock: read from ZooKeeper by one thread, waited for by others.
+"""`MemberState`: what one member knows, under one lock: read from ZooKeeper by one thread, waited for by others.
 
 It also keeps which period the member's own code was told of last. A report without a number is about that one, never
 about whichever happens to be open: a consumer that was frozen at its work, and wakes when others are periods further,
@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, LimitUnknown, OffsetMgrError, RunEnded
+from offsetmgr.core.errors import Conflict, OffsetMgrError, OpenPeriodUnknown, RunEnded
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.barrier import OpenPeriod, Place, Verdict, judge
+from offsetmgr.period.barrier import OpenPeriod, ReportStatus, TimePosition, check_report
 from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
 from offsetmgr.period.schedule import Period
@@ -21,7 +21,7 @@ from offsetmgr.period.schedule import Period
 _NEVER: Final = -1
 
 
-class Knowledge:
+class MemberState:
     """Guarded by ``changed``, which is notified of whatever changes. Methods take the lock themselves."""
 
     def __init__(self, member: str, root: str, owned: Iterable[TopicPartition]) -> None:
@@ -70,24 +70,24 @@ class Knowledge:
             return OpenPeriod(self.open.schedule.period(self.open.number), self.partitions)
 
     def surely_open(self) -> OpenPeriod:
-        """Raises `LimitUnknown`."""
+        """Raises `OpenPeriodUnknown`."""
         open_ = self.open_period()
         if open_ is None:
-            raise LimitUnknown(f"member {self.member}", "which period is open has not been read yet")
+            raise OpenPeriodUnknown(f"member {self.member}", "which period is open has not been read yet")
         return open_
 
-    def place(self, timestamp_ms: int, partition: TopicPartition) -> Place:
-        """Raises `LimitUnknown` also while nobody knows whether what was read still holds."""
+    def place(self, timestamp_ms: int, partition: TopicPartition) -> TimePosition:
+        """Raises `OpenPeriodUnknown` also while nobody knows whether what was read still holds."""
         with self.changed:
             open_ = self.surely_open()
             if not self._all_seen or not self.valid():
-                raise LimitUnknown(f"member {self.member}", "ZooKeeper has not answered lately")
+                raise OpenPeriodUnknown(f"member {self.member}", "ZooKeeper has not answered lately")
             number = open_.period.number
             self._told[partition] = number
             place = open_.place(timestamp_ms)
-            if place is Place.OPEN and partition not in open_.partitions:
-                return Place.LATER
-            return Place.EARLIER if place is Place.OPEN and self.done(partition, number) else place
+            if place is TimePosition.OPEN and partition not in open_.partitions:
+                return TimePosition.LATER
+            return TimePosition.EARLIER if place is TimePosition.OPEN and self.done(partition, number) else place
 
     def done(self, partition: TopicPartition, number: int) -> bool:
         return max(self._known.get(partition, _NEVER), self._reported.get(partition, _NEVER)) >= number
@@ -123,20 +123,20 @@ class Knowledge:
 
     def report(
         self, partitions: Iterable[TopicPartition], number: int | None, ranges: Mapping[TopicPartition, OffsetRange]
-    ) -> tuple[dict[TopicPartition, Verdict], dict[TopicPartition, int]]:
+    ) -> tuple[dict[TopicPartition, ReportStatus], dict[TopicPartition, int]]:
         """Takes a report in; gives each partition's verdict and the period that it was about."""
         with self.changed:
             self.check()
             open_ = self.surely_open()
             at = {tp: self.told(tp) if number is None else number for tp in partitions}
             known = {tp: max(self._known.get(tp, _NEVER), self._reported.get(tp, _NEVER)) for tp in at}
-            verdicts = {tp: judge(open_, known, tp, at[tp]) for tp in at}
+            verdicts = {tp: check_report(open_, known, tp, at[tp]) for tp in at}
             for partition, verdict in verdicts.items():
-                if verdict is Verdict.COUNTED:
+                if verdict is ReportStatus.COUNTED:
                     self._reported[partition] = at[partition]
                     if partition in ranges:
                         self._ranges[partition] = (at[partition], ranges[partition])
-                elif verdict is Verdict.LATE and self._told.get(partition, _NEVER) <= at[partition]:
+                elif verdict is ReportStatus.LATE and self._told.get(partition, _NEVER) <= at[partition]:
                     self._told.pop(partition, None)  # its caller hears now that this period is over
             return verdicts, at
 

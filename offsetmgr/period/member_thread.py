@@ -1,4 +1,4 @@
-"""`Following`: the thread of one member that talks to ZooKeeper, session after session.
+"""`MemberThread`: the thread of one member that talks to ZooKeeper, session after session.
 
 It registers the member, follows which period is open, writes what was reported and, in the oldest member, leads. It
 reads again because a watch fired or somebody here reported, never because time has passed; a leader looks again where
@@ -15,12 +15,12 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import Conflict, FunctionFailed, OffsetMgrError, ServerError, SessionExpired
-from offsetmgr.period.leader import Leading
+from offsetmgr.core.errors import CallbackFailed, Conflict, OffsetMgrError, ServerError, SessionExpired
+from offsetmgr.period.leader import LeaderRound
 from offsetmgr.period.leader_decision import Leader
-from offsetmgr.period.member_state import Knowledge
+from offsetmgr.period.member_state import MemberState
 from offsetmgr.period.records import MemberNode
-from offsetmgr.period.state_nodes import Room, View
+from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 
@@ -31,11 +31,16 @@ _END_S: Final = (0.5, 3.0)
 """Waited for the thread's end: by itself, and after its session was closed under it."""
 
 
-class Following:
+class MemberThread:
     """No I/O before `start`."""
 
     def __init__(
-        self, zookeeper: str, config: ConnectionConfig | None, timeout_ms: int, knowledge: Knowledge, leading: Leading
+        self,
+        zookeeper: str,
+        config: ConnectionConfig | None,
+        timeout_ms: int,
+        knowledge: MemberState,
+        leading: LeaderRound,
     ) -> None:
         self._zookeeper = zookeeper
         self._config = config
@@ -90,7 +95,7 @@ class Following:
                     self._end(error)
             except Exception as error:  # a caller's function, or a fault of ours: whoever waits must not wait for ever
                 _LOG.exception("period member %s", member)
-                self._end(FunctionFailed(f"member {member}", f"{type(error).__name__}: {error}"))
+                self._end(CallbackFailed(f"member {member}", f"{type(error).__name__}: {error}"))
             finally:
                 self._knowledge.forget_session()
                 lease.end()
@@ -106,13 +111,13 @@ class Following:
         knowledge = self._knowledge
         lease.begin()
         self.connected = True
-        room = Room(session, knowledge.root)
+        room = BarrierStateStore(session, knowledge.root)
         room.prepare()
         me = _me(knowledge)
         epoch = room.register(knowledge.member, me)
         knowledge.take_registered(epoch, lease.valid)
         watches = _Watches(room, self._wake.set)
-        view: View | None = None
+        view: BarrierView | None = None
         while not self._stopping.is_set():
             if lease.expired:
                 raise SessionExpired(f"period member {knowledge.member}", "its ZooKeeper session has expired")
@@ -137,7 +142,7 @@ class Following:
                 leads = view.leader == knowledge.member
                 self._wake.wait(self._leading.next_look(view) if leads else None)
 
-    def _take(self, room: Room, view: View, epoch: int, me: MemberNode) -> bool:
+    def _take(self, room: BarrierStateStore, view: BarrierView, epoch: int, me: MemberNode) -> bool:
         """Takes what was read for known, and writes what was reported; whether it must be read again. Raises `Conflict`
         where a later process has this member's name."""
         own = view.seen.progress.get(self._knowledge.member)
@@ -154,14 +159,14 @@ class Following:
         return again or view.leader == self._knowledge.member
 
 
-def _me(knowledge: Knowledge) -> MemberNode:
+def _me(knowledge: MemberState) -> MemberNode:
     return MemberNode(socket.gethostname(), os.getpid(), knowledge.owned)
 
 
 class _Watches:
     """The watches of one session; each that fires wakes the member."""
 
-    def __init__(self, room: Room, wake: Callable[[], None]) -> None:
+    def __init__(self, room: BarrierStateStore, wake: Callable[[], None]) -> None:
         self._room = room
         self._wake = wake
         self._set = set[str]()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 
 VERSION: Final = 1
@@ -27,7 +27,7 @@ class OffsetRange:
     end: int
 
 
-class NodeForm:
+class NodeReader:
     """A node's object, its fields read one by one; fields that nobody knows are left alone."""
 
     def __init__(self, path: str, data: bytes) -> None:
@@ -43,8 +43,8 @@ class NodeForm:
         if version != VERSION:
             raise UnknownVersion(f"ZooKeeper node {path}", f"is of version {version}; known: {VERSION}")
 
-    def broken(self, why: str) -> Unreadable:
-        return Unreadable(f"ZooKeeper node {self._path}", why)
+    def broken(self, why: str) -> CorruptData:
+        return CorruptData(f"ZooKeeper node {self._path}", why)
 
     def number(self, name: str) -> int:
         value = self._fields.get(name)
@@ -78,15 +78,15 @@ class NodeForm:
         fields = self.mapping(name)
         return {key: self._part(fields).text(key) for key in fields}
 
-    def items(self, name: str) -> list[NodeForm]:
+    def items(self, name: str) -> list[NodeReader]:
         """The objects of a list, each read as this one; they have no version of their own."""
         value = self._fields.get(name)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.broken(f"has no list of objects {name!r}")
         return [self._part(item) for item in value]
 
-    def _part(self, fields: dict[str, Any]) -> NodeForm:
-        part = NodeForm.__new__(NodeForm)
+    def _part(self, fields: dict[str, Any]) -> NodeReader:
+        part = NodeReader.__new__(NodeReader)
         part._path, part._fields = self._path, fields
         return part
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.node_codec import RUN, NodeForm, OffsetRange, node_bytes, ranges_of, runs_of
-from offsetmgr.period.schedule import Period, Schedule
+from offsetmgr.period.node_codec import RUN, NodeReader, OffsetRange, node_bytes, ranges_of, runs_of
+from offsetmgr.period.schedule import Period, PeriodSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Rerun:
 
     until_ms: int | None
     """No period beginning at or after this time is a rerun's; None: those that have not passed yet are not."""
-    then: Schedule | None
+    then: PeriodSchedule | None
     """The schedule that it takes on then, at the first of that one's beginnings; None: the run ends."""
 
 
@@ -29,7 +29,7 @@ class Rerun:
 class OpenNode:
     """``coordinator``: which period is open."""
 
-    schedule: Schedule
+    schedule: PeriodSchedule
     number: int
     leader: str
     """The member that opened it."""
@@ -130,19 +130,19 @@ def _rerun_fields(rerun: Rerun | None) -> dict[str, object]:
     return {"rerun": 1, "until_ms": rerun.until_ms, **following}
 
 
-def _rerun(node: NodeForm) -> Rerun | None:
+def _rerun(node: NodeReader) -> Rerun | None:
     if not node.optional_number("rerun"):
         return None
     first, length = node.optional_number("then_first_ms"), node.optional_number("then_length_ms")
-    then = Schedule(first, length) if first is not None and length is not None else None
+    then = PeriodSchedule(first, length) if first is not None and length is not None else None
     return Rerun(node.optional_number("until_ms"), then)
 
 
 def decode_open(path: str, data: bytes) -> OpenNode:
-    """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = NodeForm(path, data)
+    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    node = NodeReader(path, data)
     try:
-        schedule = Schedule(node.number("first_ms"), node.number("length_ms"), node.optional_number("base") or 0)
+        schedule = PeriodSchedule(node.number("first_ms"), node.number("length_ms"), node.optional_number("base") or 0)
         found = OpenNode(
             schedule,
             node.number("period"),
@@ -154,7 +154,7 @@ def decode_open(path: str, data: bytes) -> OpenNode:
             bool(node.optional_number("done")),
         )
         limit = found.limit_ms
-    except Unreadable:
+    except CorruptData:
         raise
     except OffsetMgrError as error:
         raise node.broken(str(error)) from error
@@ -168,8 +168,8 @@ def encode_partitions(node: PartitionsNode) -> bytes:
 
 
 def decode_partitions(path: str, data: bytes) -> PartitionsNode:
-    """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = NodeForm(path, data)
+    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    node = NodeReader(path, data)
     return PartitionsNode(node.number("period"), frozenset(node.partitions("topics")))
 
 
@@ -188,8 +188,8 @@ def encode_progress(node: ProgressNode) -> bytes:
 
 
 def decode_progress(path: str, data: bytes) -> ProgressNode:
-    """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = NodeForm(path, data)
+    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    node = NodeReader(path, data)
     finished: dict[TopicPartition, int] = {}
     for name, topics in node.mapping("finished").items():
         if not RUN.fullmatch(name) or "-" in name:
@@ -207,8 +207,8 @@ def encode_member(node: MemberNode) -> bytes:
 
 
 def decode_member(path: str, data: bytes) -> MemberNode:
-    """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = NodeForm(path, data)
+    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    node = NodeReader(path, data)
     return MemberNode(node.text("host"), node.number("process"), frozenset(node.partitions("owned")))
 
 
@@ -231,8 +231,8 @@ def encode_closed(node: ClosedPeriod) -> bytes:
 
 
 def decode_closed(path: str, data: bytes) -> ClosedPeriod:
-    """Raises `Unreadable`, `UnknownVersion`, which name ``path``."""
-    node = NodeForm(path, data)
+    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    node = NodeReader(path, data)
     period = Period(node.number("period"), node.number("start_ms"), node.number("end_ms"))
     if period.end_ms <= period.start_ms:
         raise node.broken("its period ends before it begins")

@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, UsageError
-from offsetmgr.period.leader_decision import Turn
+from offsetmgr.period.leader_decision import Advance
 from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, Rerun
-from offsetmgr.period.schedule import Schedule
-from offsetmgr.period.state_nodes import Room, View
+from offsetmgr.period.schedule import PeriodSchedule
+from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 
 FOLDER: Final = "reruns"
 BY: Final = "period rerun"
@@ -32,9 +32,9 @@ def rerun_root(root: str, name: str) -> str:
     return f"{root}/{FOLDER}/{name}"
 
 
-def check(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> Schedule:
+def check(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> PeriodSchedule:
     """The rerun's schedule. Raises `UsageError` where it cannot end as it should, or is no smaller one of the past."""
-    schedule = Schedule(first_ms, length_ms)
+    schedule = PeriodSchedule(first_ms, length_ms)
     if length_ms > live.schedule.length_ms:
         why = f"are longer than the live run's, of {live.schedule.length_ms} ms"
         raise UsageError(f"periods of {length_ms} ms", why, "a rerun has smaller ones, or the same")
@@ -53,18 +53,18 @@ def check(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> Schedu
     return schedule
 
 
-def following(live: OpenNode) -> Schedule:
+def following(live: OpenNode) -> PeriodSchedule:
     """The live run's schedule, as far as times are concerned: for a rerun to take on."""
-    return Schedule(live.schedule.first_ms, live.schedule.length_ms)
+    return PeriodSchedule(live.schedule.first_ms, live.schedule.length_ms)
 
 
-def _of(view: View) -> tuple[OpenNode, PartitionsNode]:
+def _of(view: BarrierView) -> tuple[OpenNode, PartitionsNode]:
     if view.seen.open_ is None or view.seen.partitions is None or view.seen.barrier() is None:
         raise Conflict("the live run", "has not opened a period yet, or is just turning to the next")
     return view.seen.open_, view.seen.partitions
 
 
-def require_new(room: Room) -> None:
+def require_new(room: BarrierStateStore) -> None:
     """Raises `Conflict` where a rerun has begun here before."""
     if room.read().seen.open_ is not None:
         raise Conflict(f"rerun {room.root}", "has begun already", "give this one another name")
@@ -76,7 +76,9 @@ def require_no_rerun(root: str, live: OpenNode) -> None:
         raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or rerun beside it")
 
 
-def begin_beside(room: Room, live: View, schedule: Schedule, rerun: Rerun, now_ms: int) -> None:
+def begin_beside(
+    room: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, now_ms: int
+) -> None:
     """Opens the rerun's first period, with the live run's partitions. Raises `Conflict` where it has begun before."""
     _, partitions = _of(live)
     room.prepare()
@@ -85,7 +87,9 @@ def begin_beside(room: Room, live: View, schedule: Schedule, rerun: Rerun, now_m
         raise Conflict(f"rerun {room.root}", "has begun already", "give this one another name")
 
 
-def begin_instead(room: Room, live: View, schedule: Schedule, rerun: Rerun, why: str, now_ms: int) -> Turn:
+def begin_instead(
+    room: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, why: str, now_ms: int
+) -> Advance:
     """Gives the open period up and opens the rerun's first. Raises `Conflict` where the live run has just turned."""
     open_, partitions = _of(live)
     require_no_rerun(room.root, open_)
@@ -94,7 +98,7 @@ def begin_instead(room: Room, live: View, schedule: Schedule, rerun: Rerun, why:
     given_up = ClosedPeriod(
         open_.schedule.period(open_.number), open_.opened_ms, now_ms, BY, open_.epoch, {}, abandoned=why
     )
-    turn = Turn(again, PartitionsNode(number, partitions.partitions), given_up)
+    turn = Advance(again, PartitionsNode(number, partitions.partitions), given_up)
     if not room.turn(turn, live):
         raise Conflict(f"run {room.root}", "has just turned to another period", "ask again")
     return turn

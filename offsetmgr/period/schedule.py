@@ -1,4 +1,4 @@
-"""`Schedule`: event time cut into periods of one length. Pure.
+"""`PeriodSchedule`: event time cut into periods of one length. Pure.
 
 Times are milliseconds since 1970 and 64 bits wide; the original coordinator kept them in fewer.
 """
@@ -26,7 +26,7 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class PeriodSchedule:
     """Periods of ``length_ms``, number ``base`` beginning at ``first_ms``. Given once, and kept. Raises `UsageError`.
 
     ``base`` is not 0 where a run has changed its length on its way (`rerun`): numbers go on, times are cut anew.

@@ -1,4 +1,4 @@
-"""`Room`: what lies under a coordinator's root in ZooKeeper, read and written. No thread, no decision.
+"""`BarrierStateStore`: what lies under a coordinator's root in ZooKeeper, read and written. No thread, no decision.
 
 ::
 
@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from offsetmgr.core.errors import Conflict, OffsetMgrError, OldMembers, ServerError, UsageError
+from offsetmgr.core.errors import Conflict, LegacyMembersPresent, OffsetMgrError, ServerError, UsageError
 from offsetmgr.period import legacy_nodes
-from offsetmgr.period.leader_decision import Seen, Turn
+from offsetmgr.period.leader_decision import Advance, LeaderView
 from offsetmgr.period.records import (
     ClosedPeriod,
     MemberNode,
@@ -39,14 +39,21 @@ from offsetmgr.period.records import (
     encode_partitions,
     encode_progress,
 )
-from offsetmgr.zookeeper.client.jute import Code, NodeData
+from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import Node, WatchCallback, ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, Outcome, SetData, State
+from offsetmgr.zookeeper.client.transactions import (
+    Create,
+    Delete,
+    Operation,
+    OperationState,
+    SetData,
+    TransactionResult,
+)
 from offsetmgr.zookeeper.groups.membership import ensure
 
 _HISTORY: Final = 2
 """Which operation of a turn's transaction it is that writes the history."""
-_RACES: Final = (Code.BAD_VERSION, Code.NO_NODE, Code.NODE_EXISTS)
+_RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 _MARK: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
 """Of the folders: the original coordinator keeps text in a node of the same name."""
 
@@ -61,10 +68,10 @@ class LiveMember:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class BarrierView:
     """What was read. Not one moment's picture, which turns and reports make good by their conditions."""
 
-    seen: Seen
+    seen: LeaderView
     open_version: int | None
     partitions_version: int | None
     progress_versions: Mapping[str, int] = field(default_factory=dict)
@@ -76,7 +83,7 @@ class View:
         return min(self.members, key=lambda name: self.members[name].epoch, default=None)
 
 
-class Room:
+class BarrierStateStore:
     """One root, seen through one session. All methods raise what the session raises."""
 
     def __init__(self, session: ZookeeperSession, root: str) -> None:
@@ -90,17 +97,17 @@ class Room:
         self.history_path = f"{root}/history"
 
     def prepare(self) -> None:
-        """Makes the folders. Raises `OldMembers` where the original coordinator has written here."""
+        """Makes the folders. Raises `LegacyMembersPresent` where the original coordinator has written here."""
         self.check_form()
         parts = self.root.split("/")[1:]
         ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
         for path in (self.progress_path, self.members_path, self.history_path):
             outcome = self._session.transaction([Create(path, _MARK)])
-            if outcome.code != Code.NODE_EXISTS:
+            if outcome.code != ZookeeperError.NODE_EXISTS:
                 self._done(outcome)
 
     def check_form(self) -> None:
-        """Raises `OldMembers` where one of the nodes holds the original's text."""
+        """Raises `LegacyMembersPresent` where one of the nodes holds the original's text."""
         paths = [self.open_path, self.partitions_path, self.progress_path]
         for path, node in zip(paths, self._session.get_many(paths), strict=True):
             _ours(self, path, node)
@@ -111,8 +118,8 @@ class Room:
 
     # --- reading ------------------------------------------------------------------------------------
 
-    def read(self) -> View:
-        """Everything but the history, in two requests. Raises `Unreadable`, `UnknownVersion` too."""
+    def read(self) -> BarrierView:
+        """Everything but the history, in two requests. Raises `CorruptData`, `UnknownVersion` too."""
         listed = self._session.children_many([self.progress_path, self.members_path])
         reporting, living = (_names(names) for names in listed)
         paths = [
@@ -131,8 +138,8 @@ class Room:
         opened, named = _ours(self, self.open_path, open_), _ours(self, self.partitions_path, partitions)
         progress = {name: found[path] for name, path in zip(reporting, paths[2:], strict=False) if path in found}
         members = {name: found[path] for name in living if (path := f"{self.members_path}/{name}") in found}
-        return View(
-            Seen(
+        return BarrierView(
+            LeaderView(
                 decode_open(self.open_path, opened) if opened else None,
                 decode_partitions(self.partitions_path, named) if named else None,
                 {n: decode_progress(f"{self.progress_path}/{n}", node.data) for n, node in progress.items()},
@@ -149,7 +156,7 @@ class Room:
         )
 
     def read_open(self) -> tuple[OpenNode | None, PartitionsNode | None]:
-        """The open period alone, in one request. Raises `Unreadable`, `UnknownVersion` too."""
+        """The open period alone, in one request. Raises `CorruptData`, `UnknownVersion` too."""
         open_, partitions = self._session.get_many([self.open_path, self.partitions_path])
         opened = _ours(self, self.open_path, open_)
         named = _ours(self, self.partitions_path, partitions)
@@ -161,7 +168,7 @@ class Room:
     def history(self, numbers: Sequence[int] | None = None) -> dict[int, ClosedPeriod]:
         """Closed periods by number, those asked for or all; one that is not there is not in the answer.
 
-        Raises `Unreadable`, `UnknownVersion` too.
+        Raises `CorruptData`, `UnknownVersion` too.
         """
         if numbers is None:
             names = _names(self._session.children(self.history_path))
@@ -183,9 +190,9 @@ class Room:
         """Registers the member in this session and gives its epoch. Raises `Conflict` where another session has it."""
         path = f"{self.members_path}/{member}"
         outcome = self._session.transaction([Create(path, encode_member(node), ephemeral=True)])
-        if outcome.state is State.UNKNOWN:
+        if outcome.state is OperationState.UNKNOWN:
             self._session.sync()
-        elif outcome.code != Code.NODE_EXISTS:
+        elif outcome.code != ZookeeperError.NODE_EXISTS:
             self._done(outcome)
         found = self._session.get(path)
         if found is None or found.ephemeral_owner != self._session.session_id:
@@ -215,7 +222,7 @@ class Room:
             self._session.transaction([Create(path, data) if version is None else SetData(path, data, version)])
         )
 
-    def turn(self, turn: Turn, view: View) -> bool:
+    def turn(self, turn: Advance, view: BarrierView) -> bool:
         """Carries out a turn that was decided from ``view``; all of it or, with False, nothing that is known of.
 
         Raises `ServerError` where the history has the period already that would be closed.
@@ -227,9 +234,9 @@ class Room:
         if turn.closed is not None:
             operations.append(Create(f"{self.history_path}/{turn.closed.period.number}", encode_closed(turn.closed)))
         outcome = self._session.transaction(operations)
-        if turn.closed is not None and outcome.state is State.REFUSED and outcome.culprit == _HISTORY:
+        if turn.closed is not None and outcome.state is OperationState.REFUSED and outcome.failed_operation == _HISTORY:
             # What stands before it in the transaction still holds, so this is no race that somebody else has won.
-            if outcome.code == Code.NODE_EXISTS:
+            if outcome.code == ZookeeperError.NODE_EXISTS:
                 raise self._not_new(turn.closed.period.number)
             self.prepare()  # the folder has been deleted
         return self._won(outcome)
@@ -253,14 +260,14 @@ class Room:
         nodes.append(_put(self.partitions_path, encode_partitions(partitions), None))
         return self._won(self._session.transaction(nodes))
 
-    def end(self, view: View, why: str) -> bool:
+    def end(self, view: BarrierView, why: str) -> bool:
         """Lets no further period open. False: it changed meanwhile, or nothing had begun."""
         if view.seen.open_ is None or view.open_version is None:
             return False
         data = encode_open(replace(view.seen.open_, stopped=why))
         return self._won(self._session.transaction([SetData(self.open_path, data, view.open_version)]))
 
-    def forget(self, members: Iterable[str], view: View) -> None:
+    def forget(self, members: Iterable[str], view: BarrierView) -> None:
         """Deletes the progress of these; one that has changed since it was read stays."""
         for member in members:
             path = f"{self.progress_path}/{member}"
@@ -270,17 +277,17 @@ class Room:
         """Deletes the entry of one old period, if it is there; entries are never changed."""
         self._won(self._session.transaction([Delete(f"{self.history_path}/{number}", 0)]))
 
-    def _won(self, outcome: Outcome) -> bool:
-        if outcome.state is State.REFUSED and outcome.code in _RACES:
+    def _won(self, outcome: TransactionResult) -> bool:
+        if outcome.state is OperationState.REFUSED and outcome.code in _RACES:
             return False
-        if outcome.state is State.UNKNOWN:
+        if outcome.state is OperationState.UNKNOWN:
             self._session.sync()
             return False
         self._done(outcome)
         return True
 
-    def _done(self, outcome: Outcome) -> None:
-        if outcome.state is not State.COMMITTED:
+    def _done(self, outcome: TransactionResult) -> None:
+        if outcome.state is not OperationState.COMMITTED:
             raise outcome.error or ServerError(f"ZooKeeper under {self.root}", f"refused with code {outcome.code}")
 
 
@@ -288,13 +295,14 @@ def _put(path: str, data: bytes, version: int | None) -> Operation:
     return Create(path, data) if version is None else SetData(path, data, version)
 
 
-def _ours(room: Room, path: str, node: Node) -> bytes:
-    """A node's data; empty where there is none. Raises `OldMembers`: an old member may begin beside us at any time."""
+def _ours(room: BarrierStateStore, path: str, node: Node) -> bytes:
+    """A node's data; empty where there is none. Raises `LegacyMembersPresent`: an old member may begin beside us at any
+    time."""
     data = _data(node)
     if legacy_nodes.is_old(data):
         limit = legacy_nodes.parse_limit(room.full(path), data) if path == room.open_path else None
         where = "" if limit is None else f"; their open period ends at {limit}"
-        raise OldMembers(
+        raise LegacyMembersPresent(
             f"ZooKeeper node {room.full(path)}",
             f"is in the form of the original coordinator, whose members know nothing of this one's{where}",
             "stop them, and give this run a root of its own",

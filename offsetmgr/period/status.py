@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from offsetmgr.core.errors import Conflict
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Period
-from offsetmgr.period.state_nodes import View
+from offsetmgr.period.state_nodes import BarrierView
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RunStatus:
         return [partition for partition in self.partitions if not partition.finished]
 
 
-def status_of(view: View, now_ms: int) -> RunStatus | None:
+def status_of(view: BarrierView, now_ms: int) -> RunStatus | None:
     """None before the first period.
 
     Raises `Conflict` where what was read does not belong together: it has just turned; read again.

@@ -1,4 +1,4 @@
-"""`AvroFormat`: offsetmgr's own keys and values, Avro after a two-byte version (`versions`).
+"""`AvroRecordFormat`: offsetmgr's own keys and values, Avro after a two-byte version (`versions`).
 
 The schemas are ``schemas/{offset,group}-{key,value}.avsc``; the bytes
 are the one binary encoding that the Avro specification gives a datum, which here is also demanded when reading: a
@@ -40,7 +40,7 @@ _TIMES_SIZE: Final = 7
 _WIDE: Final = 1 << 41
 
 
-class AvroFormat:
+class AvroRecordFormat:
     """See the module's docstring, and `RecordFormat` for the methods.
 
     Encoding raises `UnsupportedOperation` for numbers beyond the schemas' and for text that is no Unicode.
@@ -187,7 +187,7 @@ class AvroFormat:
         return decoded.offset, -1 if decoded.leader_epoch is None else decoded.leader_epoch, decoded.metadata
 
     def decode_key(self, key: bytes) -> Key:
-        reader = fields.Reader(key, "key", 2)
+        reader = fields.AvroFieldReader(key, "key", 2)
         if key[:2] == _OFFSET:
             decoded: Key = OffsetKey(reader.string("group"), reader.string("topic"), reader.int32("partition"))
         elif key[:2] == _GROUP:
@@ -199,7 +199,7 @@ class AvroFormat:
 
     def decode_value(self, value: bytes) -> OffsetValue:
         version_prefix.value_version(value, "offset value", _OFFSET_VALUES)
-        reader = fields.Reader(value, "offset value", 2)
+        reader = fields.AvroFieldReader(value, "offset value", 2)
         offset = reader.long("offset")
         epoch = reader.int32("leader_epoch") if reader.is_present("leader_epoch") else -1
         decoded = OffsetValue(
@@ -214,7 +214,7 @@ class AvroFormat:
 
     def decode_group(self, value: bytes) -> GroupValue:
         version_prefix.value_version(value, "group value", _GROUP_VALUES)
-        reader = fields.Reader(value, "group value", 2)
+        reader = fields.AvroFieldReader(value, "group value", 2)
         decoded = GroupValue(reader.long("last_active"))
         reader.end()
         return decoded
@@ -229,7 +229,7 @@ def _epoch(epoch: int) -> bytes:
 
 
 def _split_slowly(key: bytes) -> tuple[bytes, int]:
-    reader = fields.Reader(key, "offset key", 2)
+    reader = fields.AvroFieldReader(key, "offset key", 2)
     reader.skip_string("group")
     reader.skip_string("topic")
     prefix = key[: reader.position]

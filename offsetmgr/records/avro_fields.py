@@ -1,7 +1,7 @@
 """Avro's primitives, as far as our records use them: long, int, string, and unions of null and something.
 
-What each looks like is in the Avro specification, "Binary Encoding".  `Reader` takes only what a writer would write:
-the shortest form of every number, and nothing after the last field.
+What each looks like is in the Avro specification, "Binary Encoding".  `AvroFieldReader` takes only what a writer would
+write: the shortest form of every number, and nothing after the last field.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 
 NULL: Final = b"\x00"
 _PRESENT: Final = b"\x02"
@@ -87,8 +87,8 @@ def tables(prefix: bytes) -> Tables:
     )
 
 
-class Reader:
-    """Takes one field after the other. Every method raises `Unreadable` where the bytes are not such a field."""
+class AvroFieldReader:
+    """Takes one field after the other. Every method raises `CorruptData` where the bytes are not such a field."""
 
     def __init__(self, data: bytes, what: str, position: int) -> None:
         self._data = data
@@ -130,10 +130,10 @@ class Reader:
         if left:
             raise self.broken(f"{left} bytes too many")
 
-    def broken(self, why: str) -> Unreadable:
+    def broken(self, why: str) -> CorruptData:
         """The error to raise."""
         shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
-        return Unreadable(f"{self._what} {shown}", why)
+        return CorruptData(f"{self._what} {shown}", why)
 
     def _number(self, field: str, bits: int) -> int:
         number = shift = 0

@@ -62,7 +62,7 @@ class GroupValue(NamedTuple):
     last_active: int
 
 
-class OtherFormat(OffsetMgrError):
+class FormatMismatch(OffsetMgrError):
     """A key of the other record format: the topic was written with other settings than it is being read with, and going
     on would lose sight of what it holds. Raised by `RecordFormat.split` and `RecordFormat.decode_key`."""
 
@@ -96,25 +96,25 @@ class RecordFormat(Protocol):
         """An offset's key as its prefix (see `offset_prefix`) and partition; None for every other kind of key.
 
         Does not decode the group and the topic: one who loads many records does that once a prefix, with `decode_key`.
-        Raises `Unreadable` for an offset's key that breaks its format, `OtherFormat`.
+        Raises `CorruptData` for an offset's key that breaks its format, `FormatMismatch`.
         """
         ...
 
     def read_offset(self, value: bytes) -> tuple[int, int, str]:
         """Offset, leader epoch (-1 where unknown) and metadata of a value: what a fetch answers.
 
-        Raises `UnknownVersion`, `Unreadable`.
+        Raises `UnknownVersion`, `CorruptData`.
         """
         ...
 
     # --- the rest ----------------------------------------------------------------------------------
 
     def decode_key(self, key: bytes) -> Key:
-        """Raises `Unreadable` for what breaks its format, `OtherFormat`."""
+        """Raises `CorruptData` for what breaks its format, `FormatMismatch`."""
         ...
 
     def decode_value(self, value: bytes) -> OffsetValue:
-        """The value of an `OffsetKey`. Raises `UnknownVersion`, `Unreadable`."""
+        """The value of an `OffsetKey`. Raises `UnknownVersion`, `CorruptData`."""
         ...
 
     def encode_group_key(self, group: str) -> bytes: ...
@@ -124,5 +124,5 @@ class RecordFormat(Protocol):
         ...
 
     def decode_group(self, value: bytes) -> GroupValue:
-        """The value of a `GroupKey`. Raises `UnknownVersion`, `Unreadable`."""
+        """The value of a `GroupKey`. Raises `UnknownVersion`, `CorruptData`."""
         ...

@@ -1,4 +1,4 @@
-"""`KafkaFormat`: keys and values as Kafka's group coordinator writes them into ``__consumer_offsets``.
+"""`KafkaRecordFormat`: keys and values as Kafka's group coordinator writes them into ``__consumer_offsets``.
 
 The sources are Kafka's message schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue.
 Everything that they ever allowed is read; written are the versions that brokers from 2.1 to 4.x read.
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
-from offsetmgr.core.errors import Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 from offsetmgr.records import version_prefix
 from offsetmgr.records.base import (
     GroupKey,
@@ -24,7 +24,7 @@ from offsetmgr.records.base import (
     Record,
     UnknownKey,
 )
-from offsetmgr.records.kafka_fields import INT32, INT64, Reader, string
+from offsetmgr.records.kafka_fields import INT32, INT64, KafkaFieldReader, string
 from offsetmgr.records.kafka_group import decode_group_metadata, encode_empty_group
 
 KEY_NAMES: Final[Mapping[int, str]] = MappingProxyType(
@@ -73,7 +73,7 @@ _UP_TO_METADATA: Final = struct.Struct(">hqih")
 _TIME_SIZE: Final = 8
 
 
-class KafkaFormat:
+class KafkaRecordFormat:
     """See the module's docstring, and `RecordFormat` for the methods.
 
     Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's.  Commits with an expiry of their own are
@@ -164,10 +164,10 @@ class KafkaFormat:
     def decode_key(self, key: bytes) -> Key:
         version = version_prefix.key_version(key, self.name)
         if version in _OFFSET_KEYS:
-            reader = Reader(key, "offset key")
+            reader = KafkaFieldReader(key, "offset key")
             decoded: Key = OffsetKey(reader.string("group"), reader.string("topic"), reader.int32("partition"))
         elif version == _GROUP_KEY:
-            reader = Reader(key, "group key")
+            reader = KafkaFieldReader(key, "group key")
             decoded = GroupKey(reader.string("group"))
         else:
             return UnknownKey(version)
@@ -189,7 +189,7 @@ class KafkaFormat:
 
     def _decode_value_slowly(self, value: bytes) -> OffsetValue:
         version = version_prefix.value_version(value, "offset value", _VALUES)
-        reader = Reader(value, "offset value", flexible=version >= 4)
+        reader = KafkaFieldReader(value, "offset value", flexible=version >= 4)
         offset = reader.int64("offset")
         epoch = reader.int32("leaderEpoch") if version >= 3 else -1
         metadata = reader.string("metadata")
@@ -209,7 +209,7 @@ class KafkaFormat:
     def decode_group(self, value: bytes) -> GroupValue:
         since = decode_group_metadata(value).current_state_timestamp
         if since is None:
-            raise Unreadable("group value", "it does not tell since when the group is in its state")
+            raise CorruptData("group value", "it does not tell since when the group is in its state")
         return GroupValue(since)
 
 
@@ -221,7 +221,7 @@ def _tail(epoch: int, metadata: str, commit_timestamp: int, expire_timestamp: in
     return INT32.pack(epoch) + text + INT64.pack(commit_timestamp)
 
 
-def _topic_id(reader: Reader) -> UUID | None:
+def _topic_id(reader: KafkaFieldReader) -> UUID | None:
     """The id of the topic that the offset was committed for, as brokers from 4.1 on write it; None where unknown."""
     data = reader.tagged().get(_TOPIC_ID_TAG)
     if data is None:

@@ -1,4 +1,4 @@
-"""Kafka's primitives (KIP-482 for the flexible ones): `Reader` takes one field after the other.
+"""Kafka's primitives (KIP-482 for the flexible ones): `KafkaFieldReader` takes one field after the other.
 
 In flexible versions lengths are unsigned varints, one more than the length, and every structure ends in tagged fields,
 of which readers skip those that they do not know.
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from offsetmgr.core.errors import Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
@@ -30,8 +30,8 @@ def string(text: str, what: str) -> bytes:
         raise UnsupportedOperation(what, f"{len(data)} bytes; Kafka's records hold at most 32767") from error
 
 
-class Reader:
-    """Every method raises `Unreadable` where the bytes are not such a field."""
+class KafkaFieldReader:
+    """Every method raises `CorruptData` where the bytes are not such a field."""
 
     def __init__(self, data: bytes, what: str, *, position: int = 2, flexible: bool = False) -> None:
         self._data = data
@@ -95,10 +95,10 @@ class Reader:
         if left:
             raise self.broken(f"{left} bytes too many")
 
-    def broken(self, why: str) -> Unreadable:
+    def broken(self, why: str) -> CorruptData:
         """The error to raise."""
         shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
-        return Unreadable(f"{self._what} {shown}", why)
+        return CorruptData(f"{self._what} {shown}", why)
 
     def _sized(self, length_size: int, field: str) -> bytes | None:
         size = self._unsigned(field) - 1 if self._flexible else self._fixed(length_size, field)

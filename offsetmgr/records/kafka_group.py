@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.records import version_prefix
-from offsetmgr.records.kafka_fields import Reader
+from offsetmgr.records.kafka_fields import KafkaFieldReader
 
 _EMPTY_GROUP: Final = struct.Struct(">h h8s i h h q i")
 _WRITTEN_VERSION: Final = 3
@@ -42,9 +42,9 @@ class GroupMetadata(NamedTuple):
 
 
 def decode_group_metadata(value: bytes) -> GroupMetadata:
-    """Versions 0 to 4. Raises `UnknownVersion`, `Unreadable`."""
+    """Versions 0 to 4. Raises `UnknownVersion`, `CorruptData`."""
     version = version_prefix.value_version(value, "group value", _VERSIONS)
-    reader = Reader(value, "group value", flexible=version >= 4)
+    reader = KafkaFieldReader(value, "group value", flexible=version >= 4)
     protocol_type = reader.string("protocolType")
     generation = reader.int32("generation")
     protocol = reader.nullable_string("protocol")
@@ -56,7 +56,7 @@ def decode_group_metadata(value: bytes) -> GroupMetadata:
     return GroupMetadata(protocol_type, generation, protocol, leader, None if since == -1 else since, members)
 
 
-def _member(reader: Reader, version: int) -> MemberMetadata:
+def _member(reader: KafkaFieldReader, version: int) -> MemberMetadata:
     member_id = reader.string("memberId")
     instance_id = reader.nullable_string("groupInstanceId") if version >= 3 else None
     client_id = reader.string("clientId")

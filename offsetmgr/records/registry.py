@@ -7,15 +7,15 @@ from types import MappingProxyType
 from typing import Final
 
 from offsetmgr.core.errors import UsageError
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import RecordFormat
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.records.version_prefix import format_of
 
 __all__ = ["FORMATS", "format_of", "record_format"]
 
 FORMATS: Final[Mapping[str, Callable[[], RecordFormat]]] = MappingProxyType(
-    {AvroFormat.name: AvroFormat, KafkaFormat.name: KafkaFormat}
+    {AvroRecordFormat.name: AvroRecordFormat, KafkaRecordFormat.name: KafkaRecordFormat}
 )
 
 

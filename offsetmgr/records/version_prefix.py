@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
-from offsetmgr.records.base import OtherFormat
+from offsetmgr.core.errors import CorruptData, UnknownVersion
+from offsetmgr.records.base import FormatMismatch
 
 AVRO: Final = "avro"
 KAFKA: Final = "kafka"
@@ -38,13 +38,13 @@ def format_of(key: bytes) -> str | None:
 
 
 def key_version(key: bytes, name: str) -> int:
-    """The version of a key in a topic of this format. Raises `Unreadable` if it has none, `OtherFormat`."""
+    """The version of a key in a topic of this format. Raises `CorruptData` if it has none, `FormatMismatch`."""
     version = _version(key)
     if version is None:
-        raise Unreadable("key", f"{len(key)} bytes: too short to have a version")
+        raise CorruptData("key", f"{len(key)} bytes: too short to have a version")
     actual = format_of(key)
     if actual is not None and actual != name:
-        raise OtherFormat(
+        raise FormatMismatch(
             f"a key of version {version}",
             f"it is written in the record format {actual!r}, and this topic is read as {name!r}",
             "name the format that the topic was written in, or another topic",
@@ -53,10 +53,10 @@ def key_version(key: bytes, name: str) -> int:
 
 
 def value_version(value: bytes, what: str, known: range) -> int:
-    """The version of a value. Raises `Unreadable` if it has none, `UnknownVersion` if it is not a known one."""
+    """The version of a value. Raises `CorruptData` if it has none, `UnknownVersion` if it is not a known one."""
     version = _version(value)
     if version is None:
-        raise Unreadable(what, f"{len(value)} bytes: too short to have a version")
+        raise CorruptData(what, f"{len(value)} bytes: too short to have a version")
     if version not in known:
         raise UnknownVersion(what, f"version {version}; known are {known[0]} to {known[-1]}")
     return version

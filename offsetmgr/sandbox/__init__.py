@@ -5,18 +5,18 @@ this package.
 """
 
 from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker
-from offsetmgr.sandbox.legacy_consumer import Message, OldConsumer
-from offsetmgr.sandbox.sandbox import OldGroup, Sandbox
+from offsetmgr.sandbox.legacy_consumer import ConsumedMessage, OldConsumer
+from offsetmgr.sandbox.sandbox import SampleGroup, Sandbox
 from offsetmgr.sandbox.tool import java_tool
 from offsetmgr.sandbox.topics import create_topic
 from offsetmgr.sandbox.zookeeper import ZooKeeperServer
 
 __all__ = [
+    "ConsumedMessage",
     "KafkaBroker",
     "KraftBroker",
-    "Message",
     "OldConsumer",
-    "OldGroup",
+    "SampleGroup",
     "Sandbox",
     "ZooKeeperServer",
     "create_topic",

@@ -33,7 +33,7 @@ _REGISTERED: Final = re.compile(rb"\[(\S+?)\], end registering consumer \S+ in Z
 _REBALANCED: Final = re.compile(rb"end rebalancing consumer \S+ try #")
 
 
-class Message(NamedTuple):
+class ConsumedMessage(NamedTuple):
     """One message that an old consumer consumed; ``time_ms`` is when, in milliseconds since 1970."""
 
     partition: int
@@ -100,7 +100,7 @@ class OldConsumer(ServerProcess):
             raise SandboxError(f"{self.name} has not registered")
         return found[1].decode()
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[ConsumedMessage]:
         """What it has printed so far, in order, over all its runs. Cheap: reads one file."""
         return read_messages(self.output_file)
 
@@ -144,7 +144,7 @@ class OldConsumer(ServerProcess):
         return bool(_REBALANCED.search(self.log_of_this_run()))
 
 
-def read_messages(file: Path) -> list[Message]:
+def read_messages(file: Path) -> list[ConsumedMessage]:
     """What an old consumer has written so far; a torn last line is left out."""
     if not file.exists():
         return []
@@ -152,9 +152,11 @@ def read_messages(file: Path) -> list[Message]:
     return [_message(line) for line in whole.split(b"\n") if line]
 
 
-def _message(line: bytes) -> Message:
+def _message(line: bytes) -> ConsumedMessage:
     partition, offset, key, value, topic, time_ms = line.split(b"\t")
-    return Message(int(partition), int(offset), _unescaped(key), _unescaped(value), topic.decode(), int(time_ms))
+    return ConsumedMessage(
+        int(partition), int(offset), _unescaped(key), _unescaped(value), topic.decode(), int(time_ms)
+    )
 
 
 def _unescaped(text: bytes) -> bytes | None:

@@ -24,7 +24,7 @@ from offsetmgr.sandbox.legacy_consumer import OldConsumer
 from offsetmgr.sandbox.paths import state_folder
 from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import ServerProcess
-from offsetmgr.sandbox.state import Server, State
+from offsetmgr.sandbox.state import SandboxState, ServerRecord
 from offsetmgr.sandbox.topics import create_topic
 from offsetmgr.sandbox.zookeeper import ZooKeeperServer
 
@@ -36,7 +36,7 @@ _OURS: Final = ".offsetmgr-sandbox"
 
 
 @dataclass(frozen=True, slots=True)
-class OldGroup:
+class SampleGroup:
     """Old consumers to run in the sandbox: ``members`` processes of one group on one topic."""
 
     members: int
@@ -54,8 +54,8 @@ class Sandbox:
     def __init__(self, folder: Path | str | None = None) -> None:
         self.folder = state_folder() if folder is None else Path(folder).absolute()
 
-    def status(self) -> State | None:
-        """What was started and not stopped since; None where nothing is. Each `Server` tells whether it runs."""
+    def status(self) -> SandboxState | None:
+        """What was started and not stopped since; None where nothing is. Each `ServerRecord` tells whether it runs."""
         return states.load(self.folder)
 
     def env(self) -> dict[str, str | None]:
@@ -111,7 +111,7 @@ class Sandbox:
                 raise
             return True
 
-    def start_old_consumers(self, wanted: OldGroup, progress: Progress | None = None) -> list[str]:
+    def start_old_consumers(self, wanted: SampleGroup, progress: Progress | None = None) -> list[str]:
         """Adds members of an old group to a running sandbox; creates the topic where it is missing.
 
         Returns their names. Raises `SandboxError`.
@@ -160,7 +160,7 @@ class Sandbox:
 
     def _start(self, brokers: int, kraft: bool, version: str, old_ports: Mapping[str, int], say: Progress) -> None:
         data = self._fresh_data_folder()
-        states.save(self.folder, State(brokers, kraft, broker_version=version))
+        states.save(self.folder, SandboxState(brokers, kraft, broker_version=version))
         for name in ("kafka-4.1",) if kraft else BROKER_JARS[version]:
             jars.resolve(name, say)
 
@@ -191,7 +191,7 @@ class Sandbox:
         assert state is not None
         states.save(self.folder, replace(state, complete=True))
 
-    def _start_old_consumer(self, name: str, wanted: OldGroup, zookeeper: str, version: str, say: Progress) -> str:
+    def _start_old_consumer(self, name: str, wanted: SampleGroup, zookeeper: str, version: str, say: Progress) -> str:
         jars.resolve(OLD_CONSUMERS[version], say)
         say(f"starting old consumer {name}")
         consumer = OldConsumer(
@@ -231,7 +231,7 @@ class Sandbox:
     ) -> None:
         state = self.status()
         assert state is not None
-        entry = Server(
+        entry = ServerRecord(
             kind, name, version, str(server.folder), server.ref.pid, server.ref.started, address, dict(details or {})
         )
         others = tuple(other for other in state.servers if other.name != name)
@@ -242,7 +242,7 @@ class Sandbox:
         assert state is not None
         states.save(self.folder, replace(state, servers=tuple(s for s in state.servers if s.name != name)))
 
-    def _clear(self, state: State | None, say: Progress) -> list[str]:
+    def _clear(self, state: SandboxState | None, say: Progress) -> list[str]:
         stopped: list[str] = []
         # With a server gone the others may wait for it for ever before they end: there is nothing to hand over.
         patience = 20.0 if state is not None and state.intact() else 2.0
@@ -275,7 +275,7 @@ def _shape(brokers: int, kraft: bool, version: str) -> str:
     return f"{brokers} Kafka {version} broker{'' if brokers == 1 else 's'}"
 
 
-def _ports_of(old: State | None) -> dict[str, int]:
+def _ports_of(old: SandboxState | None) -> dict[str, int]:
     """The ports of the sandbox before this one, where still free: what was exported in a shell stays right."""
     known = {s.name: int(s.address.rpartition(":")[2]) for s in (old.servers if old else ()) if s.address}
     return {name: port for name, port in known.items() if ports.is_free(port)}
@@ -292,7 +292,7 @@ def _replication(brokers: int) -> dict[str, object]:
     }
 
 
-def _ensure_topic(state: State, wanted: OldGroup, say: Progress) -> None:
+def _ensure_topic(state: SandboxState, wanted: SampleGroup, say: Progress) -> None:
     say(f"creating topic {wanted.topic} where it is missing")
     create_topic(
         wanted.topic,

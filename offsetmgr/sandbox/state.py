@@ -17,7 +17,7 @@ FILE: Final = "state.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerRecord:
     """One process of the sandbox. ``address`` is ``HOST:PORT``, empty where it does not listen."""
 
     kind: str
@@ -40,13 +40,13 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SandboxState:
     """A sandbox as its state file tells it. ``complete`` is False until all its servers answered."""
 
     brokers: int
     kraft: bool
     complete: bool = False
-    servers: tuple[Server, ...] = ()
+    servers: tuple[ServerRecord, ...] = ()
     broker_version: str = "3.9.1"
 
     @property
@@ -71,7 +71,7 @@ CHROOT: Final = "/kafka"
 """Where the sandbox's brokers live in their ZooKeeper: not at its root, as in most real clusters."""
 
 
-def load(folder: Path) -> State | None:
+def load(folder: Path) -> SandboxState | None:
     """The state kept in this folder; None where there is none. Raises `MalformedData`, `UnknownVersion`,
     `SandboxError`."""
     file = folder / FILE
@@ -80,8 +80,8 @@ def load(folder: Path) -> State | None:
         version = data.pop("version")
         if version != VERSION:
             raise UnknownVersion(str(file), f"version {version!r} of the sandbox's state is not known here")
-        servers = tuple(Server(**server) for server in data.pop("servers"))
-        return State(**data, servers=servers)
+        servers = tuple(ServerRecord(**server) for server in data.pop("servers"))
+        return SandboxState(**data, servers=servers)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -91,7 +91,7 @@ def load(folder: Path) -> State | None:
         raise MalformedData(str(file), f"not a sandbox's state: {error}", "choose another --state folder") from error
 
 
-def save(folder: Path, state: State) -> None:
+def save(folder: Path, state: SandboxState) -> None:
     """Writes the state so that a reader sees the old one or the new one."""
     fresh = folder / f".{FILE}.{os.getpid()}"
     text = json.dumps({"version": VERSION, **asdict(state)}, indent=2)

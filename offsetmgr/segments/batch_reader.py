@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.segments.compression import CODEC, LIMIT, decompress
 
 LOG_OVERHEAD: Final = 12
@@ -58,7 +58,7 @@ class Record(NamedTuple):
     log_append_time: bool = False
 
 
-class Batch(NamedTuple):
+class RecordBatch(NamedTuple):
     """One entry of the log: records that were written together (one, where an old message stands for itself).
 
     ``last_offset`` may be larger than that of the last record: compaction removes records, and the batch remembers.
@@ -76,24 +76,25 @@ class Batch(NamedTuple):
     producer_id: int | None = None
 
 
-def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int = LIMIT) -> Iterator[Batch]:
+def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int = LIMIT) -> Iterator[RecordBatch]:
     """The whole batches in a slice of a log that begins where a batch does; of their records those from offset
     ``first`` on.
 
     ``controls`` also gives the records of control batches, which are no messages. ``limit`` is how many bytes a batch
-    may become when decompressed. Raises `Unreadable` for one whose checksum or structure is wrong, `OverLimit` for one
-    that would be larger, `UnknownVersion` for a format that we do not know: those before it have been yielded by then.
+    may become when decompressed. Raises `CorruptData` for one whose checksum or structure is wrong, `LimitExceeded` for
+    one that would be larger, `UnknownVersion` for a format that we do not know: those before it have been yielded by
+    then.
     """
     at = 0
     while len(data) - at >= LOG_OVERHEAD:
         offset, size = LOG_HEADER.unpack_from(data, at)
         end = at + LOG_OVERHEAD + size
         if size < LEGACY_SMALLEST:
-            raise Unreadable(f"batch at offset {offset}", f"it claims to have {size} bytes")
+            raise CorruptData(f"batch at offset {offset}", f"it claims to have {size} bytes")
         if end > len(data):
             return
         if offset < 0:  # no checksum covers it, and whoever asks for offsets from 0 on would miss it without a word
-            raise Unreadable(f"batch at offset {offset}", "an offset cannot be negative")
+            raise CorruptData(f"batch at offset {offset}", "an offset cannot be negative")
         magic = data[at + MAGIC_AT]
         try:
             if magic < 2:
@@ -103,7 +104,7 @@ def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int =
             else:
                 raise UnknownVersion(f"batch at offset {offset}", f"message format {magic} is not known")
         except (struct.error, IndexError, ValueError) as error:
-            raise Unreadable(f"batch at offset {offset}", f"it breaks Kafka's format: {error}") from error
+            raise CorruptData(f"batch at offset {offset}", f"it breaks Kafka's format: {error}") from error
         at = end
 
 
@@ -115,11 +116,11 @@ def begins_with_a_whole_batch(data: bytes) -> bool:
 # --- magic 2 --------------------------------------------------------------------------------------
 
 
-def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit: int) -> Batch:
+def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit: int) -> RecordBatch:
     (base,) = _INT64.unpack_from(data, start)
     what = f"batch at offset {base}"
     if end - start - LOG_OVERHEAD < BATCH_SMALLEST:
-        raise Unreadable(what, "it is shorter than its header")
+        raise CorruptData(what, "it is shorter than its header")
     header = BATCH_HEADER.unpack_from(data, start + LOG_OVERHEAD)
     _epoch, magic, crc, attributes, last_delta, first_time, largest_time, producer, _pepoch, _sequence, count = header
     if crc32c(memoryview(data)[start + CRC_FROM : end]) != crc:
@@ -133,7 +134,7 @@ def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit:
         records = _records(body, count, base, first, first_time, appended, what)
     transactional = bool(attributes & TRANSACTIONAL)
     producer_id = None if producer < 0 else producer
-    return Batch(base, base + last_delta, magic, codec, transactional, control, records, producer_id)
+    return RecordBatch(base, base + last_delta, magic, codec, transactional, control, records, producer_id)
 
 
 def _records(
@@ -150,7 +151,7 @@ def _records(
         size, at = _varint(body, at)
         end = at + size
         if size < 0 or end > len(body):
-            raise Unreadable(what, f"a record of {size} bytes does not fit in it")
+            raise CorruptData(what, f"a record of {size} bytes does not fit in it")
         time_delta, at = _varint(body, at + 1)
         offset_delta, at = _varint(body, at)
         if base + offset_delta < first:
@@ -175,11 +176,11 @@ def _records(
         else:
             at += 1
         if at != end:
-            raise Unreadable(what, "a record in it is longer or shorter than it says")
+            raise CorruptData(what, "a record in it is longer or shorter than it says")
         time = first_time + time_delta if appended is None else appended
         records.append(Record(base + offset_delta, None if time < 0 else time, key, value, headers, by_broker))
     if at != len(body):
-        raise Unreadable(what, f"{len(body) - at} bytes follow its {count} records")
+        raise CorruptData(what, f"{len(body) - at} bytes follow its {count} records")
     return records
 
 
@@ -232,7 +233,7 @@ class _Message(NamedTuple):
     value: bytes | None
 
 
-def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> Batch:
+def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> RecordBatch:
     (offset,) = _INT64.unpack_from(data, start)
     outer = _message(data, start + LOG_OVERHEAD, end, f"message at offset {offset}")
     codec = outer.attributes & CODEC
@@ -243,9 +244,9 @@ def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> 
         records = _inner(outer, offset, codec, appended, limit)
     base = records[0].offset
     if base < 0:
-        raise Unreadable(f"message at offset {offset}", f"the first message in it would have offset {base}")
+        raise CorruptData(f"message at offset {offset}", f"the first message in it would have offset {base}")
     records = [record for record in records if record.offset >= first]
-    return Batch(base, offset, outer.magic, codec, transactional=False, control=False, records=records)
+    return RecordBatch(base, offset, outer.magic, codec, transactional=False, control=False, records=records)
 
 
 def _inner(outer: _Message, offset: int, codec: int, appended: bool, limit: int) -> list[Record]:
@@ -259,14 +260,14 @@ def _inner(outer: _Message, offset: int, codec: int, appended: bool, limit: int)
         number, size = LOG_HEADER.unpack_from(body, at)
         at += LOG_OVERHEAD
         if size < LEGACY_SMALLEST or size > len(body) - at:
-            raise Unreadable(what, f"a message of {size} bytes does not fit in it")
+            raise CorruptData(what, f"a message of {size} bytes does not fit in it")
         message = _message(body, at, at + size, what)
         if message.magic != outer.magic or message.attributes & CODEC:
-            raise Unreadable(what, "a message in it is of another version, or compressed itself")
+            raise CorruptData(what, "a message in it is of another version, or compressed itself")
         inner.append((number, message))
         at += size
     if not inner:
-        raise Unreadable(what, "it is compressed, and empty")
+        raise CorruptData(what, "it is compressed, and empty")
     base = offset - inner[-1][0] if outer.magic else 0
     return [
         Record(base + number, outer.timestamp if appended else m.timestamp, m.key, m.value, (), appended)
@@ -286,7 +287,7 @@ def _message(data: bytes, start: int, end: int, what: str) -> _Message:
     key, at = _sized(data, at, end, what)
     value, at = _sized(data, at, end, what)
     if at != end:
-        raise Unreadable(what, "it is longer than its key and value")
+        raise CorruptData(what, "it is longer than its key and value")
     return _Message(magic, attributes, None if timestamp == -1 else timestamp, key, value)
 
 
@@ -296,9 +297,9 @@ def _sized(data: bytes, at: int, end: int, what: str) -> tuple[bytes | None, int
     if size < 0:
         return None, at
     if size > end - at:
-        raise Unreadable(what, f"a field of {size} bytes does not fit in it")
+        raise CorruptData(what, f"a field of {size} bytes does not fit in it")
     return data[at : at + size], at + size
 
 
-def _corrupt(what: str) -> Unreadable:
-    return Unreadable(what, "its checksum is not that of its bytes (CORRUPT_MESSAGE)")
+def _corrupt(what: str) -> CorruptData:
+    return CorruptData(what, "its checksum is not that of its bytes (CORRUPT_MESSAGE)")

@@ -48,7 +48,7 @@ class Use(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BrokerUse:
     """A verdict and its evidence: ``known`` is *seen*, *inferred* or *unknown* (as everywhere in offsetmgr)."""
 
     use: Use
@@ -61,7 +61,7 @@ class Standing:
         return f"{self.use} ({self.known}: {self.how})"
 
 
-def standing(path: Path) -> Standing:
+def detect_broker(path: Path) -> BrokerUse:
     """Who uses a log directory, a partition's folder, or a file in one. Changes nothing, and takes no lock.
 
     The lock decides where there is one. Where there is none, the processes of this machine do that have files of the
@@ -81,14 +81,14 @@ def standing(path: Path) -> Standing:
 
 
 @contextlib.contextmanager
-def alone(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[Standing]:
+def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUse]:
     """Keeps brokers out of the log directory that ``path`` belongs to, or is, as long as the context lasts.
 
     Yields how it is known that none is there. Several contexts of one process may hold the same directory. Raises
     `Conflict` where a broker is, or where that cannot be told (``elsewhere`` is what can be done instead);
     `FileFailure` where the lock's file cannot be opened.
     """
-    found = standing(path)
+    found = detect_broker(path)
     if found.use is not Use.IDLE:
         raise in_use(path, found, elsewhere)
     if found.log_dir is None:
@@ -112,24 +112,24 @@ def alone(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[Standing]:
 
 
 @contextlib.contextmanager
-def alone_beside(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
+def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
     """For what is to be written anew: `alone`, where ``target`` would lie in a broker's log directory."""
     there = _nearest(target)
     if _log_dir(there) is None:
         yield
     else:
-        with alone(there, elsewhere):
+        with require_unused(there, elsewhere):
             yield
 
 
 def refuse_beside(target: Path, elsewhere: str = _ELSEWHERE) -> None:
     """Raises the `Conflict` that `alone_beside` would; changes nothing, and takes no lock."""
     there = _nearest(target)
-    if _log_dir(there) is not None and (found := standing(there)).use is not Use.IDLE:
+    if _log_dir(there) is not None and (found := detect_broker(there)).use is not Use.IDLE:
         raise in_use(there, found, elsewhere)
 
 
-def in_use(path: Path, found: Standing, elsewhere: str = _ELSEWHERE) -> Conflict:
+def in_use(path: Path, found: BrokerUse, elsewhere: str = _ELSEWHERE) -> Conflict:
     """Why nothing is written there."""
     hint = "stop the broker" if found.use is Use.RUNNING else "run this as the user that the broker runs as"
     return Conflict(f"folder {path}", str(found), f"{hint}, or {elsewhere}")
@@ -166,39 +166,39 @@ def _log_dir(folder: Path) -> Path | None:
     return None
 
 
-def _by_lock(log_dir: Path) -> Standing:
+def _by_lock(log_dir: Path) -> BrokerUse:
     lock = log_dir / LOCK
     if sys.platform != "linux":
-        return Standing(Use.UNKNOWN, "unknown", f"{lock} can be asked for its holder on Linux only", log_dir)
+        return BrokerUse(Use.UNKNOWN, "unknown", f"{lock} can be asked for its holder on Linux only", log_dir)
     try:
         with _opening:
             if lock in _held:
-                return Standing(Use.IDLE, "seen", f"this process itself holds the lock of {lock}", log_dir)
+                return BrokerUse(Use.IDLE, "seen", f"this process itself holds the lock of {lock}", log_dir)
             descriptor = os.open(lock, os.O_RDONLY)
             try:
                 answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
             finally:
                 os.close(descriptor)
     except OSError as error:
-        return Standing(Use.UNKNOWN, "unknown", f"{lock} cannot be asked: {error.strerror or error}", log_dir)
+        return BrokerUse(Use.UNKNOWN, "unknown", f"{lock} cannot be asked: {error.strerror or error}", log_dir)
     kind, _, _, _, process = _FLOCK.unpack(answer)
     if kind == fcntl.F_UNLCK:
-        return Standing(Use.IDLE, "seen", f"nobody holds the lock of {lock}, which a running broker holds", log_dir)
+        return BrokerUse(Use.IDLE, "seen", f"nobody holds the lock of {lock}, which a running broker holds", log_dir)
     who = f"process {process}" if process > 0 else "a process of another container or machine"
-    return Standing(Use.RUNNING, "seen", f"{who} holds the lock of {lock}", log_dir)
+    return BrokerUse(Use.RUNNING, "seen", f"{who} holds the lock of {lock}", log_dir)
 
 
-def _by_processes(folder: Path, log_dir: Path | None) -> Standing:
+def _by_processes(folder: Path, log_dir: Path | None) -> BrokerUse:
     """By the files that are open; a memory-mapped index is open no more, but the segments that it belongs to are."""
     missing = f"no {LOCK} in {log_dir}" if log_dir else "it is in no broker's log directory"
     if not (_PROC / "self" / "fd").exists():
-        return Standing(
+        return BrokerUse(
             Use.UNKNOWN, "unknown", f"{missing}, and this system does not tell which files are open", log_dir
         )
     try:
         files = {(s.st_dev, s.st_ino) for s in (file.stat() for file in folder.rglob("*") if file.is_file())}
     except OSError as error:
-        return Standing(Use.UNKNOWN, "unknown", f"{missing}, and {folder}: {error.strerror or error}", log_dir)
+        return BrokerUse(Use.UNKNOWN, "unknown", f"{missing}, and {folder}: {error.strerror or error}", log_dir)
     hidden = 0
     for process in _PROC.iterdir():
         if not process.name.isdecimal() or int(process.name) == os.getpid():
@@ -208,11 +208,11 @@ def _by_processes(folder: Path, log_dir: Path | None) -> Standing:
             hidden += 1
         elif writes:
             why = f"{missing}, but process {process.name} has {writes} open for writing"
-            return Standing(Use.RUNNING, "seen", why, log_dir)
+            return BrokerUse(Use.RUNNING, "seen", why, log_dir)
     if hidden:
         why = f"{missing}, and the open files of {hidden} processes may not be looked at"
-        return Standing(Use.UNKNOWN, "unknown", why, log_dir)
-    return Standing(Use.IDLE, "inferred", f"{missing}, and no process has a file of it open for writing", log_dir)
+        return BrokerUse(Use.UNKNOWN, "unknown", why, log_dir)
+    return BrokerUse(Use.IDLE, "inferred", f"{missing}, and no process has a file of it open for writing", log_dir)
 
 
 def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:

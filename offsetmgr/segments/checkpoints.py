@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from offsetmgr.core.errors import FileFailure, UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, FileFailure, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 
 LOG_START: Final = "log-start-offset-checkpoint"
@@ -21,14 +21,14 @@ _VERSION: Final = 0
 def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
     """The offsets in it; none where there is no such file, or an empty one.
 
-    Raises `FileFailure`, `Unreadable`, `UnknownVersion`.
+    Raises `FileFailure`, `CorruptData`, `UnknownVersion`.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return {}
     except UnicodeDecodeError as error:
-        raise Unreadable(str(file), "it is no text") from error
+        raise CorruptData(str(file), "it is no text") from error
     except OSError as error:
         raise FileFailure(f"cannot read {file}", error.strerror or str(error)) from error
     if not lines:  # as a broker makes it, before it has something to write
@@ -42,7 +42,7 @@ def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
             topic, partition, offset = line.split()
             found[TopicPartition(topic, int(partition))] = int(offset)
     except (ValueError, IndexError) as error:
-        raise Unreadable(str(file), f"it is no checkpoint file: {error}") from error
+        raise CorruptData(str(file), f"it is no checkpoint file: {error}") from error
     if len(found) != count:
-        raise Unreadable(str(file), f"it says that it has {count} lines, and has {len(found)}")
+        raise CorruptData(str(file), f"it says that it has {count} lines, and has {len(found)}")
     return found

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat, UnknownKey
-from offsetmgr.records.kafka import KafkaFormat
-from offsetmgr.records.kafka_fields import Reader
+from offsetmgr.records.kafka import KafkaRecordFormat
+from offsetmgr.records.kafka_fields import KafkaFieldReader
 from offsetmgr.records.kafka_group import decode_group_metadata
 from offsetmgr.records.registry import FORMATS, format_of
 from offsetmgr.segments.offsets import Newest
@@ -60,7 +60,7 @@ class SavedGroup:
 
 
 @dataclass(slots=True)
-class Decoded:
+class DecodedRecord:
     """All that a partition's newest records say. ``groups`` are sorted, those without offsets left out; ``other``
     counts living keys that hold no offset and no group, by version; ``errors`` are of keys that cannot be read."""
 
@@ -71,21 +71,21 @@ class Decoded:
     """How many keys neither Kafka nor we would write: where all are, this is no offsets topic."""
 
 
-def decode(newest: Newest) -> Decoded:
+def decode(newest: Newest) -> DecodedRecord:
     """What the newest record of every key says. Where Kafka has two keys for one offset (versions 0 and 1) the later
     record holds, as in its coordinator."""
-    return _Decoding().run(newest)
+    return _DecodeState().run(newest)
 
 
-class _Decoding:
+class _DecodeState:
     def __init__(self) -> None:
         self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
-        self._result = Decoded()
+        self._result = DecodedRecord()
         self._offsets: dict[str, dict[TopicPartition, tuple[int, bytes | None, RecordFormat]]] = {}
         self._activity: dict[str, Activity] = {}
         self._activity_errors: dict[str, OffsetMgrError] = {}
 
-    def run(self, newest: Newest) -> Decoded:
+    def run(self, newest: Newest) -> DecodedRecord:
         prefixes: dict[bytes, tuple[dict[TopicPartition, tuple[int, bytes | None, RecordFormat]], str]] = {}
         for key, (at, value) in newest.items():
             name = format_of(key)
@@ -128,8 +128,8 @@ class _Decoding:
                 self._activity_errors[decoded.group] = error
         elif isinstance(decoded, UnknownKey):
             self._result.other[f"version {decoded.version}"] += 1
-            if form.name == KafkaFormat.name and decoded.version == _MEMBER_KEY:
-                group = Reader(key, "key").string("groupId")
+            if form.name == KafkaRecordFormat.name and decoded.version == _MEMBER_KEY:
+                group = KafkaFieldReader(key, "key").string("groupId")
                 known = self._activity.get(group)
                 self._activity[group] = Activity(form.name, 1 + (known.members if known else 0))
 
@@ -153,8 +153,8 @@ class _Decoding:
 
 
 def _activity(form: RecordFormat, value: bytes) -> Activity:
-    """Raises `UnknownVersion`, `Unreadable`."""
-    if form.name != KafkaFormat.name:
+    """Raises `UnknownVersion`, `CorruptData`."""
+    if form.name != KafkaRecordFormat.name:
         return Activity(form.name, 0, form.decode_group(value).last_active)
     group = decode_group_metadata(value)
     topics: frozenset[str] | None = frozenset()

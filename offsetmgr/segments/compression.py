@@ -13,7 +13,7 @@ from typing import Final
 
 import cramjam
 
-from offsetmgr.core.errors import OffsetMgrError, OverLimit, UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, UnknownVersion
 from offsetmgr.segments.zstd_bound import at_most
 
 CODEC: Final = 0x07
@@ -48,8 +48,8 @@ _UINT32_LE: Final = struct.Struct("<I")
 def decompress(codec: int, data: bytes, what: str, limit: int = LIMIT) -> bytes:
     """The bytes that ``data`` was before compression; ``what`` names the batch in errors.
 
-    Raises `Unreadable` where it is not what the codec writes, `OverLimit` where it would be more than ``limit`` bytes,
-    `UnknownVersion` for a codec that we do not know.
+    Raises `CorruptData` where it is not what the codec writes, `LimitExceeded` where it would be more than ``limit``
+    bytes, `UnknownVersion` for a codec that we do not know.
     """
     try:
         if codec == NONE:
@@ -65,12 +65,14 @@ def decompress(codec: int, data: bytes, what: str, limit: int = LIMIT) -> bytes:
     except OffsetMgrError:
         raise
     except (cramjam.DecompressionError, zlib.error, struct.error, IndexError, ValueError) as error:
-        raise Unreadable(what, f"it cannot be decompressed: {error}") from error
+        raise CorruptData(what, f"it cannot be decompressed: {error}") from error
     raise UnknownVersion(what, f"compression codec {codec} is not known")
 
 
-def _over(what: str, limit: int) -> OverLimit:
-    return OverLimit(what, f"decompressed it is more than {limit:,} bytes", "allow more if that is what was written")
+def _over(what: str, limit: int) -> LimitExceeded:
+    return LimitExceeded(
+        what, f"decompressed it is more than {limit:,} bytes", "allow more if that is what was written"
+    )
 
 
 def _gunzip(data: bytes, what: str, limit: int) -> bytes:
@@ -161,7 +163,7 @@ def _lz4_frame(data: bytes, at: int, out: bytearray, what: str, limit: int) -> i
     """Appends one frame's content to ``out``; where the frame ends."""
     flags, descriptor = data[at], data[at + 1]
     if not flags & _LZ4_INDEPENDENT:
-        raise Unreadable(what, "its LZ4 blocks depend on each other, which Kafka does not allow")
+        raise CorruptData(what, "its LZ4 blocks depend on each other, which Kafka does not allow")
     block_room = bytearray(1 << (8 + 2 * (descriptor >> 4 & 0x07)))
     at += 3 + (8 if flags & _LZ4_CONTENT_SIZE else 0)
     while True:

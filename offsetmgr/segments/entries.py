@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from crc32c import crc32c
 
-from offsetmgr.core.errors import FileFailure, OverLimit, UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, UnknownVersion
 from offsetmgr.segments.batch_reader import (
     BATCH_HEADER,
     BATCH_SMALLEST,
@@ -32,7 +32,7 @@ from offsetmgr.segments.batch_reader import (
     LOG_OVERHEAD,
     MAGIC_AT,
     TRANSACTIONAL,
-    Batch,
+    RecordBatch,
     batches,
 )
 from offsetmgr.segments.compression import CODEC, LIMIT
@@ -46,7 +46,7 @@ _LEGACY_CRC_FROM: Final = 16
 
 
 class EntryHeader(NamedTuple):
-    """What an entry tells without its records being read. Nothing here is proved before `Entry.intact` is.
+    """What an entry tells without its records being read. Nothing here is proved before `LogEntry.intact` is.
 
     ``base_offset`` is None for a compressed message of format 0 or 1, which knows only its last offset. Times are
     milliseconds since 1970. What the format does not have, or the producer did not give, is None.
@@ -72,7 +72,7 @@ class EntryHeader(NamedTuple):
     delete_horizon: bool = False
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One entry as it lies in a file: a batch, or a message of an older format.
 
     ``offset`` is the number before its size: of a batch (magic 2) the first offset, of an older message its own, and
@@ -94,7 +94,7 @@ class Entry(NamedTuple):
         return self.position + len(self.data)
 
     def header(self) -> EntryHeader:
-        """Raises `UnknownVersion` for a format that we do not know, `Unreadable` for one shorter than its header."""
+        """Raises `UnknownVersion` for a format that we do not know, `CorruptData` for one shorter than its header."""
         return _header(self.data, self.offset)
 
     def intact(self) -> bool:
@@ -106,7 +106,7 @@ class Entry(NamedTuple):
             return zlib.crc32(view[_LEGACY_CRC_FROM:]) == header.crc
         return bool(crc32c(view[CRC_FROM:]) == header.crc)
 
-    def batch(self, first: int = 0, *, controls: bool = False, limit: int = LIMIT) -> Batch:
+    def batch(self, first: int = 0, *, controls: bool = False, limit: int = LIMIT) -> RecordBatch:
         """Its records, its checksum proved before: see `batches`, for the errors too."""
         return next(batches(self.data, first, controls=controls, limit=limit))
 
@@ -118,7 +118,7 @@ class Chunk(NamedTuple):
     data: bytes
 
 
-class Walk:
+class EntryReader:
     """The entries of a file from a position to its end, once.
 
     ``position`` is where the next entry begins, also after an error: everything before it has the form of entries.
@@ -151,8 +151,8 @@ class Walk:
     def chunks(self) -> Iterator[Chunk]:
         """Whole entries, many at once: quicker than one by one for whoever reads all of them.
 
-        Raises `Unreadable` where the size of an entry is none, `OverLimit` where it is over the largest (the entries
-        before it have been yielded by then), `FileFailure`.
+        Raises `CorruptData` where the size of an entry is none, `LimitExceeded` where it is over the largest (the
+        entries before it have been yielded by then), `FileFailure`.
         """
         size = self._chunk
         while True:
@@ -173,7 +173,7 @@ class Walk:
                 self.left = max(0, self.end - self.position)
                 return
             if needed > self._largest:
-                raise OverLimit(
+                raise LimitExceeded(
                     f"{self._what}, position {self.position}",
                     f"an entry of {needed:,} bytes begins there, more than the {self._largest:,} that may be read",
                 )
@@ -192,7 +192,7 @@ class Walk:
             raise FileFailure(f"cannot read {self._what}", error.strerror or str(error)) from error
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[LogEntry]:
         """One by one. Raises as `chunks`; ``position`` is behind the last entry that was handed out."""
         for chunk in self.chunks():
             at = 0
@@ -201,26 +201,26 @@ class Walk:
                 offset, size = LOG_HEADER.unpack_from(chunk.data, at)
                 end = at + LOG_OVERHEAD + size
                 self.position = chunk.position + end
-                yield Entry(chunk.position + at, offset, chunk.data[at:end])
+                yield LogEntry(chunk.position + at, offset, chunk.data[at:end])
                 at = end
             self.position = behind
 
 
-def split(data: bytes, position: int = 0) -> Iterator[Entry]:
+def split(data: bytes, position: int = 0) -> Iterator[LogEntry]:
     """The whole entries of a piece of a log that is in memory and begins at ``position``; what is not whole at its end
-    is left out. Raises `Unreadable` where the size of an entry is none."""
+    is left out. Raises `CorruptData` where the size of an entry is none."""
     at = 0
     whole, damage = _whole(data, "entry", position)
     while at < whole:
         offset, size = LOG_HEADER.unpack_from(data, at)
         end = at + LOG_OVERHEAD + size
-        yield Entry(position + at, offset, data[at:end])
+        yield LogEntry(position + at, offset, data[at:end])
         at = end
     if damage is not None:
         raise damage
 
 
-def _whole(data: bytes, what: str, position: int) -> tuple[int, Unreadable | None]:
+def _whole(data: bytes, what: str, position: int) -> tuple[int, CorruptData | None]:
     """How many bytes at the beginning are whole entries, and what is wrong with the one behind them."""
     at, length = 0, len(data)
     unpack = LOG_HEADER.unpack_from
@@ -228,7 +228,7 @@ def _whole(data: bytes, what: str, position: int) -> tuple[int, Unreadable | Non
         offset, size = unpack(data, at)
         if size < LEGACY_SMALLEST:
             where = f"{what}, position {position + at}"
-            return at, Unreadable(where, f"the entry at offset {offset} claims to have {size} bytes")
+            return at, CorruptData(where, f"the entry at offset {offset} claims to have {size} bytes")
         end: int = at + LOG_OVERHEAD + size
         if end > length:
             break
@@ -248,7 +248,7 @@ def _header(data: bytes, offset: int) -> EntryHeader:
     if magic > 2:
         raise UnknownVersion(f"batch at offset {offset}", f"message format {magic} is not known")
     if len(data) < LOG_OVERHEAD + BATCH_SMALLEST:
-        raise Unreadable(f"batch at offset {offset}", "it is shorter than its header")
+        raise CorruptData(f"batch at offset {offset}", "it is shorter than its header")
     epoch, _, crc, attributes, last, first_time, largest_time, producer, producer_epoch, sequence, count = (
         BATCH_HEADER.unpack_from(data, LOG_OVERHEAD)
     )
@@ -278,7 +278,7 @@ def _legacy_header(data: bytes, offset: int) -> EntryHeader:
     timestamp = None
     if magic == 1:
         if len(data) < LOG_OVERHEAD + LEGACY_SMALLEST + _INT64.size:
-            raise Unreadable(f"message at offset {offset}", "it is shorter than its header")
+            raise CorruptData(f"message at offset {offset}", "it is shorter than its header")
         timestamp = _known(_INT64.unpack_from(data, LOG_OVERHEAD + LEGACY_HEADER.size)[0])
     codec = attributes & CODEC
     return EntryHeader(

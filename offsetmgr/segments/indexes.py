@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, UnknownVersion, UnsupportedOperation
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
 """Offset counted from the segment's, and position in its log."""
@@ -100,10 +100,10 @@ class TimeIndex:
 def aborted_transactions(data: bytes, what: str) -> list[AbortedTransaction]:
     """The entries of an index of aborted transactions (``.txnindex``), in the order of their markers.
 
-    Raises `UnknownVersion`, and `Unreadable` where it does not end with an entry.
+    Raises `UnknownVersion`, and `CorruptData` where it does not end with an entry.
     """
     if len(data) % ABORTED_ENTRY.size:
-        raise Unreadable(what, f"{len(data)} bytes are no whole number of entries")
+        raise CorruptData(what, f"{len(data)} bytes are no whole number of entries")
     found = []
     for version, *fields in ABORTED_ENTRY.iter_unpack(data):
         if version != _ABORTED_VERSION:

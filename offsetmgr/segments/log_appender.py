@@ -2,8 +2,8 @@
 time as a broker rolls it, and the indexes are written along.
 
 The order is the log first, then its indexes, so a crash leaves at worst an index that says too little and a log that
-ends within an entry; `Appender` refuses to go on behind such an end. `Appender.flush` makes what was appended survive
-the machine; how often is the caller's policy.
+ends within an entry; `LogAppender` refuses to go on behind such an end. `LogAppender.flush` makes what was appended
+survive the machine; how often is the caller's policy.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Writes"; org.apache.kafka.storage.internals.log (LogSegment.append,
 shouldRoll), kafka.log.UnifiedLog.
@@ -22,12 +22,12 @@ from types import TracebackType
 from typing import IO, BinaryIO, Final, NamedTuple, Self
 
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import FileFailure, Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, FileFailure, UnsupportedOperation
 from offsetmgr.segments.batch_builder import Producer, batch, message_set
 from offsetmgr.segments.batch_reader import Record
-from offsetmgr.segments.broker_lock import alone, alone_beside
+from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
 from offsetmgr.segments.compression import NONE
-from offsetmgr.segments.entries import Entry, split
+from offsetmgr.segments.entries import LogEntry, split
 from offsetmgr.segments.indexes import (
     LARGEST_RELATIVE,
     OFFSET_ENTRY,
@@ -38,7 +38,7 @@ from offsetmgr.segments.indexes import (
     time_index_bytes,
 )
 from offsetmgr.segments.partition import partition_of, segments_in
-from offsetmgr.segments.retention import newest_in
+from offsetmgr.segments.retention import max_timestamp
 from offsetmgr.segments.segment import INDEX, TIME_INDEX, Segment, name_of
 
 _LARGEST_LOG: Final = 2**31 - 1
@@ -46,7 +46,7 @@ _LARGEST_LOG: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Rolling:
+class RollPolicy:
     """When a segment is closed and the next begun, under the names of the topic's settings: before an append that would
     make it larger than ``segment_bytes``, or whose newest message is ``segment_ms`` later than the segment's first one
     (without times: when it was begun so long ago). An index entry is written every ``index_interval_bytes``."""
@@ -56,7 +56,7 @@ class Rolling:
     index_interval_bytes: int = 4096
 
 
-class Appended(NamedTuple):
+class AppendInfo(NamedTuple):
     """The offsets that an append has given out."""
 
     first: int
@@ -81,16 +81,16 @@ class _Last:
         """Bytes since the last index entry."""
 
 
-class Appender:
+class LogAppender:
     """Appends to one partition. Use it as a context: it holds the folder's files, and keeps brokers out of it.
 
-    Entering raises `Conflict` where a broker runs on the folder (see `standing`), `Unreadable` where the last segment
+    Entering raises `Conflict` where a broker runs on the folder (see `standing`), `CorruptData` where the last segment
     does not end with a whole entry (recover it first), `FileFailure`. Not for several threads at once.
     """
 
-    def __init__(self, folder: Path, rolling: Rolling | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, folder: Path, rolling: RollPolicy | None = None, clock: Clock | None = None) -> None:
         self.folder = folder
-        self._rolling = rolling or Rolling()
+        self._rolling = rolling or RollPolicy()
         self._clock = clock or SystemClock()
         self._held = ExitStack()
         self._open = ExitStack()
@@ -101,9 +101,9 @@ class Appender:
     def __enter__(self) -> Self:
         partition_of(self.folder)
         try:
-            self._held.enter_context(alone_beside(self.folder))  # before it is made, which a broker would find
+            self._held.enter_context(require_unused_parent(self.folder))  # before it is made, which a broker would find
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._held.enter_context(alone(self.folder))
+            self._held.enter_context(require_unused(self.folder))
             segments = segments_in(self.folder)
             if segments:
                 self._continue(segments[-1])
@@ -129,7 +129,7 @@ class Appender:
         magic: int = 2,
         producer: Producer | None = None,
         leader_epoch: int | None = None,
-    ) -> Appended:
+    ) -> AppendInfo:
         """Appends records as one batch (formats 0 and 1: one message, or several uncompressed ones); they get the next
         offsets, whatever theirs are. Raises as `append_entries`, and what `batch` and `message_set` raise."""
         placed = [record._replace(offset=self.next_offset + at) for at, record in enumerate(records)]
@@ -143,15 +143,15 @@ class Appender:
             raise UnsupportedOperation(f"append to {self.folder}", f"format {magic} has no producers and no epochs")
         return self.append_entries(data)
 
-    def append_entries(self, data: bytes) -> Appended:
+    def append_entries(self, data: bytes) -> AppendInfo:
         """Appends whole entries as they are, as a replica does; their offsets may leave gaps, and have to ascend.
 
-        Nothing of them is written unless all are intact. Raises `Unreadable`, `UnsupportedOperation` for offsets that
+        Nothing of them is written unless all are intact. Raises `CorruptData`, `UnsupportedOperation` for offsets that
         exist already, `FileFailure`.
         """
         entries = list(split(data))
         if not entries or entries[-1].end != len(data):
-            raise Unreadable(f"append to {self.folder}", "what is to be appended does not end with a whole entry")
+            raise CorruptData(f"append to {self.folder}", "what is to be appended does not end with a whole entry")
         firsts = []
         expected = self.next_offset
         for entry in entries:
@@ -161,7 +161,7 @@ class Appender:
                 why = f"offset {found.base_offset} is given, and the next is {expected}"
                 raise UnsupportedOperation(f"append to {self.folder}", why)
             expected = found.last_offset + 1
-        given = Appended(firsts[0], expected - 1)
+        given = AppendInfo(firsts[0], expected - 1)
         try:
             self._write(entries, data, given)
         except OSError as error:
@@ -188,10 +188,10 @@ class Appender:
     # --- the last segment --------------------------------------------------------------------------
 
     def _continue(self, segment: Segment) -> None:
-        first: Entry | None = None
+        first: LogEntry | None = None
         end = 0
         self.next_offset = segment.base_offset
-        with segment.walk() as walk, contextlib.suppress(Unreadable):  # a size that is none ends it too
+        with segment.walk() as walk, contextlib.suppress(CorruptData):  # a size that is none ends it too
             for entry in walk:
                 if not entry.intact():
                     break
@@ -199,7 +199,7 @@ class Appender:
                 end, self.next_offset = entry.end, entry.header().last_offset + 1
         if end != segment.size:
             why = f"behind position {end} it has no whole and intact entry"
-            raise Unreadable(str(segment.log), why, "offsetmgr log recover cuts it there")
+            raise CorruptData(str(segment.log), why, "offsetmgr log recover cuts it there")
         offsets, times = segment.offset_index(), segment.time_index()
         for suffix, size in ((INDEX, OFFSET_ENTRY.size * len(offsets)), (TIME_INDEX, TIME_ENTRY.size * len(times))):
             if (file := segment.beside(suffix)).exists():
@@ -208,9 +208,9 @@ class Appender:
         last.noted = times[len(times) - 1].timestamp if len(times) else -1
         last.first_time = None if first is None else first.header().largest_timestamp
         if last.first_time is not None:
-            last.newest = TimeEntry(newest_in(segment), self.next_offset - 1)
+            last.newest = TimeEntry(max_timestamp(segment), self.next_offset - 1)
 
-    def _write(self, entries: Sequence[Entry], data: bytes, given: Appended) -> None:
+    def _write(self, entries: Sequence[LogEntry], data: bytes, given: AppendInfo) -> None:
         newest = max((entry.header().largest_timestamp or -1) for entry in entries)
         last = self._last
         if last is None or self._full(last, len(data), given.last, newest):

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import LIMIT
-from offsetmgr.segments.entries import LARGEST, Entry, EntryHeader
+from offsetmgr.segments.entries import LARGEST, EntryHeader, LogEntry
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transactions import Transactions
 
@@ -22,7 +22,7 @@ _SEQUENCES: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MessageFilter:
     """Which messages: from an offset to before another, from a time (milliseconds since 1970) to before another; a
     message without a time is left out where a time is asked for.
 
@@ -49,11 +49,11 @@ class Wanted:
         return time is not None and (self.since or 0) <= time and (self.until is None or time < self.until)
 
 
-class Message(NamedTuple):
+class LogMessage(NamedTuple):
     """A record, and the entry in which it lies; ``sequence`` is its number among its producer's."""
 
     record: Record
-    entry: Entry
+    entry: LogEntry
     header: EntryHeader
     sequence: int | None
 
@@ -62,7 +62,7 @@ Told = Callable[[OffsetMgrError], None]
 """What is done with the error of one entry, or of the rest of a file."""
 
 
-def entries_of(segment: Segment, wanted: Wanted, told: Told) -> Iterator[Entry]:
+def entries_of(segment: Segment, wanted: MessageFilter, told: Told) -> Iterator[LogEntry]:
     """A segment's entries from the one on that holds the first offset, undamaged ones only."""
     try:
         start = segment.position_before(wanted.first) if wanted.first > segment.base_offset else 0
@@ -77,15 +77,15 @@ def entries_of(segment: Segment, wanted: Wanted, told: Told) -> Iterator[Entry]:
                     yield entry
                 else:
                     why = "its checksum is not that of its bytes (CORRUPT_MESSAGE)"
-                    told(_placed(segment, entry, Unreadable(f"entry at offset {entry.offset}", why)))
+                    told(_placed(segment, entry, CorruptData(f"entry at offset {entry.offset}", why)))
             if walk.left:
                 where = f"{segment.log}, position {walk.position}"
-                told(Unreadable(where, f"the last {walk.left:,} bytes are no whole entry"))
+                told(CorruptData(where, f"the last {walk.left:,} bytes are no whole entry"))
     except OffsetMgrError as error:
         told(error)
 
 
-def messages(segments: Sequence[Segment], wanted: Wanted, told: Told) -> Iterator[Message]:
+def messages(segments: Sequence[Segment], wanted: MessageFilter, told: Told) -> Iterator[LogMessage]:
     """The messages that are wanted, in the order of the log. Errors go to ``told``: none is raised."""
     transactions = _transactions(segments, wanted) if wanted.committed else None
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
@@ -102,7 +102,7 @@ def messages(segments: Sequence[Segment], wanted: Wanted, told: Told) -> Iterato
                 told(_placed(segment, entry, error))
 
 
-def _of(entry: Entry, wanted: Wanted, transactions: Transactions | None) -> Iterator[Message]:
+def _of(entry: LogEntry, wanted: MessageFilter, transactions: Transactions | None) -> Iterator[LogMessage]:
     header = entry.header()
     if header.last_offset < wanted.first:
         return
@@ -114,7 +114,7 @@ def _of(entry: Entry, wanted: Wanted, transactions: Transactions | None) -> Iter
         return
     for record in batch.records:
         if wanted.has(record):
-            yield Message(record, entry, header, _sequence(header, record))
+            yield LogMessage(record, entry, header, _sequence(header, record))
 
 
 def _sequence(header: EntryHeader, record: Record) -> int | None:
@@ -123,14 +123,14 @@ def _sequence(header: EntryHeader, record: Record) -> int | None:
     return (header.base_sequence + record.offset - header.base_offset) % _SEQUENCES
 
 
-def _transactions(segments: Sequence[Segment], wanted: Wanted) -> Transactions:
+def _transactions(segments: Sequence[Segment], wanted: MessageFilter) -> Transactions:
     """Of the whole log, since a transaction may begin before the first offset, and end behind the last.
 
     What is damaged is left out here: it is told when its messages are read.
     """
     found = Transactions()
     for segment in segments:
-        for entry in entries_of(segment, Wanted(largest=wanted.largest), lambda _error: None):
+        for entry in entries_of(segment, MessageFilter(largest=wanted.largest), lambda _error: None):
             try:
                 found.add(entry)
             except OffsetMgrError:
@@ -138,6 +138,6 @@ def _transactions(segments: Sequence[Segment], wanted: Wanted) -> Transactions:
     return found
 
 
-def _placed(segment: Segment, entry: Entry, error: OffsetMgrError) -> OffsetMgrError:
+def _placed(segment: Segment, entry: LogEntry, error: OffsetMgrError) -> OffsetMgrError:
     """The same error, with where it was found."""
     return type(error)(f"{segment.log}, position {entry.position}", str(error), error.hint)

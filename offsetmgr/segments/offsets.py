@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
-from offsetmgr.core.errors import Unreadable
+from offsetmgr.core.errors import CorruptData
 from offsetmgr.segments.batch_reader import (
     BATCH_SMALLEST,
     CONTROL,
@@ -67,8 +67,8 @@ class OffsetsFold:
     def take(self, data: bytes) -> None:
         """Whole entries, one behind the other, the next of the log (`entries.Chunk.data`).
 
-        Raises `Unreadable` for one whose checksum is wrong, that its writer broke, or whose offset goes back;
-        `OverLimit`, `UnknownVersion`. Those before it have been taken by then: ``taken`` is where it begins.
+        Raises `CorruptData` for one whose checksum is wrong, that its writer broke, or whose offset goes back;
+        `LimitExceeded`, `UnknownVersion`. Those before it have been taken by then: ``taken`` is where it begins.
         """
         at, length = 0, len(data)
         view = memoryview(data)
@@ -85,7 +85,7 @@ class OffsetsFold:
                 base, size, epoch, _, crc, attributes, last, _, time, producer, _, _, count = unpack(data, at)
                 end = at + LOG_OVERHEAD + size
                 if size < BATCH_SMALLEST or crc32c(view[at + CRC_FROM : end]) != crc:
-                    raise Unreadable(f"batch at offset {base}", "its checksum is not that of its bytes")
+                    raise CorruptData(f"batch at offset {base}", "its checksum is not that of its bytes")
                 if base < expected or last < 0:
                     raise _backwards(base, expected)
                 if attributes & CONTROL:
@@ -154,8 +154,8 @@ class OffsetsFold:
         return end, latest
 
 
-def _backwards(offset: int, expected: int) -> Unreadable:
-    return Unreadable(f"entry at offset {offset}", f"those before it go up to {expected - 1}: one is not what it was")
+def _backwards(offset: int, expected: int) -> CorruptData:
+    return CorruptData(f"entry at offset {offset}", f"those before it go up to {expected - 1}: one is not what it was")
 
 
 def _take_plain(body: bytes, at: int, stop: int, count: int, base: int, into: Newest) -> bool:  # noqa: PLR0912

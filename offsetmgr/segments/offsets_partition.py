@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import FileFailure, OffsetMgrError, OverLimit, UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
-from offsetmgr.segments.committed import Decoded, decode
-from offsetmgr.segments.entries import Walk
+from offsetmgr.segments.committed import DecodedRecord, decode
+from offsetmgr.segments.entries import EntryReader
 from offsetmgr.segments.offsets import OffsetsFold
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.recovery import examine
 from offsetmgr.segments.segment import Segment
-from offsetmgr.segments.transaction_state import Decision, decisions
+from offsetmgr.segments.transaction_state import TransactionDecision, decisions
 
 Tick = Callable[[int], None]
 """Told how many further bytes have been read."""
@@ -28,7 +28,7 @@ Tick = Callable[[int], None]
 _HINT: Final = "offsetmgr log verify tells more; log recover --to DIR writes a copy that ends before the damage"
 
 
-class Cut(NamedTuple):
+class MissingRange(NamedTuple):
     """What the newest segment's damaged tail was cut by: ``size`` bytes from ``position`` of ``file`` on."""
 
     file: Path
@@ -40,7 +40,7 @@ class Cut(NamedTuple):
         return f"{self.file}: {self.size:,} bytes from position {self.position:,} on do not count: {self.why}"
 
 
-class End(NamedTuple):
+class LogEnd(NamedTuple):
     """How far a replica's log goes. Of two, that of the later leader holds, then the longer one (KIP-101)."""
 
     leader_epoch: int
@@ -58,11 +58,11 @@ class SavedPartition:
 
     folder: Path
     partition: TopicPartition
-    end: End
+    end: LogEnd
     records: int
     size: int
-    decoded: Decoded = field(default_factory=Decoded)
-    cut: Cut | None = None
+    decoded: DecodedRecord = field(default_factory=DecodedRecord)
+    cut: MissingRange | None = None
     pending: int = 0
     transactions: int = 0
     settled: int = 0
@@ -77,8 +77,8 @@ class SavedPartition:
 def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick: Tick | None = None) -> SavedPartition:
     """What the log in ``folder`` holds; ``decided`` says of producers whether their open transaction was committed.
 
-    Raises `Unreadable` for damage that is not the newest segment's tail and for a folder that holds no offsets topic,
-    `OverLimit`, `UnknownVersion`, `UnsupportedOperation`, `FileFailure`.
+    Raises `CorruptData` for damage that is not the newest segment's tail and for a folder that holds no offsets topic,
+    `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation`, `FileFailure`.
     """
     name = partition_of(folder)
     fold, cut, size = _read(segments_in(folder), tick)
@@ -88,11 +88,11 @@ def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick
     unknown_start: OffsetMgrError | None = None
     try:
         _forget_before(fold, read_checkpoint(folder.absolute().parent / LOG_START).get(name, 0))
-    except (Unreadable, UnknownVersion, FileFailure) as error:  # LogManager.loadLogs (3.9) takes it for empty as well
+    except (CorruptData, UnknownVersion, FileFailure) as error:  # LogManager.loadLogs (3.9) takes it for empty as well
         unknown_start = error
     decoded = decode(fold.newest)
     if decoded.foreign and decoded.foreign == len(fold.newest):
-        raise Unreadable(f"folder {folder}", "not one of its keys is an offset's", "is this an offsets topic?")
+        raise CorruptData(f"folder {folder}", "not one of its keys is an offset's", "is this an offsets topic?")
     return SavedPartition(
         folder,
         name,
@@ -111,13 +111,13 @@ def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick
     )
 
 
-def read_decisions(folder: Path, tick: Tick | None = None) -> tuple[list[Decision], list[OffsetMgrError]]:
+def read_decisions(folder: Path, tick: Tick | None = None) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
     """What the folder of a partition of ``__transaction_state`` says was decided. Raises as `read_partition`."""
     fold, _, _ = _read(segments_in(folder), tick)
     return decisions(fold.newest)
 
 
-def how_far(folder: Path) -> End:
+def log_end(folder: Path) -> LogEnd:
     """How far a replica's log goes: what the last of its segments says that has a sound entry. Raises as
     `read_partition`."""
     filled = [segment for segment in segments_in(folder) if segment.size]
@@ -128,11 +128,11 @@ def how_far(folder: Path) -> End:
     return _end(OffsetsFold())
 
 
-def _end(fold: OffsetsFold) -> End:
-    return End(-1 if fold.leader_epoch is None else fold.leader_epoch, fold.end or 0)
+def _end(fold: OffsetsFold) -> LogEnd:
+    return LogEnd(-1 if fold.leader_epoch is None else fold.leader_epoch, fold.end or 0)
 
 
-def _read(segments: Iterable[Segment], tick: Tick | None) -> tuple[OffsetsFold, Cut | None, int]:
+def _read(segments: Iterable[Segment], tick: Tick | None) -> tuple[OffsetsFold, MissingRange | None, int]:
     """All of a log's segments; what was cut off, and how many bytes they have."""
     fold = OffsetsFold()
     cut = None
@@ -143,7 +143,7 @@ def _read(segments: Iterable[Segment], tick: Tick | None) -> tuple[OffsetsFold, 
     return fold, cut, sum(size for _, size in filled)
 
 
-def _take(segment: Segment, size: int, fold: OffsetsFold, *, newest: bool, tick: Tick | None) -> Cut | None:
+def _take(segment: Segment, size: int, fold: OffsetsFold, *, newest: bool, tick: Tick | None) -> MissingRange | None:
     position = 0
     with segment.walk(end=size) as walk:
         try:
@@ -155,7 +155,7 @@ def _take(segment: Segment, size: int, fold: OffsetsFold, *, newest: bool, tick:
                     tick(len(chunk.data))
         except OSError as error:
             raise FileFailure(f"file {segment.log}", error.strerror or str(error)) from error
-        except (Unreadable, OverLimit, UnknownVersion) as error:
+        except (CorruptData, LimitExceeded, UnknownVersion) as error:
             if position != walk.position:  # within a chunk, and not behind it in the file
                 position += fold.taken
             cut = _tail(segment, position) if newest else None
@@ -169,27 +169,27 @@ def _take(segment: Segment, size: int, fold: OffsetsFold, *, newest: bool, tick:
     return _left(segment, walk, left, newest=newest)
 
 
-def _left(segment: Segment, walk: Walk, left: int, *, newest: bool) -> Cut | None:
+def _left(segment: Segment, walk: EntryReader, left: int, *, newest: bool) -> MissingRange | None:
     """What to make of a segment that ends within an entry."""
     if not left:
         return None
     why = "the file ends within an entry"
     if not newest:
-        raise Unreadable(
+        raise CorruptData(
             f"file {segment.log}, position {walk.position}",
             f"{why}, and it is not the newest",
             _HINT,
         )
-    return Cut(segment.log, walk.position, left, why)
+    return MissingRange(segment.log, walk.position, left, why)
 
 
-def _tail(segment: Segment, position: int) -> Cut | None:
+def _tail(segment: Segment, position: int) -> MissingRange | None:
     """The cut that a broker's recovery would make there; None where it would not cut at this entry."""
     with segment.open() as file:
         found = examine(file, segment.base_offset, str(segment.log))
     if found.damage is None or found.sound != position:
         return None
-    return Cut(segment.log, found.sound, found.cut, f"{found.damage}, {found.why}")
+    return MissingRange(segment.log, found.sound, found.cut, f"{found.damage}, {found.why}")
 
 
 def _forget_before(fold: OffsetsFold, start: int) -> None:

@@ -33,7 +33,7 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def each(
+def map_directories(
     function: Callable[[Argument, Callable[[int], None]], Result],
     arguments: Sequence[Argument],
     processes: int,

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from offsetmgr.core.errors import FileFailure, OffsetOutOfRange, Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, FileFailure, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
 from offsetmgr.segments.entries import CHUNK, LARGEST
-from offsetmgr.segments.segment import LOG, OLD_LOG, SWAP, Piece, Segment
+from offsetmgr.segments.segment import LOG, OLD_LOG, SWAP, LogSlice, Segment
 
 _FOLDER: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _ODD: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
@@ -35,7 +35,7 @@ _CLEANED: Final = ".log.cleaned"
 class Partition:
     """A partition's log, for reading.
 
-    ``folder`` is named after it. Raises `Unreadable` for a folder that is no partition's, `UnsupportedOperation` for
+    ``folder`` is named after it. Raises `CorruptData` for a folder that is no partition's, `UnsupportedOperation` for
     one of Kafka 0.7 and for one that a broker has set aside, by name; `FileFailure`.
     """
 
@@ -56,19 +56,19 @@ class Partition:
 
     def range(self) -> LogRange:
         """The offsets that it holds: from where it begins, which may be within a segment (DeleteRecords), to behind its
-        last entry. Raises `Unreadable` where the last segment is damaged, `FileFailure`."""
+        last entry. Raises `CorruptData` where the last segment is damaged, `FileFailure`."""
         return LogRange(self._start(self._segments), self._end(self._segments))
 
     def segment_of(self, offset: int) -> Segment | None:
         """The last segment that begins at ``offset`` or before; None where all begin behind it."""
         return _segment_of(self._segments, offset)
 
-    def read(self, offset: int, size: int = CHUNK, largest: int = LARGEST) -> Piece | None:
+    def read(self, offset: int, size: int = CHUNK, largest: int = LARGEST) -> LogSlice | None:
         """About ``size`` bytes from the entry on that holds ``offset``, or the next where compaction has removed it.
 
         The bytes may end within an entry; an entry that is larger than ``size`` comes whole, and one over ``largest``
-        is refused with `OverLimit`. None at the log's end. Raises `OffsetOutOfRange` for an offset that lies before the
-        log or behind its end; `Unreadable`, `FileFailure`.
+        is refused with `LimitExceeded`. None at the log's end. Raises `OffsetOutOfRange` for an offset that lies before
+        the log or behind its end; `CorruptData`, `FileFailure`.
         """
         segments = self._segments
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
@@ -102,7 +102,7 @@ class Partition:
 def next_offset(segment: Segment) -> int:
     """The offset behind a segment's last whole entry; the segment's own where it has none.
 
-    Raises `Unreadable` where an entry near the end is damaged, `FileFailure`.
+    Raises `CorruptData` where an entry near the end is damaged, `FileFailure`.
     """
     index = segment.offset_index()
     start = segment.position_before(index[len(index) - 1].offset) if len(index) else 0
@@ -110,7 +110,7 @@ def next_offset(segment: Segment) -> int:
     with segment.walk(start) as walk:
         for entry in walk:
             if not entry.intact():
-                raise Unreadable(
+                raise CorruptData(
                     f"{segment.log}, position {entry.position}", f"the entry at offset {entry.offset} is damaged"
                 )
             end = entry.header().last_offset + 1
@@ -129,7 +129,7 @@ def partition_of(folder: Path) -> TopicPartition:
         )
     found = _FOLDER.fullmatch(name)
     if found is None:
-        raise Unreadable(str(folder), "it has not the name of a partition's folder", "as in orders-0")
+        raise CorruptData(str(folder), "it has not the name of a partition's folder", "as in orders-0")
     return TopicPartition(found["topic"], int(found["partition"]))
 
 
@@ -153,18 +153,18 @@ def named_partitions(folder: Path) -> list[tuple[TopicPartition, Path]]:
     paths = _listing(folder)
     for path in paths:
         found = _FOLDER.fullmatch(path.name)
-        if found and is_folder(path):
+        if found and is_partition_dir(path):
             named.append((TopicPartition(found["topic"], int(found["partition"])), path))
     if not named:
         for path in paths:
-            if _OLD_FOLDER.fullmatch(path.name) and is_folder(path):
+            if _OLD_FOLDER.fullmatch(path.name) and is_partition_dir(path):
                 _refuse_kafka_07(path)
     return sorted(named)
 
 
 def segments_in(folder: Path) -> tuple[Segment, ...]:
     """A folder's segments by offset, as a broker would find them. Raises `FileFailure`, `UnsupportedOperation`, and
-    `Unreadable` where what compaction left half done is damaged."""
+    `CorruptData` where what compaction left half done is damaged."""
     files = _listing(folder)
     for file in files:
         if file.name.endswith(OLD_LOG):
@@ -196,7 +196,7 @@ def _segment_of(segments: tuple[Segment, ...], offset: int) -> Segment | None:
     return segments[at - 1] if at else None
 
 
-def is_folder(path: Path) -> bool | None:
+def is_partition_dir(path: Path) -> bool | None:
     """Whether a path is a folder (False: something else; None: nothing is there). Raises `FileFailure` where that
     cannot be told."""
     try:
@@ -216,7 +216,7 @@ def _listing(folder: Path) -> list[Path]:
 
 def _refuse_kafka_07(folder: Path, name: str = "") -> None:
     """By its files, or, where its name is given and it has no logs of later versions, by that."""
-    files = [file.name for file in _listing(folder)] if is_folder(folder) else []
+    files = [file.name for file in _listing(folder)] if is_partition_dir(folder) else []
     old = [file for file in files if file.endswith(OLD_LOG)]
     if old or (_OLD_FOLDER.fullmatch(name) and not any(file.endswith(LOG) for file in files)):
         why = f"it holds {old[0]}" if old else "its name is TOPIC_N"

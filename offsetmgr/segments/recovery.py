@@ -52,7 +52,7 @@ class Damage(StrEnum):
     """No entry begins there, or its checksum is not that of its bytes."""
 
 
-class Doubt(NamedTuple):
+class Suspicion(NamedTuple):
     """An entry with the right checksum whose offset or version, which no checksum covers, cannot be right as it stands.
 
     Kafka's recovery keeps it.
@@ -63,7 +63,7 @@ class Doubt(NamedTuple):
     why: str
 
 
-class Outcome(StrEnum):
+class RecoveryOutcome(StrEnum):
     """What becomes of the segment in a broker that has not been shut down cleanly, and so recovers it."""
 
     KEPT = "kept"
@@ -76,7 +76,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class ExaminationResult:
     """What is in a segment file. Sizes and positions are bytes."""
 
     base_offset: int
@@ -89,9 +89,9 @@ class Examined:
     """The offset behind the last of them: the log's end offset after a cut there."""
     damage: Damage | None = None
     why: str = ""
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[Suspicion, ...] = ()
     doubt_count: int = 0
-    outcome: Outcome = Outcome.KEPT
+    outcome: RecoveryOutcome = RecoveryOutcome.KEPT
 
     @property
     def cut(self) -> int:
@@ -101,9 +101,9 @@ class Examined:
     @property
     def broker_keeps(self) -> int | None:
         """Bytes that a recovering broker leaves of it; None where that is not known."""
-        if self.outcome is Outcome.UNKNOWN:
+        if self.outcome is RecoveryOutcome.UNKNOWN:
             return None
-        return 0 if self.outcome is Outcome.EMPTIED else self.sound
+        return 0 if self.outcome is RecoveryOutcome.EMPTIED else self.sound
 
 
 def examine(
@@ -113,7 +113,7 @@ def examine(
     *,
     end: int | None = None,
     index_interval: int = INDEX_INTERVAL,
-) -> Examined:
+) -> ExaminationResult:
     """Walks a segment from its beginning to the first damage, or to ``end``: the file's size, unless told otherwise.
 
     ``base_offset`` is the segment's, from its name; ``what`` names it in errors. Raises `FileFailure` where the file
@@ -138,7 +138,7 @@ class Examination:
         index_interval: int = INDEX_INTERVAL,
     ) -> None:
         size = source.seek(0, io.SEEK_END) if end is None else end
-        self._walk = _Walk(_Window(source, what, size), base_offset, index_interval)
+        self._walk = _Cursor(_Window(source, what, size), base_offset, index_interval)
 
     def __iter__(self) -> Iterator[int]:
         told = 0
@@ -147,7 +147,7 @@ class Examination:
                 told = self._walk.position
                 yield told
 
-    def result(self) -> Examined:
+    def result(self) -> ExaminationResult:
         """What was found as far as it has come."""
         return self._walk.result()
 
@@ -196,7 +196,7 @@ class _Window:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-class _Walk:
+class _Cursor:
     def __init__(self, window: _Window, base_offset: int, index_interval: int) -> None:
         self.position = 0
         self._window = window
@@ -205,9 +205,9 @@ class _Walk:
         self._last: int | None = None
         self._damage: Damage | None = None
         self._why = ""
-        self._doubts: list[Doubt] = []
+        self._doubts: list[Suspicion] = []
         self._doubt_count = 0
-        self._outcome = Outcome.KEPT
+        self._outcome = RecoveryOutcome.KEPT
         self._index = _BrokersIndex(base_offset, index_interval)
 
     def step(self) -> bool:
@@ -257,25 +257,25 @@ class _Walk:
         elif self._last is not None and lowest <= self._last:
             self._doubt(offset, f"offset {lowest} comes after {self._last}: one of the two entries is not what it was")
         self._last = last
-        if self._outcome is Outcome.KEPT:
+        if self._outcome is RecoveryOutcome.KEPT:
             self._outcome = self._index.take(self.position, last, time)
 
     def _doubt(self, offset: int, why: str) -> None:
         self._doubt_count += 1
         if len(self._doubts) < DOUBTS_KEPT:
-            self._doubts.append(Doubt(self.position, offset, why))
+            self._doubts.append(Suspicion(self.position, offset, why))
 
     def _end(self, damage: Damage, why: str) -> bool:
         self._damage, self._why = damage, why
         return False
 
-    def result(self) -> Examined:
+    def result(self) -> ExaminationResult:
         outcome = self._outcome
-        if outcome is Outcome.KEPT:
+        if outcome is RecoveryOutcome.KEPT:
             outcome = self._index.close()
-        if outcome is Outcome.KEPT and self._damage is not None:
-            outcome = Outcome.CUT
-        return Examined(
+        if outcome is RecoveryOutcome.KEPT and self._damage is not None:
+            outcome = RecoveryOutcome.CUT
+        return ExaminationResult(
             self._base,
             self._window.size,
             self.position,
@@ -302,24 +302,24 @@ class _BrokersIndex:
         self._indexed_time = -1
         self._indexed_time_offset: int | None = None
 
-    def take(self, position: int, last: int, time: int) -> Outcome:
+    def take(self, position: int, last: int, time: int) -> RecoveryOutcome:
         """An entry that begins at ``position``."""
         if not self._base <= last <= self._base + _FARTHEST:
-            return Outcome.UNKNOWN
+            return RecoveryOutcome.UNKNOWN
         if time > self._time:
             self._time, self._time_offset = time, last
         if position - self._position > self._interval:
             if self._indexed is not None and last <= self._indexed:
-                return Outcome.EMPTIED
+                return RecoveryOutcome.EMPTIED
             self._indexed = last
             self._position = position
             return self.close()
-        return Outcome.KEPT
+        return RecoveryOutcome.KEPT
 
-    def close(self) -> Outcome:
+    def close(self) -> RecoveryOutcome:
         """The largest time so far goes into the index of times, as it does at the segment's end."""
         if self._indexed_time_offset is not None and self._time_offset < self._indexed_time_offset:
-            return Outcome.EMPTIED
+            return RecoveryOutcome.EMPTIED
         if self._time > self._indexed_time:
             self._indexed_time, self._indexed_time_offset = self._time, self._time_offset
-        return Outcome.KEPT
+        return RecoveryOutcome.KEPT

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final
 
 from offsetmgr.core.errors import Conflict, FileFailure
 from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
-from offsetmgr.segments.truncation import Cut, look, mark_of
+from offsetmgr.segments.truncation import TruncationPoint, fingerprint, look
 
 CUT: Final = ".cut-from-"
 """In the name of the copy of what was cut, before the position."""
@@ -33,7 +33,7 @@ _PART: Final = ".part"
 _CHUNK: Final = 1024 * 1024
 
 
-def kept_copy(cut: Cut, keep: Path | None = None) -> Path:
+def kept_copy(cut: TruncationPoint, keep: Path | None = None) -> Path:
     """Where the copy of what is cut goes: beside the log, or into the folder ``keep``."""
     return _kept(cut.seen.segment.log, cut.at, keep)
 
@@ -44,7 +44,7 @@ def _kept(log: Path, at: int, keep: Path | None) -> Path:
     return log.with_name(name) if keep is None else keep / f"{log.absolute().parent.name}.{name}"
 
 
-def cut_in_place(cut: Cut, keep: Path | None = None) -> Path:
+def cut_in_place(cut: TruncationPoint, keep: Path | None = None) -> Path:
     """Cuts the log, and gives the copy of what was cut of the segment. See the module for the order of the steps.
 
     Segments behind it are renamed as if they were cut at 0, or moved to ``keep``.
@@ -57,7 +57,7 @@ def cut_in_place(cut: Cut, keep: Path | None = None) -> Path:
     with _told(f"file {log}", "nothing was done"):
         source = log.open("r+b")
     with source:
-        if mark_of(source.fileno()) != cut.seen.mark:
+        if fingerprint(source.fileno()) != cut.seen.mark:
             raise Conflict(f"file {log}", "has changed since it was examined", "run the same command again")
         _keep(source, cut, copy)
         for segment in reversed(cut.seen.behind):
@@ -71,7 +71,7 @@ def cut_in_place(cut: Cut, keep: Path | None = None) -> Path:
     return copy
 
 
-def _keep(source: BinaryIO, cut: Cut, copy: Path) -> None:
+def _keep(source: BinaryIO, cut: TruncationPoint, copy: Path) -> None:
     """What will be cut, copied; a copy that an interrupted run has made is taken for ours."""
     if copy.exists():
         with _told(f"file {copy}", "the log is as it was"), copy.open("rb") as before:
@@ -94,7 +94,7 @@ def _put_aside(segment: Segment, keep: Path | None) -> None:
     log = segment.log
     aside = _kept(log, 0, keep)
     if keep is not None:
-        whole = Cut(look(segment), 0, segment.base_offset)
+        whole = TruncationPoint(look(segment), 0, segment.base_offset)
         with segment.open() as source:
             _keep(source, whole, aside)
     elif aside.exists():
@@ -115,7 +115,7 @@ def _rename_indexes(segment: Segment, at: int) -> None:
             index.rename(index.with_name(f"{index.name}{ASIDE}{at}"))
 
 
-def copy_log(cut: Cut, target: Path) -> None:
+def copy_log(cut: TruncationPoint, target: Path) -> None:
     """Writes what is sound of one log file to ``target``, a new file. Raises `FileFailure`."""
     part = target.with_name(f".{target.name}{_PART}")
     with _new(target), cut.seen.segment.open() as source:
@@ -129,7 +129,7 @@ def copy_log(cut: Cut, target: Path) -> None:
         _sync_folder(target.parent)
 
 
-def copy_folder(cut: Cut, target: Path) -> None:
+def copy_folder(cut: TruncationPoint, target: Path) -> None:
     """Writes a partition's folder to ``target``, a new folder, with what is sound of the segment that is cut.
 
     That segment's indexes are left out, since a broker builds them from the log; and so are the segments behind it, and

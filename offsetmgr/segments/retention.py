@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from offsetmgr.segments.segment import Segment
 
 
-class Judged(NamedTuple):
+class SegmentDecision(NamedTuple):
     """A segment as a policy sees it: ``newest`` is the largest time of its messages, or, where they have none, when its
     file was last written (milliseconds since 1970). ``behind`` is the bytes of all segments after it."""
 
@@ -29,7 +29,7 @@ class Judged(NamedTuple):
 class DeletionPolicy(Protocol):
     """Decides on one segment. Pure: the time is handed in (milliseconds since 1970)."""
 
-    def reason(self, judged: Judged, now: int) -> str | None:
+    def reason(self, judged: SegmentDecision, now: int) -> str | None:
         """Why the segment may go; None where it is to be kept."""
         ...
 
@@ -40,7 +40,7 @@ class OlderThan:
 
     milliseconds: int
 
-    def reason(self, judged: Judged, now: int) -> str | None:
+    def reason(self, judged: SegmentDecision, now: int) -> str | None:
         age = now - judged.newest
         return f"its newest message is {age:,} ms old" if age > self.milliseconds else None
 
@@ -51,21 +51,21 @@ class MoreThan:
 
     size: int
 
-    def reason(self, judged: Judged, now: int) -> str | None:  # noqa: ARG002 - a policy's form
+    def reason(self, judged: SegmentDecision, now: int) -> str | None:  # noqa: ARG002 - a policy's form
         return f"{judged.behind:,} bytes lie behind it" if judged.behind >= self.size else None
 
 
 @dataclass(frozen=True, slots=True)
-class EitherOf:
+class AnyOf:
     """What any of these policies would take, as a broker does that has several."""
 
     policies: tuple[DeletionPolicy, ...]
 
-    def reason(self, judged: Judged, now: int) -> str | None:
+    def reason(self, judged: SegmentDecision, now: int) -> str | None:
         return next((why for policy in self.policies if (why := policy.reason(judged, now)) is not None), None)
 
 
-class Verdict(NamedTuple):
+class RetentionReason(NamedTuple):
     """What would become of a segment; ``reason`` is None where it is kept."""
 
     segment: Segment
@@ -74,7 +74,7 @@ class Verdict(NamedTuple):
     reason: str | None
 
 
-def report(segments: Sequence[Segment], policy: DeletionPolicy, now: int) -> Iterator[Verdict]:
+def report(segments: Sequence[Segment], policy: DeletionPolicy, now: int) -> Iterator[RetentionReason]:
     """What a policy would do to a log, segment by segment; ``now`` is milliseconds since 1970. Raises `FileFailure`."""
     sizes = [segment.size for segment in segments]
     behind = sum(sizes)
@@ -82,16 +82,16 @@ def report(segments: Sequence[Segment], policy: DeletionPolicy, now: int) -> Ite
     for segment, size in zip(segments, sizes, strict=True):
         keeping = keeping or (size == 0 and behind == 0)
         behind -= size
-        newest = newest_in(segment)
-        reason = None if keeping else policy.reason(Judged(segment, size, newest, behind), now)
+        newest = max_timestamp(segment)
+        reason = None if keeping else policy.reason(SegmentDecision(segment, size, newest, behind), now)
         keeping = keeping or reason is None
-        yield Verdict(segment, size, newest, reason)
+        yield RetentionReason(segment, size, newest, reason)
 
 
-def newest_in(segment: Segment) -> int:
+def max_timestamp(segment: Segment) -> int:
     """The largest time of a segment's messages, milliseconds since 1970; when its file was last written where they have
     none (format 0). The time index of a closed segment has it, that of an open one lags, so what lies behind its last
-    entry is looked at. Raises `FileFailure`, and `Unreadable` where that is damaged."""
+    entry is looked at. Raises `FileFailure`, and `CorruptData` where that is damaged."""
     index = segment.time_index()
     last = index[len(index) - 1] if len(index) else None
     newest = -1 if last is None else last.timestamp

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from offsetmgr.core.errors import FileFailure, OffsetMgrError, Unreadable, UnsupportedOperation
-from offsetmgr.segments.entries import CHUNK, LARGEST, Entry, Walk
+from offsetmgr.core.errors import CorruptData, FileFailure, OffsetMgrError, UnsupportedOperation
+from offsetmgr.segments.entries import CHUNK, LARGEST, EntryReader, LogEntry
 from offsetmgr.segments.indexes import AbortedTransaction, OffsetIndex, TimeIndex, aborted_transactions
 
 LOG: Final = ".log"
@@ -29,7 +29,7 @@ _SEARCH: Final = 16 * 1024
 """Bytes read at once to find an entry: indexes have one for every 4 KiB."""
 
 
-class Piece(NamedTuple):
+class LogSlice(NamedTuple):
     """Bytes of a segment's log: at least one whole entry, and perhaps the beginning of another at the end.
 
     ``position`` is where they lie in the file.
@@ -49,12 +49,12 @@ class Segment(NamedTuple):
     def of(cls, file: Path) -> Segment:
         """The segment of a log file (``00000000000000000042.log``).
 
-        Raises `UnsupportedOperation` for one of Kafka 0.7, by name, `Unreadable` for another file.
+        Raises `UnsupportedOperation` for one of Kafka 0.7, by name, `CorruptData` for another file.
         """
         refuse_old_form(file)
         found = _NAME.fullmatch(file.name)
         if found is None:
-            raise Unreadable(str(file), "it has not the name of a log segment", "as in 00000000000000000042.log")
+            raise CorruptData(str(file), "it has not the name of a log segment", "as in 00000000000000000042.log")
         return cls(file, int(found[1]))
 
     def beside(self, suffix: str) -> Path:
@@ -79,10 +79,10 @@ class Segment(NamedTuple):
     @contextmanager
     def walk(
         self, position: int = 0, *, end: int | None = None, chunk: int = CHUNK, largest: int = LARGEST
-    ) -> Iterator[Walk]:
+    ) -> Iterator[EntryReader]:
         """Its entries from the beginning of any of them on; the file is closed at the end. Raises `FileFailure`."""
         with self.open() as file:
-            yield Walk(file, str(self.log), position=position, end=end, chunk=chunk, largest=largest)
+            yield EntryReader(file, str(self.log), position=position, end=end, chunk=chunk, largest=largest)
 
     def open(self) -> BinaryIO:
         """Its log, for reading. Raises `FileFailure`."""
@@ -119,35 +119,35 @@ class Segment(NamedTuple):
                 believed = False
         return near.position if believed else 0
 
-    def find(self, offset: int, largest: int = LARGEST) -> Entry | None:
+    def find(self, offset: int, largest: int = LARGEST) -> LogEntry | None:
         """The entry that holds ``offset``, or the first behind where it would be; None where all are before it.
 
-        Raises `Unreadable` where it, or one that it is looked for behind, is damaged.
+        Raises `CorruptData` where it, or one that it is looked for behind, is damaged.
         """
         with self.walk(self.position_before(offset), chunk=_SEARCH, largest=largest) as walk:
             for entry in walk:
                 if not entry.intact():
-                    raise Unreadable(
+                    raise CorruptData(
                         f"{self.log}, position {entry.position}", f"the entry at offset {entry.offset} is damaged"
                     )
                 if entry.header().last_offset >= offset:
                     return entry
         return None
 
-    def read(self, offset: int, size: int = CHUNK, largest: int = LARGEST) -> Piece | None:
+    def read(self, offset: int, size: int = CHUNK, largest: int = LARGEST) -> LogSlice | None:
         """About ``size`` bytes from the entry of `find` on; None where all are before ``offset``.
 
         It may end within an entry. Where the first one is larger than ``size`` more is read, so that it is whole; one
-        over ``largest`` is refused with `OverLimit`.
+        over ``largest`` is refused with `LimitExceeded`.
         """
         found = self.find(offset, largest)
         if found is None:
             return None
         if len(found.data) >= size:
-            return Piece(found.position, found.data)
+            return LogSlice(found.position, found.data)
         with self.open() as file, _told(self.log):
             file.seek(found.position)
-            return Piece(found.position, file.read(size))
+            return LogSlice(found.position, file.read(size))
 
 
 def name_of(base_offset: int, suffix: str = LOG) -> str:

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from offsetmgr.segments.entries import Entry
+from offsetmgr.segments.entries import LogEntry
 from offsetmgr.segments.partition import next_offset
-from offsetmgr.segments.retention import newest_in
+from offsetmgr.segments.retention import max_timestamp
 from offsetmgr.segments.segment import Segment
 
 
@@ -29,7 +29,7 @@ class TimedOffset(NamedTuple):
 def at_or_before(segments: Sequence[Segment], time: int) -> TimedOffset | None:
     """The last message of the log whose time is at or before ``time``; None where all are later, or there is none.
 
-    Raises `Unreadable` where what is looked at is damaged, `FileFailure`.
+    Raises `CorruptData` where what is looked at is damaged, `FileFailure`.
     """
     for segment in reversed(segments):
         found = _last_in(segment, time)
@@ -43,7 +43,7 @@ def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
     be the end of a transaction. None where all are earlier; messages without a time are no answer. Raises as
     `at_or_before`."""
     for segment in segments:
-        if newest_in(segment) < time:
+        if max_timestamp(segment) < time:
             continue
         index = segment.time_index().before(time - 1)
         with segment.walk(0 if index is None else segment.position_before(index.offset)) as walk:
@@ -59,7 +59,7 @@ def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
 def segments_before(segments: Sequence[Segment], time: int, most: int, now: int) -> list[int]:
     """Where segments begin, descending and at most ``most`` of them, from the last on that was written at or before
     ``time``: brokers' answer before 0.10.1, as coarse as the segments. The log's end counts as written ``now``, if the
-    last segment is not empty. Raises `FileFailure`, and `Unreadable` where the last segment is damaged."""
+    last segment is not empty. Raises `FileFailure`, and `CorruptData` where the last segment is damaged."""
     written = [(segment.base_offset, segment.modified) for segment in segments]
     if segments and segments[-1].size:
         written.append((next_offset(segments[-1]), now))
@@ -72,17 +72,17 @@ def _last_in(segment: Segment, time: int) -> TimedOffset | None:
     """The last message in a segment that is not later. An entry none of whose messages is later is decoded only if it
     is the last such."""
     written = segment.modified
-    found: TimedOffset | Entry | None = None
+    found: TimedOffset | LogEntry | None = None
     with segment.walk() as walk:
         for entry in walk:
             if not (newest := entry.header().largest_timestamp) or newest > time:
                 found = _last_of(entry, time, written) or found
             elif entry.header().record_count != 0 and not entry.header().control:
                 found = entry
-    return _last_of(found, time, written) if isinstance(found, Entry) else found
+    return _last_of(found, time, written) if isinstance(found, LogEntry) else found
 
 
-def _last_of(entry: Entry, time: int, written: int) -> TimedOffset | None:
+def _last_of(entry: LogEntry, time: int, written: int) -> TimedOffset | None:
     for record in reversed(entry.batch().records):
         at = written if record.timestamp is None else record.timestamp
         if at <= time:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.records import version_prefix
-from offsetmgr.records.kafka_fields import Reader
+from offsetmgr.records.kafka_fields import KafkaFieldReader
 from offsetmgr.segments.offsets import Newest
 
 TOPIC: Final = "__transaction_state"
@@ -22,7 +22,7 @@ _KEY: Final = 0
 _VALUES: Final = range(2)
 
 
-class Decision(NamedTuple):
+class TransactionDecision(NamedTuple):
     """A transaction that was decided, and whose markers were not all written as far as its coordinator knew."""
 
     producer: int
@@ -30,9 +30,9 @@ class Decision(NamedTuple):
     committed: bool
 
 
-def decisions(newest: Newest) -> tuple[list[Decision], list[OffsetMgrError]]:
+def decisions(newest: Newest) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
     """Those that the newest record of each transactional id tells, one a partition; and what cannot be read."""
-    found: list[Decision] = []
+    found: list[TransactionDecision] = []
     errors: list[OffsetMgrError] = []
     for key, (_, value) in newest.items():
         if value is None or int.from_bytes(key[:2], "big", signed=True) != _KEY:
@@ -44,10 +44,10 @@ def decisions(newest: Newest) -> tuple[list[Decision], list[OffsetMgrError]]:
     return found, errors
 
 
-def _decisions(value: bytes) -> list[Decision]:
-    """Raises `UnknownVersion`, `Unreadable`."""
+def _decisions(value: bytes) -> list[TransactionDecision]:
+    """Raises `UnknownVersion`, `CorruptData`."""
     version = version_prefix.value_version(value, "transaction's state", _VALUES)
-    reader = Reader(value, "transaction's state", flexible=version >= 1)
+    reader = KafkaFieldReader(value, "transaction's state", flexible=version >= 1)
     producer = reader.int64("producerId")
     reader.int16("producerEpoch")
     reader.int32("transactionTimeoutMs")
@@ -60,4 +60,4 @@ def _decisions(value: bytes) -> list[Decision]:
         numbers = [reader.int32("partitionIds") for _ in range(reader.count("partitionIds"))]
         partitions += [TopicPartition(topic, number) for number in numbers]
         reader.tagged()
-    return [Decision(producer, tp, status == _PREPARE_COMMIT) for tp in partitions]
+    return [TransactionDecision(producer, tp, status == _PREPARE_COMMIT) for tp in partitions]

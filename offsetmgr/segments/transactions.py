@@ -15,9 +15,9 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import Unreadable
-from offsetmgr.segments.batch_reader import Batch, Record
-from offsetmgr.segments.entries import Entry
+from offsetmgr.core.errors import CorruptData
+from offsetmgr.segments.batch_reader import Record, RecordBatch
+from offsetmgr.segments.entries import LogEntry
 from offsetmgr.segments.indexes import AbortedTransaction
 
 ABORT: Final = 0
@@ -55,8 +55,8 @@ class Transactions:
         self._open: dict[int, int] = {}
         self._aborted: dict[int, list[AbortedTransaction]] = {}
 
-    def add(self, entry: Entry) -> None:
-        """Takes the next entry into account. Raises `Unreadable` and `UnknownVersion` for a marker that is damaged;
+    def add(self, entry: LogEntry) -> None:
+        """Takes the next entry into account. Raises `CorruptData` and `UnknownVersion` for a marker that is damaged;
         other entries are not looked into."""
         if entry.magic < 2:
             return
@@ -72,7 +72,7 @@ class Transactions:
             if first is not None and marker_of(record).kind == ABORT:
                 self._aborted.setdefault(producer, []).append(AbortedTransaction(producer, first, record.offset))
 
-    def add_all(self, entries: Iterable[Entry]) -> None:
+    def add_all(self, entries: Iterable[LogEntry]) -> None:
         """Takes entries into account in their order. Raises as `add`."""
         for entry in entries:
             self.add(entry)
@@ -93,7 +93,7 @@ class Transactions:
         """Where readers of committed messages stop: the first offset of an open transaction; None without one."""
         return min(self._open.values(), default=None)
 
-    def committed(self, batch: Batch) -> bool:
+    def committed(self, batch: RecordBatch) -> bool:
         """Whether a reader of committed messages sees this batch's messages."""
         stable = self.last_stable_offset
         if batch.control or (stable is not None and batch.base_offset >= stable):
@@ -106,13 +106,13 @@ class Transactions:
 
 
 def marker_of(record: Record) -> Marker:
-    """What a control record says. Raises `Unreadable`."""
+    """What a control record says. Raises `CorruptData`."""
     what = f"control record at offset {record.offset}"
     try:
         _, kind = _KEY.unpack_from(record.key or b"")
         epoch = _VALUE.unpack_from(record.value or b"")[1] if kind in (ABORT, COMMIT) else None
     except struct.error as error:
-        raise Unreadable(what, f"it breaks Kafka's format: {error}") from error
+        raise CorruptData(what, f"it breaks Kafka's format: {error}") from error
     if kind < 0:
-        raise Unreadable(what, f"it is of kind {kind}")
+        raise CorruptData(what, f"it is of kind {kind}")
     return Marker(kind, epoch)

@@ -10,31 +10,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from offsetmgr.core.errors import GateRefused, UnknownVersion, Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, GateRefused, UnknownVersion, UnsupportedOperation
 from offsetmgr.segments.checkpoints import RECOVERY_POINT, read_checkpoint
 from offsetmgr.segments.partition import partition_of
-from offsetmgr.segments.recovery import Examination, Examined, Outcome, examine
+from offsetmgr.segments.recovery import Examination, ExaminationResult, RecoveryOutcome, examine
 from offsetmgr.segments.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ExaminedSegment:
     """A segment as it was examined; ``mark`` tells whether its file has changed since.
 
     ``behind`` are the segments of the same log that were not examined, because the log ends in this one.
     """
 
     segment: Segment
-    found: Examined
+    found: ExaminationResult
     mark: tuple[int, int, int]
     behind: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TruncationPoint:
     """Where a log will be cut: at byte ``at`` of a segment, behind which the log goes on with ``next_offset``."""
 
-    seen: Seen
+    seen: ExaminedSegment
     at: int
     next_offset: int
 
@@ -52,18 +52,18 @@ def unflushed(folder: Path, segments: tuple[Segment, ...]) -> tuple[Segment, ...
     try:
         points = read_checkpoint(folder.absolute().parent / RECOVERY_POINT)
         point = points.get(partition_of(folder), 0)
-    except (Unreadable, UnknownVersion, UnsupportedOperation):
+    except (CorruptData, UnknownVersion, UnsupportedOperation):
         point = 0
     first = max((number for number, segment in enumerate(segments) if segment.base_offset <= point), default=0)
     return segments[first:]
 
 
-def look(segment: Segment) -> Seen:
+def look(segment: Segment) -> ExaminedSegment:
     """Examines one segment. Raises `FileFailure`."""
-    return look_through((segment,))
+    return scan_segments((segment,))
 
 
-def look_through(segments: Sequence[Segment], *, strict: bool = False) -> Seen:
+def scan_segments(segments: Sequence[Segment], *, strict: bool = False) -> ExaminedSegment:
     """Examines a log's segments up to the first in which it ends, or is in doubt (with ``strict``: in any doubt).
 
     Raises `FileFailure`.
@@ -71,17 +71,17 @@ def look_through(segments: Sequence[Segment], *, strict: bool = False) -> Seen:
     return next(seen for seen in looking_through(segments, strict=strict) if seen is not None)
 
 
-def looking(segment: Segment) -> Iterator[Seen | None]:
+def looking(segment: Segment) -> Iterator[ExaminedSegment | None]:
     """`look` in pieces of about a MiB, for whoever tells how far it is: None after each, what was seen at the end."""
     with segment.open() as source:
-        mark = mark_of(source.fileno())
+        mark = fingerprint(source.fileno())
         examination = Examination(source, segment.base_offset, str(segment.log), end=mark[1])
         for _ in examination:
             yield None
-        yield Seen(segment, examination.result(), mark)
+        yield ExaminedSegment(segment, examination.result(), mark)
 
 
-def looking_through(segments: Sequence[Segment], *, strict: bool = False) -> Iterator[Seen | None]:
+def looking_through(segments: Sequence[Segment], *, strict: bool = False) -> Iterator[ExaminedSegment | None]:
     """`look_through` in pieces, as `looking`."""
     for number, segment in enumerate(segments, 1):
         for seen in looking(segment):
@@ -92,11 +92,11 @@ def looking_through(segments: Sequence[Segment], *, strict: bool = False) -> Ite
                 return
 
 
-def _ends(found: Examined, strict: bool) -> bool:
-    return found.damage is not None or found.outcome is not Outcome.KEPT or (strict and bool(found.doubts))
+def _ends(found: ExaminationResult, strict: bool) -> bool:
+    return found.damage is not None or found.outcome is not RecoveryOutcome.KEPT or (strict and bool(found.doubts))
 
 
-def cut_of(seen: Seen, *, strict: bool = False) -> Cut:
+def cut_of(seen: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
     """Where to cut: where a broker's recovery does; ``strict``: also before the first entry whose offset or version is
     in doubt, which a broker keeps.
 
@@ -107,19 +107,19 @@ def cut_of(seen: Seen, *, strict: bool = False) -> Cut:
         at = found.doubts[0].position  # it is before the damage: behind that nothing has been examined
         with seen.segment.open() as source:
             before = examine(source, seen.segment.base_offset, str(seen.segment.log), end=at)
-        return Cut(seen, at, before.next_offset)
-    if found.outcome in (Outcome.EMPTIED, Outcome.UNKNOWN):
+        return TruncationPoint(seen, at, before.next_offset)
+    if found.outcome in (RecoveryOutcome.EMPTIED, RecoveryOutcome.UNKNOWN):
         doubt = found.doubts[0]
-        fate = "throw the whole segment away" if found.outcome is Outcome.EMPTIED else "split it, or not start"
+        fate = "throw the whole segment away" if found.outcome is RecoveryOutcome.EMPTIED else "split it, or not start"
         raise GateRefused(
             f"{seen.segment.log}, position {doubt.position}",
             f"{doubt.why}; a broker would {fate}",
             "look at it with log dump; --strict cuts before it",
         )
-    return Cut(seen, found.sound, found.next_offset)
+    return TruncationPoint(seen, found.sound, found.next_offset)
 
 
-def mark_of(descriptor: int) -> tuple[int, int, int]:
+def fingerprint(descriptor: int) -> tuple[int, int, int]:
     """What changes when an open file is written to, or is another one."""
     found = os.fstat(descriptor)
     return found.st_ino, found.st_size, found.st_mtime_ns

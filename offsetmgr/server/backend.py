@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 
 
-class ManagerNode(NamedTuple):
+class ManagerAddress(NamedTuple):
     """A manager process, as Metadata names it."""
 
     node_id: int
@@ -25,11 +25,11 @@ class ManagerNode(NamedTuple):
 class Backend(Protocol):
     """See the module's docstring."""
 
-    def nodes(self) -> Sequence[ManagerNode]:
+    def nodes(self) -> Sequence[ManagerAddress]:
         """All manager processes that are known, this one among them, sorted by id."""
         ...
 
-    def coordinator(self, group: str) -> ManagerNode | None:
+    def coordinator(self, group: str) -> ManagerAddress | None:
         """The manager that owns the group's shard; None while that is not known."""
         ...
 

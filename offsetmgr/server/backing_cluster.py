@@ -1,6 +1,6 @@
-"""`RealCluster`: what the endpoint needs to know of the cluster whose topics its clients consume.
+"""`BackingCluster`: what the endpoint needs to know of the cluster whose topics its clients consume.
 
-`offsetmgr.kafka.client.backing_cluster.Upstream` is one.  Without any, Metadata names no topics.
+`offsetmgr.kafka.client.backing_cluster.BackingClusterClient` is one.  Without any, Metadata names no topics.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from offsetmgr.kafka.client.backing_cluster import AskedOffset, FoundOffset, TopicLayout
+from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery, TopicLayout
 
 
-class RealCluster(Protocol):
+class BackingCluster(Protocol):
     """All methods raise `OffsetMgrError` where the cluster could not be asked: never an empty answer instead."""
 
     async def cluster_id(self) -> str | None: ...
@@ -22,7 +22,7 @@ class RealCluster(Protocol):
         ...
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[AskedOffset]], *, read_committed: bool
+        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
         """One answer a partition, in any order."""
         ...

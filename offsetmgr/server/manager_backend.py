@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, LOG_FEATURE
 from offsetmgr.manager.log.base import slot_of
-from offsetmgr.manager.ownership import SlotOwnership
+from offsetmgr.manager.ownership import OwnershipManager
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime.manager import ManagerRuntime
-from offsetmgr.server.backend import ManagerNode
+from offsetmgr.server.backend import ManagerAddress
 
 T = TypeVar("T")
 
@@ -19,21 +19,21 @@ T = TypeVar("T")
 class ManagerBackend:
     """See `offsetmgr.server.backend.Backend`."""
 
-    def __init__(self, runtime: ManagerRuntime, ownership: SlotOwnership, partitions: int, topic: str) -> None:
+    def __init__(self, runtime: ManagerRuntime, ownership: OwnershipManager, partitions: int, topic: str) -> None:
         self._runtime = runtime
         self._ownership = ownership
         self._partitions = partitions
         self._features = {CONDITIONAL_FEATURE: 1, f"{LOG_FEATURE}{topic}": 1}
 
-    def nodes(self) -> Sequence[ManagerNode]:
+    def nodes(self) -> Sequence[ManagerAddress]:
         # One inside a program (`offsetmgr.manager.embedded`) has no port: it shares the work, and no client can reach
         # it.
-        return [ManagerNode(node.node_id, node.host, node.port) for node in self._ownership.nodes() if node.port]
+        return [ManagerAddress(node.node_id, node.host, node.port) for node in self._ownership.nodes() if node.port]
 
-    def coordinator(self, group: str) -> ManagerNode | None:
+    def coordinator(self, group: str) -> ManagerAddress | None:
         slot = slot_of(self._runtime.partition_of(group), self._partitions)
         owner = self._ownership.owner_of(slot)
-        return None if owner is None or not owner.port else ManagerNode(owner.node_id, owner.host, owner.port)
+        return None if owner is None or not owner.port else ManagerAddress(owner.node_id, owner.host, owner.port)
 
     def owns(self, group: str) -> int:
         return self._runtime.owns(group)

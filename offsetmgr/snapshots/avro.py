@@ -26,10 +26,10 @@ from offsetmgr.snapshots.avro_encoder import NO_END, RecordBlocks, RecordEncoder
 from offsetmgr.snapshots.base import (
     FORMAT_VERSION,
     BadLines,
-    Carries,
+    DroppedFields,
+    FormatCapabilities,
     GroupEntry,
-    GroupLike,
-    Lost,
+    OffsetsOfGroup,
     SnapshotHeader,
     WriteReport,
     refuse_unreadable,
@@ -109,7 +109,7 @@ class AvroFormat:
     """The lossless format. ``codec`` and ``sync_marker`` are for making files that are the same byte for byte."""
 
     name = "avro"
-    carries: Carries = Carries(
+    carries: FormatCapabilities = FormatCapabilities(
         metadata=True, leader_epoch=True, commit_timestamp=True, header=True, errors=True, broker_partitions=True
     )
     what_is_lost = ""
@@ -123,9 +123,9 @@ class AvroFormat:
         self._sync_marker = sync_marker
 
     def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        lost = Lost(self.carries, header)
+        lost = DroppedFields(self.carries, header)
         checked = _Checksum(stream)
         writer = Writer(
             checked,  # type: ignore[arg-type]
@@ -282,7 +282,7 @@ class _Checksum:
         return False
 
 
-def _all_errors(group: GroupLike) -> Iterator[tuple[TopicPartition | None, OffsetMgrError]]:
+def _all_errors(group: OffsetsOfGroup) -> Iterator[tuple[TopicPartition | None, OffsetMgrError]]:
     if group.error is not None:
         yield None, group.error
     yield from sorted(group.errors.items())

@@ -72,10 +72,10 @@ class RecordEncoder:
     """Encodes records of one file; remembers what comes again and again."""
 
     def __init__(self) -> None:
-        self._partitions = _Remembered(_partition)
-        self._timestamps = _Remembered(_timestamp)
-        self._low = _Remembered(_two_of_more)
-        self._rest = _Remembered(_unsigned)
+        self._partitions = _EncodedCache(_partition)
+        self._timestamps = _EncodedCache(_timestamp)
+        self._low = _EncodedCache(_two_of_more)
+        self._rest = _EncodedCache(_unsigned)
 
     def group(self, group: str, offsets: Mapping[TopicPartition, Committed], errors: bytes = b"\0") -> bytes:
         """The fields ``group``, ``offsets`` and ``errors``. Raises `OverflowError`, `UnicodeEncodeError`."""
@@ -123,7 +123,7 @@ class RecordEncoder:
         return [rest[z] if z < 0x4000 else low[z & 0x3FFF] + rest[z >> 14] for z in map(add, numbers, numbers)]
 
 
-class _Remembered(dict[Any, bytes]):
+class _EncodedCache(dict[Any, bytes]):
     """Encodings of values that come again and again, by value."""
 
     def __init__(self, encode: Callable[[Any], bytes]) -> None:

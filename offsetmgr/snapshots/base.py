@@ -60,7 +60,7 @@ class SnapshotHeader:
         return cls(str(uuid.uuid4()), now, source_uri, source_kind, cluster_id, tool_version)
 
 
-class GroupLike(Protocol):
+class OffsetsOfGroup(Protocol):
     """A group to be written; `offsetmgr.core.offset_store.GroupOffsets` and `GroupEntry` are such."""
 
     @property
@@ -85,7 +85,7 @@ class GroupEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Carries:
+class FormatCapabilities:
     """Which parts of a commit a format can hold, beside group, topic, partition and offset."""
 
     metadata: bool
@@ -142,7 +142,7 @@ class Format(Protocol):
         ...
 
     @property
-    def carries(self) -> Carries: ...
+    def carries(self) -> FormatCapabilities: ...
 
     @property
     def what_is_lost(self) -> str:
@@ -150,7 +150,7 @@ class Format(Protocol):
         ...
 
     def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
         """Writes groups as they come; never holds more than a few of them.
 
@@ -167,10 +167,10 @@ class Format(Protocol):
         ...
 
 
-class Lost:
+class DroppedFields:
     """Counts what a writer leaves out, so that it can be said afterwards."""
 
-    def __init__(self, carries: Carries, header: SnapshotHeader) -> None:
+    def __init__(self, carries: FormatCapabilities, header: SnapshotHeader) -> None:
         self._carries = carries
         self._source = header.source_uri
         self.groups = 0
@@ -180,7 +180,7 @@ class Lost:
         self._epochs = 0
         self._timestamps = 0
 
-    def count(self, group: GroupLike) -> None:
+    def count(self, group: OffsetsOfGroup) -> None:
         self.groups += 1
         self.offsets += len(group.offsets)
         self.errors += len(group.errors) + (group.error is not None)
@@ -207,7 +207,7 @@ class Lost:
         return WriteReport(self.groups, self.offsets, self.errors, tuple(lost))
 
 
-def refuse_unreadable(group: GroupLike, carries: Carries, keep_errors: bool) -> None:
+def refuse_unreadable(group: OffsetsOfGroup, carries: FormatCapabilities, keep_errors: bool) -> None:
     """Raises what made a group (or a partition of it) unreadable, unless it may be recorded (rule 1); and
     `UnsupportedOperation` for byte positions of Kafka 0.7 in a format whose readers would take them for offsets."""
     if not carries.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):

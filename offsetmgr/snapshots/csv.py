@@ -17,9 +17,9 @@ from offsetmgr.snapshots.base import (
     MAX_OFFSET,
     MAX_PARTITION,
     BadLine,
-    Carries,
-    GroupLike,
-    Lost,
+    DroppedFields,
+    FormatCapabilities,
+    OffsetsOfGroup,
     SnapshotHeader,
     WriteReport,
     number,
@@ -38,16 +38,16 @@ class CsvFormat:
     """``group`` given: the form without a group column, for that group; else the form with one."""
 
     name = "csv"
-    carries: Carries = LINES_CARRY
+    carries: FormatCapabilities = LINES_CARRY
     what_is_lost = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
     def __init__(self, group: str | None = None) -> None:
         self._group = group
 
     def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        lost = Lost(self.carries, header)
+        lost = DroppedFields(self.carries, header)
         names = NameCheck("CSV")
         for group in groups:
             refuse_unreadable(group, self.carries, keep_errors)

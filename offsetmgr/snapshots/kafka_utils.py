@@ -15,10 +15,10 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.snapshots.base import (
     BadLines,
-    Carries,
+    DroppedFields,
+    FormatCapabilities,
     GroupEntry,
-    GroupLike,
-    Lost,
+    OffsetsOfGroup,
     SnapshotHeader,
     WriteReport,
     refuse_unreadable,
@@ -27,11 +27,11 @@ from offsetmgr.snapshots.json_stream import BadEntry, Document, check_name, docu
 from offsetmgr.snapshots.line_formats import LINES_CARRY, NameCheck
 
 
-class YelpFormat:
+class KafkaUtilsFormat:
     """One document a group."""
 
     name = "json"
-    carries: Carries = LINES_CARRY
+    carries: FormatCapabilities = LINES_CARRY
     what_is_lost = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
     def __init__(self, group: str | None = None) -> None:
@@ -41,9 +41,9 @@ class YelpFormat:
             )
 
     def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        lost = Lost(self.carries, header)
+        lost = DroppedFields(self.carries, header)
         names = NameCheck("JSON")
         for group in groups:
             refuse_unreadable(group, self.carries, keep_errors)
@@ -53,16 +53,16 @@ class YelpFormat:
             stream.write(json.dumps(document, ensure_ascii=False).encode("utf-8") + b"\n")
         return lost.report()
 
-    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> YelpReader:
-        return YelpReader(stream, self, what)
+    def open(self, stream: BinaryIO, *, what: str = "snapshot") -> KafkaUtilsReader:
+        return KafkaUtilsReader(stream, self, what)
 
 
-class YelpReader:
+class KafkaUtilsReader:
     """A checked file of documents; the index holds two numbers a group."""
 
     header: SnapshotHeader | None = None
 
-    def __init__(self, stream: BinaryIO, form: YelpFormat, what: str) -> None:
+    def __init__(self, stream: BinaryIO, form: KafkaUtilsFormat, what: str) -> None:
         self.format = form
         self._stream = stream
         self._places: dict[str, array[int]] = {}

@@ -25,8 +25,8 @@ from offsetmgr.snapshots.base import (
     SHOWN,
     BadLine,
     BadLines,
-    Carries,
     Format,
+    FormatCapabilities,
     GroupEntry,
     SnapshotHeader,
     control_character,
@@ -34,7 +34,9 @@ from offsetmgr.snapshots.base import (
 
 LONGEST_LINE: Final = 65_536
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-LINES_CARRY: Final = Carries(metadata=False, leader_epoch=False, commit_timestamp=False, header=False, errors=False)
+LINES_CARRY: Final = FormatCapabilities(
+    metadata=False, leader_epoch=False, commit_timestamp=False, header=False, errors=False
+)
 
 _PLAIN, _OTHER = 1, 0
 
@@ -120,12 +122,12 @@ class LineReader:
 
     # --- small files ------------------------------------------------------------------------------
 
-    def _take_in(self) -> dict[str, _Few] | None:
+    def _take_in(self) -> dict[str, _OpenFiles] | None:
         """Every group of a small file of nothing but plain lines, each group's together and no partition twice; None
         where it is anything else, which the index and its checks are for."""
         whole_lines = re.compile(f"^{self._syntax.plain.pattern.decode('ascii')}(?:(?<=\n)|\\Z)", re.MULTILINE)
-        taken: dict[str, _Few] = {}
-        known, last = _Partitions(), _Few([], array("q"))
+        taken: dict[str, _OpenFiles] = {}
+        known, last = _Partitions(), _OpenFiles([], array("q"))
         self._stream.seek(0)
         size = 0
         while block := self._stream.read(_BLOCK) + self._stream.readline(LONGEST_LINE):
@@ -144,7 +146,7 @@ class LineReader:
                 name = group if self._only_group is None else self._only_group
                 partitions, offsets = zip(*islice(pairs, len(list(lines))), strict=True)
                 if name not in taken:
-                    last = taken[name] = _Few([], array("q"))
+                    last = taken[name] = _OpenFiles([], array("q"))
                 elif taken[name] is not last:
                     return None
                 last.partitions.extend(partitions)
@@ -231,7 +233,7 @@ class LineReader:
                         bad.add(number, line, f"the same partition as line {before}")
 
 
-class _Few(NamedTuple):
+class _OpenFiles(NamedTuple):
     """What one group's lines say, in their order."""
 
     partitions: list[TopicPartition]

@@ -9,7 +9,7 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.snapshots.base import BadLines, Format
 from offsetmgr.snapshots.csv import CsvFormat
 from offsetmgr.snapshots.json_stream import BadEntry, documents
-from offsetmgr.snapshots.kafka_utils import YelpFormat, is_yelp
+from offsetmgr.snapshots.kafka_utils import KafkaUtilsFormat, is_yelp
 from offsetmgr.snapshots.line_formats import require_line_end
 from offsetmgr.snapshots.spark import SparkFormat
 from offsetmgr.snapshots.zk_export import ZkExportFormat
@@ -41,7 +41,7 @@ def by_name(name: str, group: str | None = None) -> Format:
         case "zk":
             return ZkExportFormat(group)
         case "json":
-            return YelpFormat(group)
+            return KafkaUtilsFormat(group)
         case "spark":
             return SparkFormat(group)
     raise UsageError(f"format {name}", "not known", f"one of {', '.join(FORMATS)}")

@@ -15,10 +15,10 @@ from offsetmgr.core.errors import OffsetMgrError, UnsupportedOperation, UsageErr
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.snapshots.base import (
     BadLines,
-    Carries,
+    DroppedFields,
+    FormatCapabilities,
     GroupEntry,
-    GroupLike,
-    Lost,
+    OffsetsOfGroup,
     SnapshotHeader,
     WriteReport,
     refuse_unreadable,
@@ -47,7 +47,7 @@ class SparkFormat:
     """The offsets of exactly one group. ``group``: whose they are (needed for reading); ``resolve``: see above."""
 
     name = "spark"
-    carries: Carries = LINES_CARRY
+    carries: FormatCapabilities = LINES_CARRY
     what_is_lost = "the group's name, metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
     def __init__(self, group: str | None = None, resolve: Resolve | None = None) -> None:
@@ -55,10 +55,10 @@ class SparkFormat:
         self._resolve = resolve
 
     def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
         """Raises `UnsupportedOperation` unless there is exactly one group (or the one named to us, or none of it)."""
-        lost = Lost(self.carries, header)
+        lost = DroppedFields(self.carries, header)
         names = NameCheck("Spark's JSON")
         document: dict[str, dict[str, int]] = {}
         for group in groups:

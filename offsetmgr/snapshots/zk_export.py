@@ -18,9 +18,9 @@ from offsetmgr.snapshots.base import (
     MAX_OFFSET,
     MAX_PARTITION,
     BadLine,
-    Carries,
-    GroupLike,
-    Lost,
+    DroppedFields,
+    FormatCapabilities,
+    OffsetsOfGroup,
     SnapshotHeader,
     WriteReport,
     number,
@@ -38,7 +38,7 @@ class ZkExportFormat:
     """Lines of znode paths below the chroot."""
 
     name = "zk"
-    carries: Carries = replace(LINES_CARRY, broker_partitions=True)
+    carries: FormatCapabilities = replace(LINES_CARRY, broker_partitions=True)
     what_is_lost = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
     def __init__(self, group: str | None = None) -> None:
@@ -48,9 +48,9 @@ class ZkExportFormat:
             )
 
     def write(
-        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[GroupLike], *, keep_errors: bool = False
+        self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        lost = Lost(self.carries, header)
+        lost = DroppedFields(self.carries, header)
         names = NameCheck("ExportZkOffsets' format", forbidden="/:")
         for group in groups:
             refuse_unreadable(group, self.carries, keep_errors)

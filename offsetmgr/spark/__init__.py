@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from offsetmgr.spark.foreach_batch import BatchCommitter as BatchCommitter
     from offsetmgr.spark.period_dataframes import Late as Late
     from offsetmgr.spark.period_dataframes import PeriodTask as PeriodTask
+    from offsetmgr.spark.period_work import CommitStep as CommitStep
     from offsetmgr.spark.period_work import PeriodRules as PeriodRules
-    from offsetmgr.spark.period_work import Step as Step
     from offsetmgr.spark.periods import Coordination as Coordination
     from offsetmgr.spark.periods import published_outputs as published_outputs
     from offsetmgr.spark.periods import run_periods as run_periods
@@ -31,7 +31,7 @@ _HOME: Final = {
     "PeriodRules": "period_work",
     "PeriodTask": "period_dataframes",
     "StartingOffsets": "start_offsets",
-    "Step": "period_work",
+    "CommitStep": "period_work",
     "published_outputs": "periods",
     "reader_from_group": "start_offsets",
     "run_periods": "periods",
@@ -40,13 +40,13 @@ _HOME: Final = {
 }
 __all__ = [
     "BatchCommitter",
+    "CommitStep",
     "Coordination",
     "Late",
     "OffsetCommitter",
     "PeriodRules",
     "PeriodTask",
     "StartingOffsets",
-    "Step",
     "published_outputs",
     "reader_from_group",
     "run_periods",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 
 _VERSION: Final = re.compile(r"v\d+")
@@ -23,7 +23,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CheckpointBatch:
     """One micro-batch: where each of its sources ended, in the order of the checkpoint's lines.
 
     An entry is None where the source has no offset yet, or none that has the form of Kafka's.
@@ -39,17 +39,17 @@ def newest(names: Iterable[str]) -> int | None:
     return max((int(name) for name in names if _NUMBER.fullmatch(name)), default=None)
 
 
-def parse_offsets(text: str, number: int, what: str) -> Batch:
-    """A file ``offsets/N``. ``what`` names it in errors. Raises `UnknownVersion`, `Unreadable`."""
+def parse_offsets(text: str, number: int, what: str) -> CheckpointBatch:
+    """A file ``offsets/N``. ``what`` names it in errors. Raises `UnknownVersion`, `CorruptData`."""
     lines = text.removesuffix("\n").split("\n")
     if not _VERSION.fullmatch(lines[0]):
-        raise Unreadable(what, f"it begins with {lines[0][:20]!r}, not with a version")
+        raise CorruptData(what, f"it begins with {lines[0][:20]!r}, not with a version")
     if lines[0] != _KNOWN:
         hint = "use a version of offsetmgr that knows this Spark's checkpoints"
         raise UnknownVersion(what, f"its version is {lines[0]}, known is {_KNOWN}", hint)
     if len(lines) < 3:
-        raise Unreadable(what, "it names no source")
-    return Batch(number, tuple(kafka_offsets(line) for line in lines[2:]))
+        raise CorruptData(what, "it names no source")
+    return CheckpointBatch(number, tuple(kafka_offsets(line) for line in lines[2:]))
 
 
 def kafka_offsets(line: str) -> dict[TopicPartition, int] | None:

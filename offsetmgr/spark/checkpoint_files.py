@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from offsetmgr.core.errors import Unreadable
-from offsetmgr.spark.checkpoint import Batch, newest, parse_offsets
+from offsetmgr.core.errors import CorruptData
+from offsetmgr.spark.checkpoint import CheckpointBatch, newest, parse_offsets
 
 _FILE_SYSTEM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _LOOKS: Final = 3
@@ -52,7 +52,7 @@ class LocalFiles:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise Unreadable(f"checkpoint {self.root}/{folder}", error.strerror or str(error)) from error
+            raise CorruptData(f"checkpoint {self.root}/{folder}", error.strerror or str(error)) from error
 
     def read(self, path: str) -> str | None:
         try:
@@ -60,7 +60,7 @@ class LocalFiles:
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
-            raise Unreadable(f"checkpoint {self.root}/{path}", str(error)) from error
+            raise CorruptData(f"checkpoint {self.root}/{path}", str(error)) from error
 
 
 class HadoopFiles:
@@ -77,7 +77,7 @@ class HadoopFiles:
             files = path.getFileSystem(self._conf)
             return [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []
         except Exception as error:  # whatever the file system's own classes throw
-            raise Unreadable(f"checkpoint {self.root}/{folder}", _first_line(error)) from error
+            raise CorruptData(f"checkpoint {self.root}/{folder}", _first_line(error)) from error
 
     def read(self, path: str) -> str | None:
         at = self._path(path)
@@ -91,16 +91,16 @@ class HadoopFiles:
             finally:
                 stream.close()
         except Exception as error:
-            raise Unreadable(f"checkpoint {self.root}/{path}", _first_line(error)) from error
+            raise CorruptData(f"checkpoint {self.root}/{path}", _first_line(error)) from error
 
     def _path(self, below: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{below}")
 
 
-def newest_finished(files: CheckpointFiles) -> Batch | None:
+def newest_finished(files: CheckpointFiles) -> CheckpointBatch | None:
     """The newest batch that has its ``commits/N``, with the offsets of ``offsets/N``; None where none has finished yet.
 
-    Raises `Unreadable` (also where ``offsets/N`` is missing), `UnknownVersion`.
+    Raises `CorruptData` (also where ``offsets/N`` is missing), `UnknownVersion`.
     """
     number: int | None = None
     for _ in range(_LOOKS):
@@ -110,10 +110,10 @@ def newest_finished(files: CheckpointFiles) -> Batch | None:
         found = batch(files, number)
         if found is not None:
             return found
-    raise Unreadable(f"checkpoint {files.root}", f"commits/{number} has no offsets/{number}")
+    raise CorruptData(f"checkpoint {files.root}", f"commits/{number} has no offsets/{number}")
 
 
-def batch(files: CheckpointFiles, number: int) -> Batch | None:
+def batch(files: CheckpointFiles, number: int) -> CheckpointBatch | None:
     """Batch ``number`` as planned in ``offsets/N``, finished or not; None where there is none."""
     text = files.read(f"offsets/{number}")
     return None if text is None else parse_offsets(text, number, f"checkpoint {files.root}/offsets/{number}")

@@ -17,10 +17,10 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError, SparkError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.spark import metrics
-from offsetmgr.spark.group_committer import LOG, CommitterState, GroupWriter, worth_retrying
-from offsetmgr.spark.offset_merge import Hold, smallest
-from offsetmgr.spark.query_plan import FollowedQuery
-from offsetmgr.spark.tracked_query import Followed
+from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, worth_retrying
+from offsetmgr.spark.offset_merge import CommitBlock, merge_min
+from offsetmgr.spark.query_plan import StreamingQueryProtocol
+from offsetmgr.spark.tracked_query import TrackedQuery
 
 PLANNING_S: Final = 0.1
 """How long until a query that was still being planned is looked at again."""
@@ -36,7 +36,7 @@ class _Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """``reconcile_s``: seconds between two looks at all checkpoints, event or not. ``retries``: attempts that may
     fail in a row before it is reported. ``pause_s``: after the first of them, doubled each time up to 10 s."""
 
@@ -45,27 +45,27 @@ class Patience:
     pause_s: float = 0.2
 
 
-class Follower:
+class QueryTracker:
     """Follows queries until `close`. All methods may be called from any thread and do no I/O, except the thread
     itself."""
 
     def __init__(
         self,
-        writer: GroupWriter,
+        writer: GroupCommitter,
         *,
         clusters: frozenset[str] | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         stop_on_failure: bool = False,
         expected: frozenset[str] = frozenset(),
     ) -> None:
         """``expected`` are names of queries: nothing is committed before each of them has been followed."""
         self._writer = writer
         self._clusters = clusters
-        self._patience = patience or Patience()
+        self._patience = patience or RetryPolicy()
         self._stop_on_failure = stop_on_failure
         self._condition = threading.Condition()
         self._expected = set(expected)
-        self._followed: dict[str, Followed] = {}
+        self._followed: dict[str, TrackedQuery] = {}
         self._look: set[str] = set()
         self._asked = 0
         self._answered = 0
@@ -80,7 +80,7 @@ class Follower:
     def state(self) -> CommitterState:
         return self._writer.state
 
-    def follow(self, query: FollowedQuery) -> None:
+    def follow(self, query: StreamingQueryProtocol) -> None:
         """A query has started. It takes the place of an ended one with its checkpoint or its name. Raises `UsageError`
         after `close`."""
         with self._condition:
@@ -93,7 +93,7 @@ class Follower:
                 if other != query.id:
                     del self._followed[other]
             before = self._followed.get(query.id)
-            self._followed[query.id] = Followed(query) if before is None else before.again(query)
+            self._followed[query.id] = TrackedQuery(query) if before is None else before.again(query)
             self._look.add(query.id)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="offsetmgr-committer", daemon=True)
@@ -185,7 +185,7 @@ class Follower:
             return self._not_before - now
         return max(self._not_before, self._reconcile_at) - now
 
-    def _round(self, due: list[Followed], everything: bool) -> _Verdict:
+    def _round(self, due: list[TrackedQuery], everything: bool) -> _Verdict:
         if everything:
             self._reconcile_at = time.monotonic() + self._patience.reconcile_s
             self._writer.forget()
@@ -196,10 +196,10 @@ class Follower:
             expected = sorted(self._expected)
         holds = [hold for followed in known for hold in followed.holds]
         if expected:
-            holds.append(Hold())
+            holds.append(CommitBlock())
             if everything:
                 LOG.warning("group %s waits for %s to start", self._writer.group, ", ".join(expected))
-        merged = smallest([r for followed in known for r in followed.readings], self._clusters, holds)
+        merged = merge_min([r for followed in known for r in followed.readings], self._clusters, holds)
         failed = self._attempt(merged.offsets)
         problem = merged.problem
         unread = next((followed.error for followed in known if followed.error is not None), None)
@@ -209,7 +209,7 @@ class Follower:
         pending = failed or problem or unread or not all(followed.planned for followed in known)
         return _Verdict.PENDING if pending else _Verdict.COMMITTED
 
-    def _read(self, followed: Followed) -> None:
+    def _read(self, followed: TrackedQuery) -> None:
         found = followed.read()
         if followed.error is not None:
             self._writer.count_failure()
@@ -225,7 +225,9 @@ class Follower:
             self._writer.count_failure()
             return SparkError(f"group {self._writer.group} is not committed", repr(failed))
 
-    def _judge(self, standing: OffsetMgrError | None, new: OffsetMgrError | None, looked_at: list[Followed]) -> None:
+    def _judge(
+        self, standing: OffsetMgrError | None, new: OffsetMgrError | None, looked_at: list[TrackedQuery]
+    ) -> None:
         """``standing`` is what hinders, ``new`` what has hindered this round: one query's event says nothing of what
         another one suffers from."""
         if standing is None:
@@ -256,9 +258,9 @@ class Follower:
             threading.Thread(target=query.stop, name="offsetmgr-stop", daemon=True).start()
 
 
-def _first(looked_at: list[Followed]) -> OffsetMgrError | None:
+def _first(looked_at: list[TrackedQuery]) -> OffsetMgrError | None:
     return next((followed.error for followed in looked_at if followed.error is not None), None)
 
 
-def _replaces(query: FollowedQuery, old: FollowedQuery) -> bool:
+def _replaces(query: StreamingQueryProtocol, old: StreamingQueryProtocol) -> bool:
     return query.files.root == old.files.root or (query.name is not None and query.name == old.name)

@@ -11,10 +11,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from offsetmgr.core.errors import OffsetMgrError, SparkError
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.spark.commit_loop import Follower, Patience
-from offsetmgr.spark.group_committer import LOG, CommitterState, GroupWriter, Process
+from offsetmgr.spark.commit_loop import QueryTracker, RetryPolicy
+from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, Process
 from offsetmgr.spark.offset_merge import normalised
-from offsetmgr.spark.query_plan import RunningQuery
+from offsetmgr.spark.query_plan import QueryExecution
 from offsetmgr.spark.versions import require_supported
 
 
@@ -54,10 +54,10 @@ class OffsetCommitter(StreamingQueryListener):
         self._session = spark or SparkSession.getActiveSession()
         names = None if cluster is None else clusters_of(cluster)
         self._queries = None if queries is None else frozenset(queries)
-        self._follower = Follower(
-            GroupWriter(store, group, allow_rewind=allow_rewind),
+        self._follower = QueryTracker(
+            GroupCommitter(store, group, allow_rewind=allow_rewind),
             clusters=names,
-            patience=Patience(reconcile_s=reconcile_s, retries=retries),
+            patience=RetryPolicy(reconcile_s=reconcile_s, retries=retries),
             stop_on_failure=stop_on_failure,
             expected=self._queries or frozenset(),
         )
@@ -134,7 +134,7 @@ class OffsetCommitter(StreamingQueryListener):
             found = session.streams.get(query_id)
             if found is None:
                 return  # ended meanwhile, before we knew it
-            query = RunningQuery(found)
+            query = QueryExecution(found)
             if self._queries is None or query.name in self._queries:
                 self._follower.follow(query)
         except OffsetMgrError as error:

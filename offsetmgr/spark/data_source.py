@@ -28,7 +28,7 @@ from offsetmgr.spark.data_source_api import (
     InputPartition,
     WriterCommitMessage,
 )
-from offsetmgr.spark.store_rows import COLUMNS, REFUSED, SCHEMA, Origin, groups_of, read_rows, related, write_rows
+from offsetmgr.spark.store_rows import COLUMNS, REFUSED, SCHEMA, RowOrigin, groups_of, read_rows, related, write_rows
 
 __all__ = ["NAME", "SCHEMA", "StoreSource"]
 
@@ -68,7 +68,7 @@ class StoreSource(DataSource):
         return StoreWriter(dict(self.options))
 
 
-class Groups(InputPartition):
+class GroupsOfPartition(InputPartition):
     """One task's share of the groups."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -89,11 +89,11 @@ class StoreReader(DataSourceReader):
         config = source_options.connection(NAME, self._options)
         names = groups_of(self._uri, config, source_options.listed(self._options.get("group")))
         tasks = min(source_options.number(NAME, self._options, "tasks", _TASKS), len(names))
-        return [Groups(tuple(names[first::tasks])) for first in range(tasks)]
+        return [GroupsOfPartition(tuple(names[first::tasks])) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises `PartialFailure` for what could not be read, unless ``errors`` is ``true``."""
-        if not isinstance(partition, Groups):  # Spark's stand-in for "nothing to read"
+        if not isinstance(partition, GroupsOfPartition):  # Spark's stand-in for "nothing to read"
             return
         topics = TopicSelection.parse(source_options.listed(self._options.get("topic")))
         types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.string()]
@@ -105,7 +105,7 @@ class StoreReader(DataSourceReader):
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WriteSummary(WriterCommitMessage):
     """What became of one task's rows."""
 
     written: int
@@ -124,16 +124,16 @@ class StoreWriter(DataSourceWriter):
         with related(self._origin(), self._uri, source_options.connection(NAME, self._options)):
             pass  # refused before anything is written
 
-    def _origin(self) -> Origin | None:
+    def _origin(self) -> RowOrigin | None:
         uri, translate = self._options.get("origin"), self._options.get("translate")
         if translate is not None and translate not in tuple(Translate):
             raise UsageError(f"format({NAME!r})", f"option 'translate' is {translate!r}", "'none' is the only one")
         if uri is None:
             return None
         config = source_options.connection(NAME, self._options)
-        return Origin(uri, config, None if translate is None else Translate(translate))
+        return RowOrigin(uri, config, None if translate is None else Translate(translate))
 
-    def write(self, iterator: Iterable[Row]) -> Written:
+    def write(self, iterator: Iterable[Row]) -> WriteSummary:
         counts = {"written": 0, "unchanged": 0, "failed": 0}
         config = source_options.connection(NAME, self._options)
         shown: list[str] = []
@@ -141,11 +141,11 @@ class StoreWriter(DataSourceWriter):
             counts["failed" if done.verdict == REFUSED else done.verdict] += 1
             if done.error is not None and len(shown) < _SHOWN:
                 shown.append(f"{done.group} {done.topic}-{done.partition}: {done.error}")
-        return Written(**counts, shown=shown)
+        return WriteSummary(**counts, shown=shown)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Raises `OffsetMgrError` where any offset was refused or failed; the others are committed."""
-        done = [message for message in messages if isinstance(message, Written)]
+        done = [message for message in messages if isinstance(message, WriteSummary)]
         if failed := sum(message.failed for message in done):
             shown = [line for message in done for line in message.shown][:_SHOWN]
             succeeded = sum(message.written + message.unchanged for message in done)

@@ -13,14 +13,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import OffsetMgrError, SparkError, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, SparkError
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.spark.checkpoint import Batch
+from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import CheckpointFiles, LocalFiles, batch, folder_of, newest_finished
 from offsetmgr.spark.committer import clusters_of
-from offsetmgr.spark.group_committer import CommitterState, GroupWriter, Process, worth_retrying
-from offsetmgr.spark.offset_merge import smallest
-from offsetmgr.spark.query_plan import RunningQuery, Source, holds, readings
+from offsetmgr.spark.group_committer import CommitterState, GroupCommitter, Process, worth_retrying
+from offsetmgr.spark.offset_merge import merge_min
+from offsetmgr.spark.query_plan import QueryExecution, Source, holds, readings
 from offsetmgr.spark.versions import require_supported
 
 
@@ -56,9 +56,9 @@ class BatchCommitter:
         # The frames of foreachBatch belong to a copy of the session, in which no query runs.
         self._session = spark or SparkSession.getActiveSession()
         self._process = process
-        self._writer = GroupWriter(store, group, allow_rewind=allow_rewind)
+        self._writer = GroupCommitter(store, group, allow_rewind=allow_rewind)
         self._files: CheckpointFiles = LocalFiles(checkpoint)
-        self._query: RunningQuery | None = None
+        self._query: QueryExecution | None = None
         self._ahead = ahead_of_checkpoint
         self._clusters = None if cluster is None else clusters_of(cluster)
         self._retries = retries
@@ -83,10 +83,10 @@ class BatchCommitter:
         self._commit(lambda: newest_finished(self._files))
         return self.state.failing is None
 
-    def _planned(self, batch_id: int) -> Batch:
+    def _planned(self, batch_id: int) -> CheckpointBatch:
         found = batch(self._files, batch_id)
         if found is None:
-            raise Unreadable(f"checkpoint {self._files.root}", f"there is no offsets/{batch_id} while it runs")
+            raise CorruptData(f"checkpoint {self._files.root}", f"there is no offsets/{batch_id} while it runs")
         return found
 
     def _find_query(self, frame: Any) -> None:
@@ -95,7 +95,7 @@ class BatchCommitter:
             return
         wanted = folder_of(self._files.root)
         for active in (self._session or frame.sparkSession).streams.active:
-            query = RunningQuery(active)
+            query = QueryExecution(active)
             if folder_of(query.files.root) == wanted:
                 self._query, self._files = query, query.files
                 return
@@ -104,7 +104,7 @@ class BatchCommitter:
     def _sources(self) -> tuple[Source, ...] | None:
         return None if self._query is None else self._query.sources()
 
-    def _commit(self, which: Callable[[], Batch | None]) -> None:
+    def _commit(self, which: Callable[[], CheckpointBatch | None]) -> None:
         failed: OffsetMgrError | None = None
         for attempt in range(self._retries + 1):
             failed = self._attempt(which)
@@ -119,14 +119,14 @@ class BatchCommitter:
         if self._stop_on_failure:
             raise failed
 
-    def _attempt(self, which: Callable[[], Batch | None]) -> OffsetMgrError | None:
+    def _attempt(self, which: Callable[[], CheckpointBatch | None]) -> OffsetMgrError | None:
         try:
             found = which()
             if found is None:
                 return None
             sources = self._sources()
             read = readings(found, sources, f"checkpoint {self._files.root}")
-            merged = smallest(read, self._clusters, holds(found, sources or ()))
+            merged = merge_min(read, self._clusters, holds(found, sources or ()))
         except OffsetMgrError as error:
             self._writer.count_failure()
             return error

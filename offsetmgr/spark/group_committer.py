@@ -37,7 +37,7 @@ class CommitterState:
     refused: tuple[TopicPartition, ...] = ()
 
 
-class GroupWriter:
+class GroupCommitter:
     """Writes one group's offsets into one store; used by one thread at a time."""
 
     def __init__(self, store: OffsetStore, group: str, *, allow_rewind: bool = False) -> None:

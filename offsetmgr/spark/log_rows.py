@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat
-from offsetmgr.records.kafka import KafkaFormat
-from offsetmgr.records.kafka_fields import Reader
+from offsetmgr.records.kafka import KafkaRecordFormat
+from offsetmgr.records.kafka_fields import KafkaFieldReader
 from offsetmgr.records.kafka_group import decode_group_metadata
 from offsetmgr.records.registry import FORMATS, format_of
 
@@ -69,7 +69,7 @@ _VALUE_TYPES: Final = (
 _NAMES: Final = [column.split()[0] for column in SCHEMA.split(", ")]
 
 
-class Decoder:
+class RowDecoder:
     """Decodes batch after batch; for one thread."""
 
     def __init__(self) -> None:
@@ -141,8 +141,8 @@ class Decoder:
             decoded = self._formats[name].decode_key(key)
             if isinstance(decoded, GroupKey):
                 return _Key(name, GROUP, version, decoded.group)
-            if name == KafkaFormat.name and version in _STATES:
-                return _Key(name, STATE, version, Reader(key, "key").string("groupId"))
+            if name == KafkaRecordFormat.name and version in _STATES:
+                return _Key(name, STATE, version, KafkaFieldReader(key, "key").string("groupId"))
         except OffsetMgrError as error:
             return _Key(name, OTHER, version, error=str(error))
         return _Key(name, OTHER, version)
@@ -155,7 +155,7 @@ class Decoder:
                 offset, epoch, metadata, committed, expires, _ = self._formats[key.format].decode_value(value)
                 return offset, epoch, metadata, committed, expires, None, None, None
             if key.kind == GROUP:
-                if key.format == AvroFormat.name:
+                if key.format == AvroRecordFormat.name:
                     active = self._formats[key.format].decode_group(value).last_active
                     return None, None, None, None, None, None, active, None
                 group = decode_group_metadata(value)
@@ -172,7 +172,7 @@ def of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
 
 def row_of_error(partition: int | None, error: str) -> pa.RecordBatch:
     """One row that is of no record, so that it has no offset in the log: what could not be read."""
-    row = Decoder().batch([partition], [None], [None], [None], [None])
+    row = RowDecoder().batch([partition], [None], [None], [None], [None])
     at = row.schema.get_field_index("error")
     return row.set_column(at, row.schema.field(at), pa.array([error], pa.string()))
 

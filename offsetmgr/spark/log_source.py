@@ -24,7 +24,7 @@ from offsetmgr.manager.log.kafka.settings import loader_settings
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.spark import source_options
 from offsetmgr.spark.data_source_api import DataSource, DataSourceReader, InputPartition
-from offsetmgr.spark.log_rows import SCHEMA, Decoder, of_groups
+from offsetmgr.spark.log_rows import SCHEMA, RowDecoder, of_groups
 
 NAME: Final = "offsetmgr-log"
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
@@ -47,7 +47,7 @@ class Range(NamedTuple):
     end: int
 
 
-class LogRanges(InputPartition):
+class LogRangeReader(InputPartition):
     """One task's share of the log."""
 
     def __init__(self, ranges: tuple[Range, ...]) -> None:
@@ -100,15 +100,15 @@ class LogSourceReader(DataSourceReader):
             asked.close()
         ranges = [Range(p, starts[p], ends[p]) for p in wanted if starts[p] < ends[p]]
         tasks = source_options.number(NAME, self._options, "tasks", 1)
-        return [LogRanges(part) for part in share(ranges, tasks)]
+        return [LogRangeReader(part) for part in share(ranges, tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises `TimedOut` where nothing comes for the time-out, and what the brokers answer."""
-        if not isinstance(partition, LogRanges):  # Spark's stand-in for "nothing to read"
+        if not isinstance(partition, LogRangeReader):  # Spark's stand-in for "nothing to read"
             return
         config = source_options.connection(NAME, self._options)
         settings = loader_settings(self._bootstrap, config.kafka, _READER)
-        decoder, waiting = Decoder(), _Batch()
+        decoder, waiting = RowDecoder(), _Batch()
         for run in runs(self._topic, settings, partition.ranges, config.timeout_ms / 1000):
             waiting.add(run)
             if len(waiting.keys) >= _A_BATCH:
@@ -136,7 +136,7 @@ class _Batch:
         self.keys.extend([message.key() for message in messages])
         self.values.extend([message.value() for message in messages])
 
-    def decoded(self, decoder: Decoder) -> pa.RecordBatch:
+    def decoded(self, decoder: RowDecoder) -> pa.RecordBatch:
         return decoder.batch(self.partitions, self.offsets, self.timestamps, self.keys, self.values)
 
 

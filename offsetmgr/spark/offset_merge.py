@@ -15,7 +15,7 @@ from offsetmgr.core.model import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SourceProgress:
     """How far one source has finished. ``cluster`` is its ``kafka.bootstrap.servers``, normalised; "" where unknown."""
 
     cluster: str
@@ -23,7 +23,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class CommitBlock:
     """A source that has finished nothing yet, or of which that is not known: its ``topics`` (None: it may be any) of
     ``cluster`` ("": it may be any) wait for it."""
 
@@ -31,14 +31,14 @@ class Hold:
     topics: frozenset[str] | None = None
 
 
-class OtherCluster(SparkError):
+class ForeignClusterOffsets(SparkError):
     """No source reads from the cluster that was named. It may be that of a query that starts later."""
 
     retriable = True
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedOffsets:
     """``offsets`` may be committed. ``ambiguous`` maps topics that are read from several clusters to those: nobody said
     which of them the group belongs to, so nothing of them is committed. ``elsewhere`` are the clusters that are read
     where none of them is the group's, so that nothing at all can be committed."""
@@ -51,7 +51,7 @@ class Merged:
     def problem(self) -> SparkError | None:
         """Why something will not be committed before the user says more; None: there is no such thing."""
         if self.elsewhere:
-            return OtherCluster(
+            return ForeignClusterOffsets(
                 "nothing is committed",
                 f"no source reads from the cluster that was named, but from {_shown(self.elsewhere)}",
                 "give cluster= as the sources' kafka.bootstrap.servers have it; several spellings as a list",
@@ -70,7 +70,9 @@ def normalised(bootstrap: str) -> str:
     return ",".join(sorted(part.strip() for part in bootstrap.split(",") if part.strip()))
 
 
-def smallest(readings: Iterable[Reading], clusters: frozenset[str] | None, holds: Iterable[Hold] = ()) -> Merged:
+def merge_min(
+    readings: Iterable[SourceProgress], clusters: frozenset[str] | None, holds: Iterable[CommitBlock] = ()
+) -> MergedOffsets:
     """The smaller offset of each partition that nobody holds. ``clusters`` are the names of the one cluster that the
     group belongs to (`normalised`); None: whichever is read, as long as no topic is read from two."""
     read = list(readings)
@@ -92,7 +94,9 @@ def smallest(readings: Iterable[Reading], clusters: frozenset[str] | None, holds
             if not nothing and tp.topic not in held and tp.topic not in several:
                 offsets[tp] = min(offset, offsets.get(tp, offset))
     elsewhere = set() if wanted or holding else {reading.cluster for reading in read}
-    return Merged(offsets, {topic: tuple(sorted(names)) for topic, names in several.items()}, tuple(sorted(elsewhere)))
+    return MergedOffsets(
+        offsets, {topic: tuple(sorted(names)) for topic, names in several.items()}, tuple(sorted(elsewhere))
+    )
 
 
 def _shown(clusters: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from offsetmgr.period.job_records import Scan
+from offsetmgr.period.job_records import RangeScan
 from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.schedule import Period
 
@@ -33,7 +33,7 @@ class ScanRule:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where one partition's scan begins and where it ends at the latest. Offsets; see `Scan`."""
+    """Where one partition's scan begins and where it ends at the latest. Offsets; see `RangeScan`."""
 
     start: int
     end: int
@@ -42,12 +42,12 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScanResult:
     """What a scan has found in one partition."""
 
     range: OffsetRange
     """From the first to behind the last record of the period; empty where there is none."""
-    scan: Scan
+    scan: RangeScan
     taken: int
     late: int
     set_aside: int
@@ -94,14 +94,14 @@ class Scanner:
         elif bounds.late_from is not None and offset >= bounds.late_from:
             self._late += 1
 
-    def found(self) -> Found:
+    def found(self) -> ScanResult:
         bounds = self._bounds
         end = bounds.end if self._end is None else self._end
         resume = end if self._resume is None else self._resume
         first = resume if self._first is None else self._first
-        return Found(
+        return ScanResult(
             OffsetRange(first, max(first, self._last + 1)),
-            Scan(bounds.start, end if bounds.late_from is None else bounds.late_from, end, resume),
+            RangeScan(bounds.start, end if bounds.late_from is None else bounds.late_from, end, resume),
             self._taken,
             self._late,
             self._set_aside,

@@ -39,9 +39,9 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.period.barrier import Verdict
+from offsetmgr.period.barrier import ReportStatus
 from offsetmgr.period.coordinator import PeriodCoordinator
-from offsetmgr.period.history import History, Ticket
+from offsetmgr.period.history import History, WorkClaim
 from offsetmgr.period.job_records import LATE, SET_ASIDE, TAKEN, Work
 from offsetmgr.period.schedule import Period
 from offsetmgr.spark import metrics
@@ -60,7 +60,7 @@ LOG: Final = logging.getLogger("offsetmgr.spark")
 _PAUSES: Final = (0.2, 5.0)
 
 
-class Step(Enum):
+class CommitStep(Enum):
     """What has just been done of a period; see the module."""
 
     CLOSED = "the period has closed"
@@ -111,7 +111,7 @@ class PeriodJob:
     store: OffsetStore
     group: str | None
     rules: PeriodRules
-    told: Callable[[Step, Period], object]
+    told: Callable[[CommitStep, Period], object]
 
 
 class PeriodWork:
@@ -138,19 +138,19 @@ class PeriodWork:
     def do(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
         """All of a period that has closed, from wherever an earlier process has left it.
 
-        Raises `TakenOver` where another process is at work on it, `OffsetOutOfRange` and `UnsupportedOperation` where
+        Raises `Superseded` where another process is at work on it, `OffsetOutOfRange` and `UnsupportedOperation` where
         its records cannot be read (any more), and what the job's function raises.
         """
         work = self._fixed(period, partitions)
         if work.published is None:
             work = self._worked(work)
         self._commit(work)
-        self._job.told(Step.COMMITTED, period)
+        self._job.told(CommitStep.COMMITTED, period)
         if (old := period.number - self._job.rules.history_kept) >= 0:
             self._persist(lambda: self._history.forget(self._job.name, old))
-        self._job.told(Step.FORGOTTEN, period)
+        self._job.told(CommitStep.FORGOTTEN, period)
         self._report(work)
-        self._job.told(Step.REPORTED, period)
+        self._job.told(CommitStep.REPORTED, period)
         return work
 
     # --- ranges ---------------------------------------------------------------------------------------
@@ -160,9 +160,9 @@ class PeriodWork:
         work = self._persist(lambda: self._history.read(name, period.number))
         if work is None:
             found = self._persist(lambda: self._found(period, partitions))
-            self._job.told(Step.FOUND, period)
+            self._job.told(CommitStep.FOUND, period)
             work, _ = self._persist(lambda: self._history.fix_work(found))
-            self._job.told(Step.FIXED, period)
+            self._job.told(CommitStep.FIXED, period)
         if work.period != period:
             why = f"has its ranges fixed for {work.period.start_ms} to {work.period.end_ms}"
             raise Conflict(f"period {period.number} of job {name}", why, "use another root for another schedule")
@@ -228,18 +228,18 @@ class PeriodWork:
         ticket = self._persist(lambda: self._begun(work))
         if ticket is None:
             return self._persist(lambda: self._history.read(job.name, period.number)) or work
-        job.told(Step.BEGUN, period)
+        job.told(CommitStep.BEGUN, period)
         output = f"{job.output.rstrip('/')}/period-{period.number:06d}/attempt-{ticket.attempt}"
         task = PeriodTask(period, ticket.attempt, output, job.rules.late, work, self._source)
         job.process(task.rows, task)
-        job.told(Step.PROCESSED, period)
+        job.told(CommitStep.PROCESSED, period)
         done = self._persist(lambda: self._history.publish(ticket, output, work.counts, self._clock.now_ms()))
         for kind, count in work.counts.items():
             metrics.PERIOD_RECORDS.labels(job.name, kind).inc(count)
-        job.told(Step.PUBLISHED, period)
+        job.told(CommitStep.PUBLISHED, period)
         return done
 
-    def _begun(self, work: Work) -> Ticket | None:
+    def _begun(self, work: Work) -> WorkClaim | None:
         """An attempt of this process; None where somebody has published meanwhile."""
         name, number = self._job.name, work.period.number
         member = self._coordinator.member
@@ -275,9 +275,9 @@ class PeriodWork:
     def _report(self, work: Work) -> None:
         number = work.period.number
         verdicts = self._persist(lambda: self._coordinator.finished(work.ranges, number))
-        if jumped := [tp for tp, verdict in verdicts.items() if verdict is Verdict.JUMPED]:
+        if jumped := [tp for tp, verdict in verdicts.items() if verdict is ReportStatus.JUMPED]:
             raise Conflict(f"period {number}", f"is not open yet for {jumped[0]}", "was its root deleted?")
-        if late := sum(verdict is Verdict.LATE for verdict in verdicts.values()):
+        if late := sum(verdict is ReportStatus.LATE for verdict in verdicts.values()):
             LOG.warning("period %d was closed without this job's report on %d partitions", number, late)
 
     def _persist(self, call: Callable[[], T]) -> T:

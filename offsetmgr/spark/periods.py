@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.errors import LimitUnknown, RunEnded, TimedOut, UsageError
+from offsetmgr.core.errors import OpenPeriodUnknown, RunEnded, TimedOut, UsageError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.confluent import open_cluster
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.history import History
-from offsetmgr.period.job_records import Published
-from offsetmgr.period.schedule import Period, Schedule
+from offsetmgr.period.job_records import PublishedOutput
+from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.spark.period_dataframes import RecordSource
 from offsetmgr.spark.period_log import PeriodLog, partitions_of
-from offsetmgr.spark.period_work import LOG, PeriodJob, PeriodRules, PeriodWork, Step
+from offsetmgr.spark.period_work import LOG, CommitStep, PeriodJob, PeriodRules, PeriodWork
 from offsetmgr.spark.versions import require_supported
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -58,7 +58,7 @@ class Coordination:
 def run_periods(
     spark: SparkSession,
     topics: Sequence[str],
-    period: Schedule,
+    period: PeriodSchedule,
     process: Callable[[DataFrame, PeriodTask], Any],
     store: OffsetStore,
     group: str | None,
@@ -72,7 +72,7 @@ def run_periods(
     rerun_of: str | None = None,
     options: Mapping[str, str] | None = None,
     config: ConnectionConfig | None = None,
-    on_step: Callable[[Step, Period], object] | None = None,
+    on_step: Callable[[CommitStep, Period], object] | None = None,
     stop: threading.Event | None = None,
     clock: Clock | None = None,
 ) -> int:
@@ -91,7 +91,7 @@ def run_periods(
     their own, and the group stays where it is. ``options`` are Spark's for its Kafka source, ``config`` the same for
     the scans. ``on_step`` is told what has been done. Periods that begin at or after ``until_ms`` are left alone.
 
-    Raises `TakenOver` where a later process is at work in its place, `RunEnded` where the run was ended by somebody,
+    Raises `Superseded` where a later process is at work in its place, `RunEnded` where the run was ended by somebody,
     `OffsetOutOfRange` where records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted
     topic, and what ``process`` raises: the next start goes on.
     """
@@ -137,7 +137,7 @@ def _run(
     topics: frozenset[str],
     rules: PeriodRules,
     until_ms: int | None,
-    told: Callable[[Step, Period], object],
+    told: Callable[[CommitStep, Period], object],
     stop: threading.Event | None,
     clock: Clock,
 ) -> int:
@@ -145,7 +145,7 @@ def _run(
     while True:
         open_ = member.open_period()
         if open_ is None:
-            raise LimitUnknown(f"member {member.member}", "which period is open is not known")
+            raise OpenPeriodUnknown(f"member {member.member}", "which period is open is not known")
         period = open_.period
         if until_ms is not None and period.start_ms >= until_ms:
             return done
@@ -155,7 +155,7 @@ def _run(
         if partitions:
             if not _closed(period.end_ms + rules.grace_ms, stop, clock):
                 return done
-            told(Step.CLOSED, period)
+            told(CommitStep.CLOSED, period)
             work.do(period, partitions)
             done += 1
         else:
@@ -170,7 +170,7 @@ def _run(
             return done
 
 
-def _silent(step: Step, period: Period) -> None:
+def _silent(step: CommitStep, period: Period) -> None:
     """For whoever wants to hear nothing."""
     del step, period
 
@@ -186,7 +186,7 @@ def _closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:
 
 def published_outputs(
     zookeeper: str, root: str, job: str, *, config: ConnectionConfig | None = None
-) -> dict[Period, Published]:
+) -> dict[Period, PublishedOutput]:
     """The outputs of a job that count, by period, as far as the history goes back. Other folders are of attempts that
     were overtaken. Raises what `ZookeeperSession` raises."""
     with ZookeeperSession(zookeeper, config) as session:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import SparkError
-from offsetmgr.spark.checkpoint import Batch
+from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import CheckpointFiles, HadoopFiles, LocalFiles
-from offsetmgr.spark.offset_merge import Hold, Reading, normalised
+from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalised
 
 _KAFKA: Final = ("KafkaV2[", "KafkaV1[")
 _BOOTSTRAP: Final = "kafka.bootstrap.servers"
@@ -42,7 +42,7 @@ class Source:
         return frozenset(name.rpartition("-")[0] for name in names) if found[1] == "Assign" else frozenset(names)
 
 
-class FollowedQuery(Protocol):
+class StreamingQueryProtocol(Protocol):
     """A query as the committer sees it. ``id`` stays when it starts again from its checkpoint, ``run`` does not."""
 
     id: str
@@ -57,7 +57,7 @@ class FollowedQuery(Protocol):
     def stop(self) -> None: ...
 
 
-class RunningQuery:
+class QueryExecution:
     """A query of this driver. Keeps Spark's own object, so that it can be asked after the query has ended as well."""
 
     def __init__(self, query: Any) -> None:
@@ -94,23 +94,23 @@ class RunningQuery:
         self._query.stop()
 
 
-def readings(batch: Batch, sources: tuple[Source, ...] | None, what: str) -> list[Reading]:
+def readings(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: str) -> list[SourceProgress]:
     """How far each Kafka source has come with ``batch``. Without ``sources`` (the query is not at hand) every line of
     Kafka's form counts. Raises `SparkError` where the plan and the checkpoint have not the same number of sources."""
     if sources is None:
-        return [Reading("", end) for end in batch.ends if end is not None]
+        return [SourceProgress("", end) for end in batch.ends if end is not None]
     if len(sources) != len(batch.ends):
         why = f"its plan has {len(sources)} sources and batch {batch.number} of its checkpoint {len(batch.ends)}"
         raise SparkError(f"{what} is not followed", why)
     pairs = zip(sources, batch.ends, strict=True)
-    return [Reading(source.cluster, end) for source, end in pairs if source.kafka and end is not None]
+    return [SourceProgress(source.cluster, end) for source, end in pairs if source.kafka and end is not None]
 
 
-def holds(batch: Batch | None, sources: tuple[Source, ...]) -> list[Hold]:
+def holds(batch: CheckpointBatch | None, sources: tuple[Source, ...]) -> list[CommitBlock]:
     """The Kafka sources that have finished nothing up to ``batch`` (None: no batch has finished)."""
     ends = [None] * len(sources) if batch is None else batch.ends
     pairs = zip(sources, ends, strict=False)  # of other lengths they are refused by `readings`
-    return [Hold(source.cluster, source.topics) for source, end in pairs if source.kafka and end is None]
+    return [CommitBlock(source.cluster, source.topics) for source, end in pairs if source.kafka and end is None]
 
 
 def _source(leaf: Any) -> Source | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.spark.period_ranges import Bounds, Found, Scanner, ScanRule
+from offsetmgr.spark.period_ranges import Bounds, Scanner, ScanResult, ScanRule
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ _READER: Final = "offsetmgr-periods"
 """The group id that the client library asks for; nothing is committed to it."""
 
 
-class _Share(NamedTuple):
+class _RangeShare(NamedTuple):
     """One task: some partitions of one topic."""
 
     topic: str
@@ -35,9 +35,9 @@ def scan(
     config: ConnectionConfig,
     bounds: Mapping[TopicPartition, Bounds],
     rule: ScanRule,
-) -> dict[TopicPartition, Found]:
+) -> dict[TopicPartition, ScanResult]:
     """What each partition has of the period. Raises `PartialFailure` with those that could not be read."""
-    found: dict[TopicPartition, Found] = {}
+    found: dict[TopicPartition, ScanResult] = {}
     failed: dict[TopicPartition, OffsetMgrError] = {}
     unread = {}
     for tp, wanted in bounds.items():
@@ -48,13 +48,13 @@ def scan(
     shares = _shares(unread, spark.sparkContext.defaultParallelism)
     if shares:
 
-        def look(part: Iterable[_Share]) -> Iterator[tuple[TopicPartition, Found | OffsetMgrError]]:
+        def look(part: Iterable[_RangeShare]) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
             for share in part:
                 yield from _look(share, bootstrap, config, rule)
 
         outcomes = spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(look).collect()
         for tp, outcome in outcomes:
-            if isinstance(outcome, Found):
+            if isinstance(outcome, ScanResult):
                 found[tp] = outcome
             else:
                 failed[tp] = outcome
@@ -64,21 +64,21 @@ def scan(
     return found
 
 
-def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_Share]:
+def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeShare]:
     """At least as many tasks as there are topics, at most so many a topic."""
     topics: dict[str, list[tuple[int, Bounds]]] = {}
     for (topic, partition), wanted in sorted(bounds.items()):
         topics.setdefault(topic, []).append((partition, wanted))
     return [
-        _Share(topic, dict(partitions[at::tasks]))
+        _RangeShare(topic, dict(partitions[at::tasks]))
         for topic, partitions in topics.items()
         for at in range(min(tasks, len(partitions)))
     ]
 
 
 def _look(
-    share: _Share, bootstrap: str, config: ConnectionConfig, rule: ScanRule
-) -> Iterator[tuple[TopicPartition, Found | OffsetMgrError]]:
+    share: _RangeShare, bootstrap: str, config: ConnectionConfig, rule: ScanRule
+) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
     """On an executor. Its errors are outcomes: Spark would hand an exception's text to the driver, and no more."""
     from offsetmgr.manager.log.kafka.settings import loader_settings
     from offsetmgr.spark.log_source import Range, runs

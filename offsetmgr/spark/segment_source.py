@@ -21,21 +21,21 @@ from pyspark.sql.types import StructType
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UsageError
 from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS, find, gaps
 from offsetmgr.segments.batch_reader import CRC_FROM, LEGACY_SMALLEST, LOG_HEADER, LOG_OVERHEAD, MAGIC_AT, TRANSACTIONAL
-from offsetmgr.segments.batch_reader import Batch as Entries
-from offsetmgr.segments.entries import Entry
+from offsetmgr.segments.batch_reader import RecordBatch as Entries
+from offsetmgr.segments.entries import LogEntry
 from offsetmgr.segments.partition import segments_in
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transactions import Transactions
 from offsetmgr.spark import source_options
 from offsetmgr.spark.data_source_api import DataSource, DataSourceReader, InputPartition
-from offsetmgr.spark.log_rows import SCHEMA, Decoder, of_groups, row_of_error
+from offsetmgr.spark.log_rows import SCHEMA, RowDecoder, of_groups, row_of_error
 
 NAME: Final = "offsetmgr-segments"
 _KNOWN: Final = ("path", "topic", "group")
 _A_BATCH: Final = 20_000
 
 
-class Uncounted(NamedTuple):
+class UnsplittableError(NamedTuple):
     """Transactions whose records count for nothing, by producer: those aborted (first and last offset), and where the
     one begins that nobody has ended."""
 
@@ -59,7 +59,7 @@ class Uncounted(NamedTuple):
 class SegmentTask(InputPartition):
     """One task: a segment, to the size that it had when the query was planned."""
 
-    def __init__(self, partition: int, log: str, base_offset: int, size: int, uncounted: Uncounted) -> None:
+    def __init__(self, partition: int, log: str, base_offset: int, size: int, uncounted: UnsplittableError) -> None:
         super().__init__(log)
         self.partition = partition
         self.log = log
@@ -124,7 +124,7 @@ class SegmentSourceReader(DataSourceReader):
             yield row_of_error(None, partition.why)
         if not isinstance(partition, SegmentTask):  # Spark's stand-in for "nothing to read"
             return
-        decoder, waiting = Decoder(), _Rows(partition.partition)
+        decoder, waiting = RowDecoder(), _Rows(partition.partition)
         for batch in self._batches(partition, waiting):
             for record in batch.records:
                 waiting.add(record.offset, record.timestamp, record.key, record.value)
@@ -177,12 +177,12 @@ class _Rows:
         for column in (self.offsets, self.timestamps, self.keys, self.values):
             column.clear()
 
-    def decoded(self, decoder: Decoder) -> pa.RecordBatch:
+    def decoded(self, decoder: RowDecoder) -> pa.RecordBatch:
         partitions = [self.partition] * len(self.offsets)
         return decoder.batch(partitions, self.offsets, self.timestamps, self.keys, self.values)
 
 
-def _uncounted(segments: Sequence[tuple[Segment, int]]) -> Uncounted:
+def _uncounted(segments: Sequence[tuple[Segment, int]]) -> UnsplittableError:
     """What the headers of a partition's entries say. What is damaged ends a segment here as well as when it is read."""
     found = Transactions()
     for segment, size in segments:
@@ -194,10 +194,10 @@ def _uncounted(segments: Sequence[tuple[Segment, int]]) -> Uncounted:
     aborted: dict[int, list[tuple[int, int]]] = {}
     for one in found.aborted:
         aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
-    return Uncounted(aborted, found.open)
+    return UnsplittableError(aborted, found.open)
 
 
-def _of_transactions(segment: Segment, size: int) -> Iterator[Entry]:
+def _of_transactions(segment: Segment, size: int) -> Iterator[LogEntry]:
     """The entries that belong to transactions, or end one."""
     with segment.open() as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
         at = 0
@@ -207,5 +207,5 @@ def _of_transactions(segment: Segment, size: int) -> Iterator[Entry]:
             if length < LEGACY_SMALLEST or end > size:
                 return
             if data[at + MAGIC_AT] == 2 and data[at + CRC_FROM + 1] & TRANSACTIONAL:
-                yield Entry(at, offset, data[at:end])
+                yield LogEntry(at, offset, data[at:end])
             at = end

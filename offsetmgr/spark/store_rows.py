@@ -17,12 +17,12 @@ from offsetmgr.core.log_origin import Translate
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
     Change,
+    EditStatus,
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
     OffsetStore,
     Partitions,
-    Verdict,
 )
 from offsetmgr.groups.selection import (
     KNOWN_GROUPS,
@@ -33,7 +33,7 @@ from offsetmgr.groups.selection import (
     named_groups,
     require_known,
 )
-from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.crossing import CrossClusterCheck
 from offsetmgr.stores.uri import open_store
 
 _ROWS_AT_ONCE: Final = 10_000
@@ -47,12 +47,12 @@ OUTCOMES: Final = (
     "group string, topic string, partition int, offset bigint, verdict string, before bigint, atomic boolean, "
     "error string"
 )
-"""`Outcome` as Spark's DDL."""
+"""`RowOutcome` as Spark's DDL."""
 REFUSED: Final = "refuse-recreated"
 """The verdict of a row that points into the deleted log of a topic that was recreated since."""
 
 
-class Origin(NamedTuple):
+class RowOrigin(NamedTuple):
     """The store that rows come from, and what the user states where it belongs to another cluster than the target."""
 
     uri: str
@@ -60,10 +60,10 @@ class Origin(NamedTuple):
     translate: Translate | None = None
 
 
-class Outcome(NamedTuple):
+class RowOutcome(NamedTuple):
     """What became of one row; fields of the row are null where they were null in it.
 
-    ``verdict`` is `offsetmgr.core.offset_store.Verdict`'s, or `REFUSED`; ``before`` the offset that was there, null
+    ``verdict`` is `offsetmgr.core.offset_store.EditStatus`'s, or `REFUSED`; ``before`` the offset that was there, null
     where nothing was or it is not known; ``atomic`` False where others could have written between our comparison and
     our write.
     """
@@ -144,7 +144,7 @@ def _empty(found: GroupOffsets) -> bool:
 
 
 @contextmanager
-def related(origin: Origin | None, uri: str, config: ConnectionConfig) -> Iterator[Crossing | None]:
+def related(origin: RowOrigin | None, uri: str, config: ConnectionConfig) -> Iterator[CrossClusterCheck | None]:
     """How the logs of the rows' origin relate to those of the store at ``uri``; None where no origin is known.
 
     Raises `OtherCluster` for another cluster that the user has not accepted, and as `OffsetStore.log_origin`.
@@ -153,13 +153,13 @@ def related(origin: Origin | None, uri: str, config: ConnectionConfig) -> Iterat
         yield None
         return
     with open_store(origin.uri, origin.config) as source, open_store(uri, config) as target:
-        crossing = Crossing(source, target, origin.translate)
+        crossing = CrossClusterCheck(source, target, origin.translate)
         crossing.check(f"copy to {target.uri}")
         yield crossing
 
 
 def refusals(
-    rows: Iterable[Any], uri: str, config: ConnectionConfig, origin: Origin
+    rows: Iterable[Any], uri: str, config: ConnectionConfig, origin: RowOrigin
 ) -> Iterator[tuple[str, str, int, str]]:
     """Group, topic, partition and reason of those rows that `write_rows` would refuse."""
     with related(origin, uri, config) as crossing:
@@ -174,8 +174,8 @@ def refusals(
 
 
 def write_rows(
-    rows: Iterable[Mapping[str, Any] | Any], uri: str, config: ConnectionConfig, origin: Origin | None = None
-) -> Iterator[Outcome]:
+    rows: Iterable[Mapping[str, Any] | Any], uri: str, config: ConnectionConfig, origin: RowOrigin | None = None
+) -> Iterator[RowOutcome]:
     """Commits rows, forward only, and tells what became of each; rows of one group should follow each other.
 
     ``origin``: the store that the rows come from. Only if that is of the same cluster as the target, the rows' leader
@@ -186,7 +186,7 @@ def write_rows(
     `Unreachable`, `TimedOut` where the store as a whole cannot be reached.
     """
     pending: dict[str, list[dict[TopicPartition, Change]]] = {}
-    refused: deque[Outcome] = deque()
+    refused: deque[RowOutcome] = deque()
 
     def edits() -> Iterator[GroupEdit]:
         for group, same in groupby(rows, key=lambda row: row["group"]):
@@ -204,14 +204,14 @@ def write_rows(
                 assert after is not None  # nothing is deleted here
                 before = getattr(outcome.before, "offset", None)
                 error = None if outcome.error is None else str(outcome.error)
-                yield Outcome(result.group, *tp, after.offset, outcome.verdict.value, before, result.atomic, error)
+                yield RowOutcome(result.group, *tp, after.offset, outcome.verdict.value, before, result.atomic, error)
             while refused:
                 yield refused.popleft()
     yield from refused
 
 
 def _changes(
-    rows: Iterable[Any], refused: deque[Outcome], crossing: Crossing | None = None
+    rows: Iterable[Any], refused: deque[RowOutcome], crossing: CrossClusterCheck | None = None
 ) -> dict[TopicPartition, Change]:
     """The changes of one group's rows; what is none goes to ``refused``."""
     group: str | None = None
@@ -263,7 +263,7 @@ def _no_commit(row: Any) -> str | None:
     return None
 
 
-def _recreated(row: Any, crossing: Crossing) -> str | None:
+def _recreated(row: Any, crossing: CrossClusterCheck) -> str | None:
     """Why a row points into a deleted log; None where it does not, or where nothing shows it."""
     commit = _commit(row)
     found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
@@ -271,8 +271,8 @@ def _recreated(row: Any, crossing: Crossing) -> str | None:
     return None if refused is None else refused.why
 
 
-def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> Outcome:
-    return Outcome(group, topic, partition, offset, Verdict.FAILED.value, None, True, why)
+def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> RowOutcome:
+    return RowOutcome(group, topic, partition, offset, EditStatus.FAILED.value, None, True, why)
 
 
 def _commit(row: Any) -> OffsetAndMetadata:

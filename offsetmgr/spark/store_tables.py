@@ -19,8 +19,8 @@ from offsetmgr.spark.store_rows import (
     OUTCOMES,
     REFUSED,
     SCHEMA,
-    Origin,
-    Outcome,
+    RowOrigin,
+    RowOutcome,
     groups_of,
     read_rows,
     refusals,
@@ -79,7 +79,7 @@ def copy(
     *,
     config: ConnectionConfig | None = None,
     tasks: int = TASKS,
-    origin: Origin | None = None,
+    origin: RowOrigin | None = None,
 ) -> DataFrame:
     """Commits the rows of ``rows`` (as `storerows.SCHEMA`, of which metadata, epoch and time may be missing) to the
     store at ``uri``, and gives `storerows.OUTCOMES`, one a row.
@@ -97,7 +97,7 @@ def copy(
     return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks, origin=origin), OUTCOMES)
 
 
-def foreseen(rows: DataFrame, there: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
+def dry_run(rows: DataFrame, there: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
     """What `copy` would do with ``rows``, ``there`` being what the target holds of their groups: ``outcome`` is
     ``write``, ``unchanged``, ``refuse-rewind`` (it would take the group back) or ``refuse-recreated`` (it is among
     `recreated`, and ``error`` says why), ``before`` the offset there.
@@ -120,7 +120,7 @@ def foreseen(rows: DataFrame, there: DataFrame, *, metadata: bool, recreated: Da
     return joined.withColumn("outcome", outcome).select(*partition, "offset", "before", "outcome", "error")
 
 
-def recreated(rows: DataFrame, uri: str, origin: Origin, *, config: ConnectionConfig | None = None) -> DataFrame:
+def recreated(rows: DataFrame, uri: str, origin: RowOrigin, *, config: ConnectionConfig | None = None) -> DataFrame:
     """Those of ``rows`` (group, topic, partition) that `copy` would refuse, each with its ``error``."""
     settings = ConnectionConfig() if config is None else config
 
@@ -137,14 +137,14 @@ def written(
     *,
     config: ConnectionConfig | None = None,
     tasks: int = TASKS,
-    origin: Origin | None = None,
-) -> RDD[Outcome]:
+    origin: RowOrigin | None = None,
+) -> RDD[RowOutcome]:
     """What `copy` does, and its outcomes before they are a table."""
     settings = ConnectionConfig() if config is None else config
     with related(origin, uri, settings):
         pass  # another cluster is refused here, before an executor reads anything
 
-    def write(part: Iterable[Row]) -> Iterator[Outcome]:
+    def write(part: Iterable[Row]) -> Iterator[RowOutcome]:
         return write_rows(part, uri, settings, origin)
 
     return rows.repartition(tasks, "group").sortWithinPartitions("group").rdd.mapPartitions(write)

@@ -1,38 +1,38 @@
-"""`Followed`: what the committer knows of one query, read from its plan and its checkpoint."""
+"""`TrackedQuery`: what the committer knows of one query, read from its plan and its checkpoint."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from offsetmgr.core.errors import OffsetMgrError, SparkError
-from offsetmgr.spark.checkpoint import Batch
+from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import newest_finished
-from offsetmgr.spark.offset_merge import Hold, Reading
-from offsetmgr.spark.query_plan import FollowedQuery, holds, readings
+from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress
+from offsetmgr.spark.query_plan import StreamingQueryProtocol, holds, readings
 
 
 @dataclass
-class Followed:
+class TrackedQuery:
     """``readings`` are how far its sources have finished, ``holds`` those of which that is not known. ``error`` is why
     it could not be read the last time; what was read before still holds then: a checkpoint only goes forward."""
 
-    query: FollowedQuery
+    query: StreamingQueryProtocol
     ended: bool = False
-    readings: list[Reading] = field(default_factory=list)
-    holds: list[Hold] = field(default_factory=lambda: [Hold()])
+    readings: list[SourceProgress] = field(default_factory=list)
+    holds: list[CommitBlock] = field(default_factory=lambda: [CommitBlock()])
     error: OffsetMgrError | None = None
     planned: bool = False
     """Whether it is known what it reads, or that it will not be."""
 
-    def again(self, query: FollowedQuery) -> Followed:
+    def again(self, query: StreamingQueryProtocol) -> TrackedQuery:
         """The same query, started again: it goes on from the checkpoint that has been read."""
-        return Followed(query, readings=self.readings, holds=self.holds)
+        return TrackedQuery(query, readings=self.readings, holds=self.holds)
 
     @property
     def what(self) -> str:
         return f"query {self.query.name or self.query.id}"
 
-    def read(self) -> Batch | None:
+    def read(self) -> CheckpointBatch | None:
         """Reads it; the newest finished batch. What hinders is kept in ``error``."""
         try:
             found = self._read()
@@ -44,7 +44,7 @@ class Followed:
             self.error = SparkError(f"query {self.query.id} cannot be read", str(failed).split("\n", 1)[0])
         return None
 
-    def _read(self) -> Batch | None:
+    def _read(self) -> CheckpointBatch | None:
         sources = self.query.sources()
         self.planned = sources is not None or self.ended
         if sources is not None and not self.readings:
@@ -54,7 +54,7 @@ class Followed:
             if self.ended and not self.readings:
                 # It has failed before it was planned, and may come back: it holds what its checkpoint speaks of.
                 ends = () if found is None else found.ends
-                self.holds = [Hold(topics=frozenset(tp.topic for end in ends if end for tp in end))]
+                self.holds = [CommitBlock(topics=frozenset(tp.topic for end in ends if end for tp in end))]
             return None
         if found is not None:
             self.readings, self.holds = readings(found, sources, self.what), holds(found, sources)

@@ -25,10 +25,10 @@ from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
+    EditStatus,
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
-    Verdict,
     same_value,
 )
 from offsetmgr.kafka.protocol.requests import FetchedGroup
@@ -43,19 +43,19 @@ Write = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[Outcome
 Erase = Callable[[Sequence[TopicPartition]], Awaitable[Outcomes]]
 
 
-class Decided(NamedTuple):
+class EditDecision(NamedTuple):
     """The outcomes that need no write (unchanged, refused, unreadable), and the partitions left to write."""
 
     outcomes: dict[TopicPartition, ChangeOutcome]
     todo: list[TopicPartition]
 
 
-async def carry_out(
+async def execute(
     changes: Mapping[TopicPartition, Change],
     held: FetchedGroup,
     write: Write,
     erase: Erase,
-    decided: Decided | None = None,
+    decided: EditDecision | None = None,
 ) -> dict[TopicPartition, ChangeOutcome]:
     """Decides what is to be written over ``held`` (unless that is ``decided``), writes it, and tells what became of
     each partition.
@@ -88,15 +88,15 @@ async def carry_out(
         before = held.offsets.get(tp, ABSENT)
         if tp not in results:
             silence = ServerError(str(tp), "the broker did not answer for it")
-            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, silence)
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, silence)
         elif (failure := results[tp]) is None:
-            outcomes[tp] = ChangeOutcome(Verdict.WRITTEN, before)
+            outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, before)
         else:
-            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, failure)
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, failure)
     return {tp: outcomes[tp] for tp in changes}
 
 
-def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> Decided:
+def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> EditDecision:
     """What each change comes to, over what the group holds."""
     outcomes: dict[TopicPartition, ChangeOutcome] = {}
     todo: list[TopicPartition] = []
@@ -105,16 +105,16 @@ def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> Deci
         unreadable = errors.get(tp) if errors else None
         before = offsets.get(tp, ABSENT)
         if unreadable is not None:
-            outcomes[tp] = ChangeOutcome(Verdict.FAILED, None, unreadable)
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, None, unreadable)
         elif (refusal := malformed(tp, change.after) or _conflict(tp, change, before)) is not None:
-            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, refusal)
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, refusal)
         elif same_value(before, change.after, KEPT):
-            outcomes[tp] = ChangeOutcome(Verdict.UNCHANGED, before)
+            outcomes[tp] = ChangeOutcome(EditStatus.UNCHANGED, before)
         elif (rewind := _rewind(tp, change, before)) is not None:
-            outcomes[tp] = ChangeOutcome(Verdict.FAILED, before, rewind)
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, rewind)
         else:
             todo.append(tp)
-    return Decided(outcomes, todo)
+    return EditDecision(outcomes, todo)
 
 
 def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:
@@ -130,7 +130,9 @@ def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartit
 def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
     """The result where the group as a whole was refused."""
     return GroupEditResult(
-        edit.group, {tp: ChangeOutcome(Verdict.FAILED, None, error) for tp in edit.changes}, how="nothing was written"
+        edit.group,
+        {tp: ChangeOutcome(EditStatus.FAILED, None, error) for tp in edit.changes},
+        how="nothing was written",
     )
 
 

@@ -1,8 +1,8 @@
 """Whether the offsets of one store may be written to another: an offset and a leader epoch are valid in one log only.
 
 A log is a topic of a Kafka cluster, and of one life of that topic: a topic that was deleted and recreated has another
-log. `offsetmgr.core.log_origin` decides from what two stores say about their clusters; `Crossing` holds the decision
-for one command, with what is known about recreated topics. Source: topic ids (KIP-516).
+log. `offsetmgr.core.log_origin` decides from what two stores say about their clusters; `CrossClusterCheck` holds the
+decision for one command, with what is known about recreated topics. Source: topic ids (KIP-516).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
 
 from offsetmgr.core.errors import OtherCluster, RecreatedTopic
-from offsetmgr.core.log_origin import UNNAMED, Compared, LogOrigin, Relation, Translate, compare_origins
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OriginComparison, Relation, Translate, compare_origins
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.snapshots.base import SnapshotHeader
 
@@ -47,14 +47,14 @@ def with_origin(header: SnapshotHeader, origin: LogOrigin, topic_ids: Mapping[st
     )
 
 
-class NumberedStore(Protocol):
+class TranslatingStore(Protocol):
     """The part of an `OffsetStore` that tells which logs its offsets point into."""
 
     @property
     def uri(self) -> str: ...
 
     def log_origin(self) -> LogOrigin:
-        """See `LogOrigin`. Raises `Unreachable`, `TimedOut`, `Unreadable`."""
+        """See `LogOrigin`. Raises `Unreachable`, `TimedOut`, `CorruptData`."""
         ...
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
@@ -67,10 +67,10 @@ class NumberedStore(Protocol):
 
 
 @runtime_checkable
-class AdoptingStore(Protocol):
+class OriginRecordingStore(Protocol):
     """A store that belongs to no cluster until something is written to it: a file that does not exist yet."""
 
-    def adopt(self, source: NumberedStore) -> None:
+    def adopt(self, source: TranslatingStore) -> None:
         """Lets what an edit creates name the cluster and the topic ids of ``source``."""
         ...
 
@@ -83,19 +83,19 @@ HINT: Final = (
 
 
 @dataclass
-class Crossing:
+class CrossClusterCheck:
     """One command's transfer of offsets from ``source`` to ``target``.
 
     Use it in this order: 1. construct it; 2. `check`, which refuses another cluster; 3. for each batch `learn` its
     topics; 4. `refusal` for each offset, and `carry` for the value to write.
     """
 
-    source: NumberedStore
-    target: NumberedStore
+    source: TranslatingStore
+    target: TranslatingStore
     translate: Translate | None = None
     names: tuple[str, str] = ("source", "target")
     """What people call the two."""
-    compared: Compared = field(init=False)
+    compared: OriginComparison = field(init=False)
     _source_ids: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
     _target_ids: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _created: dict[str, int] = field(default_factory=dict, init=False, repr=False)
@@ -104,9 +104,9 @@ class Crossing:
 
     def __post_init__(self) -> None:
         if self.source is self.target or self.source.uri == self.target.uri:
-            self.compared = Compared(Relation.SAME, "source and target are one store")
+            self.compared = OriginComparison(Relation.SAME, "source and target are one store")
         else:
-            if isinstance(self.target, AdoptingStore):
+            if isinstance(self.target, OriginRecordingStore):
                 self.target.adopt(self.source)
             self.compared = compare_origins(self.source.log_origin(), self.target.log_origin(), self.names)
 
@@ -186,7 +186,7 @@ class Crossing:
         self._taken_at = header.taken_at
         return header.topic_ids if header.topic_ids else None
 
-    def _dates(self) -> list[NumberedStore]:
+    def _dates(self) -> list[TranslatingStore]:
         """The stores that know when topics were created, the source first."""
         return [store for store in (self.source, self.target) if getattr(store, "dates_topics", False)]
 

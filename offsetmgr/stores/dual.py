@@ -30,17 +30,17 @@ from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
+    EditStatus,
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
     OffsetStore,
     StoreBase,
     StoreIdentity,
-    Verdict,
     same_value,
 )
-from offsetmgr.stores.crossing import Crossing
-from offsetmgr.stores.dual_policy import Decision, Pending, combined, merged, outcome_of, refused
+from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.dual_policy import DualDecision, PendingChange, combined, merged, outcome_of, refused
 
 GROUPS_IN_FLIGHT: Final = 200
 """How many groups are read from (or written to) one store before it is the other's turn."""
@@ -77,8 +77,8 @@ class DualStore(StoreBase):
         self._backoff_ms = backoff_ms
         self._clock = clock or SystemClock()
         self._translate = translate
-        self._crossing: Crossing | None = None
-        self._pending: dict[str, dict[TopicPartition, Pending]] = {}
+        self._crossing: CrossClusterCheck | None = None
+        self._pending: dict[str, dict[TopicPartition, PendingChange]] = {}
         self._dropped: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
 
     @property
@@ -100,7 +100,7 @@ class DualStore(StoreBase):
         return self._primary.capabilities
 
     @property
-    def pending(self) -> Mapping[str, Mapping[TopicPartition, Pending]]:
+    def pending(self) -> Mapping[str, Mapping[TopicPartition, PendingChange]]:
         """What the secondary still lacks, by group."""
         return {group: dict(changes) for group, changes in self._pending.items()}
 
@@ -115,14 +115,14 @@ class DualStore(StoreBase):
 
     # --- whose logs -------------------------------------------------------------------------------
 
-    def crossing(self) -> Crossing:
+    def crossing(self) -> CrossClusterCheck:
         """How the logs of the two stores relate; they are compared once.
 
         Raises `OtherCluster` for two clusters that the user has not accepted, and what `OffsetStore.log_origin` raises
         where a side cannot tell: then the next call compares again.
         """
         if self._crossing is None:
-            crossing = Crossing(self._primary, self._secondary, self._translate, ("primary", "secondary"))
+            crossing = CrossClusterCheck(self._primary, self._secondary, self._translate, ("primary", "secondary"))
             if crossing.foreign and self._translate is None:
                 why = f"its two stores hold offsets of different Kafka clusters: {crossing.compared.how}"
                 raise OtherCluster(f"store {self.uri}", why, _HINT)
@@ -220,7 +220,7 @@ class DualStore(StoreBase):
         waiting = self.pending  # before this edit adds its own
         for batch in _batches(edits):
             if (unknown := self._not_compared()) is not None:
-                failed = ChangeOutcome(Verdict.FAILED, None, unknown)
+                failed = ChangeOutcome(EditStatus.FAILED, None, unknown)
                 how = "nothing was written: it is not known yet whether both stores belong to one Kafka cluster"
                 yield from (GroupEditResult(e.group, dict.fromkeys(e.changes, failed), how=how) for e in batch)
             else:
@@ -253,7 +253,7 @@ class DualStore(StoreBase):
             self._primary,
             [GroupEdit(e.group, d.primary, e.guard) for e in batch if (d := decisions[e.group]).primary],
         )
-        writes: dict[str, dict[TopicPartition, Pending]] = {}
+        writes: dict[str, dict[TopicPartition, PendingChange]] = {}
         for group, result in done.items():
             taken = [tp for tp, outcome in result.outcomes.items() if outcome.error is None]
             for tp in taken:
@@ -274,8 +274,8 @@ class DualStore(StoreBase):
                 writes.get(group, {}).keys() - errors.get(group, {}).keys(),
             )
 
-    def _decide(self, edit: GroupEdit, first: GroupOffsets, second: GroupOffsets) -> Decision:
-        decision = Decision({}, {}, {})
+    def _decide(self, edit: GroupEdit, first: GroupOffsets, second: GroupOffsets) -> DualDecision:
+        decision = DualDecision({}, {}, {})
         for tp, change in edit.changes.items():
             here, there = outcome_of(first, tp), outcome_of(second, tp)
             waiting = self._waits(edit.group, tp)
@@ -286,7 +286,7 @@ class DualStore(StoreBase):
             unread = there if isinstance(there, OffsetMgrError) else None
             exactly = here if change.expected is not None and not isinstance(here, OffsetMgrError) else None
             decision.primary[tp] = Change(change.after, exactly, change.allow_rewind)
-            decision.secondary[tp] = Pending(
+            decision.secondary[tp] = PendingChange(
                 None if change.after is None else self.crossing().carry(change.after),
                 None if isinstance(there, OffsetMgrError) else there,
                 change.allow_rewind or (waiting is not None and waiting.lowers),
@@ -294,15 +294,15 @@ class DualStore(StoreBase):
             )
         return decision
 
-    def _holds(self, found: Offset | OffsetMgrError, write: Pending) -> bool:
+    def _holds(self, found: Offset | OffsetMgrError, write: PendingChange) -> bool:
         """Whether the secondary holds the value already: then the write is skipped (rule 7)."""
         return not isinstance(found, OffsetMgrError) and same_value(found, write.after, self._secondary.capabilities)
 
     def _retry(
-        self, waiting: Mapping[str, Mapping[TopicPartition, Pending]]
+        self, waiting: Mapping[str, Mapping[TopicPartition, PendingChange]]
     ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
         failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
-        writes: dict[str, dict[TopicPartition, Pending]] = {}
+        writes: dict[str, dict[TopicPartition, PendingChange]] = {}
         for group, found in _scan(self._primary, [g for g, changes in waiting.items() if changes]).items():
             for tp, pending in waiting[group].items():
                 current = outcome_of(found, tp)
@@ -319,7 +319,7 @@ class DualStore(StoreBase):
         return failed
 
     def _write_secondary(
-        self, writes: Mapping[str, Mapping[TopicPartition, Pending]], attempts: int
+        self, writes: Mapping[str, Mapping[TopicPartition, PendingChange]], attempts: int
     ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
         """Writes to the secondary, again while that may help; what failed becomes pending and is given back."""
         left = {group: dict(changes) for group, changes in writes.items() if changes}
@@ -331,7 +331,7 @@ class DualStore(StoreBase):
                 self._secondary,
                 [GroupEdit(group, {tp: p.change() for tp, p in changes.items()}) for group, changes in left.items()],
             )
-            again: dict[str, dict[TopicPartition, Pending]] = {}
+            again: dict[str, dict[TopicPartition, PendingChange]] = {}
             for group, result in results.items():
                 for tp, pending in left[group].items():
                     error = result.outcomes[tp].error
@@ -347,14 +347,14 @@ class DualStore(StoreBase):
                 break
         return {group: errors for group, errors in failed.items() if errors}
 
-    def _was_written(self, error: OffsetMgrError, pending: Pending) -> bool:
+    def _was_written(self, error: OffsetMgrError, pending: PendingChange) -> bool:
         """Whether a conflict is with our own earlier try, whose answer was lost."""
         return isinstance(error, Conflict) and same_value(error.actual, pending.after, self._secondary.capabilities)
 
-    def _waits(self, group: str, tp: TopicPartition) -> Pending | None:
+    def _waits(self, group: str, tp: TopicPartition) -> PendingChange | None:
         return self._pending.get(group, {}).get(tp)
 
-    def _keep(self, group: str, tp: TopicPartition, pending: Pending) -> OffsetMgrError:
+    def _keep(self, group: str, tp: TopicPartition, pending: PendingChange) -> OffsetMgrError:
         if isinstance(pending.error, (Conflict, RewindRefused)):
             # the secondary was changed by others since: trying again would be a blind write
             return self._drop(group, tp, pending.error)
@@ -420,7 +420,7 @@ def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResu
         for result in store.edit(edits) if edits else ():
             done[result.group] = result
     except OffsetMgrError as error:
-        failed = ChangeOutcome(Verdict.FAILED, None, error)
+        failed = ChangeOutcome(EditStatus.FAILED, None, error)
         for edit in edits:
             done.setdefault(edit.group, GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), atomic=False))
     return done

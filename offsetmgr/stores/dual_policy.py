@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Verdict
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingChange:
     """A change that the primary took and the secondary did not, yet.
 
     ``after`` None is a deletion. ``expected`` is what the secondary held when the change was decided, None where that
@@ -40,12 +40,12 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DualDecision:
     """What is to become of one group's changes: those that failed at once, and each store's part of the others."""
 
     failed: dict[TopicPartition, ChangeOutcome]
     primary: dict[TopicPartition, Change]
-    secondary: dict[TopicPartition, Pending]
+    secondary: dict[TopicPartition, PendingChange]
 
 
 def refused(
@@ -53,31 +53,31 @@ def refused(
     change: Change,
     first: Offset | OffsetMgrError,
     second: Offset | OffsetMgrError,
-    waiting: Pending | None,
+    waiting: PendingChange | None,
 ) -> ChangeOutcome | None:
     """The outcome of a change that must not reach the primary, or None."""
     if isinstance(first, OffsetMgrError):
-        return ChangeOutcome(Verdict.FAILED, None, first)
+        return ChangeOutcome(EditStatus.FAILED, None, first)
     if isinstance(second, OffsetMgrError):
         # the primary's own rule suffices: what does not lower the primary cannot lower the larger of both
-        return ChangeOutcome(Verdict.FAILED, None, second) if change.expected is not None else None
+        return ChangeOutcome(EditStatus.FAILED, None, second) if change.expected is not None else None
     held = larger(first, second)
     if change.expected is not None and _offset(change.expected) != _offset(held):
         why = f"holds {_said(held)} where {_said(change.expected)} was expected"
-        return ChangeOutcome(Verdict.FAILED, held, Conflict(where, why, "read it again", actual=held))
+        return ChangeOutcome(EditStatus.FAILED, held, Conflict(where, why, "read it again", actual=held))
     # a rewind or deletion that the secondary has not taken yet counts as done for the commits that follow it
     floor = first if waiting is not None and waiting.lowers and change.expected is None else held
     if change.after is not None and isinstance(floor, Committed) and change.after.offset < floor.offset:
         if change.allow_rewind:
             return None
         why = f"{change.after.offset} is below the committed {floor.offset}"
-        return ChangeOutcome(Verdict.FAILED, held, RewindRefused(where, why, "allow rewinds if meant"))
+        return ChangeOutcome(EditStatus.FAILED, held, RewindRefused(where, why, "allow rewinds if meant"))
     return None
 
 
 def combined(
     edit: GroupEdit,
-    decision: Decision,
+    decision: DualDecision,
     done: GroupEditResult | None,
     second: GroupOffsets,
     errors: Mapping[TopicPartition, OffsetMgrError],
@@ -90,8 +90,8 @@ def combined(
         there = outcome_of(second, tp)
         known = outcome.before is not None and not isinstance(there, OffsetMgrError)
         before = larger(outcome.before, there) if known else None  # type: ignore[arg-type]
-        unchanged = outcome.verdict is Verdict.UNCHANGED and tp in also_written
-        outcomes[tp] = ChangeOutcome(Verdict.WRITTEN if unchanged else outcome.verdict, before, outcome.error)
+        unchanged = outcome.verdict is EditStatus.UNCHANGED and tp in also_written
+        outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if unchanged else outcome.verdict, before, outcome.error)
     compared = any(change.expected is not None for change in edit.changes.values())
     how = f"primary: {done.how or 'its own rule'}" if done is not None else ""
     if compared:

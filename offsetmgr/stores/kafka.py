@@ -21,14 +21,14 @@ from offsetmgr.core.offset_store import (
     Change,
     ChangeOutcome,
     GroupEdit,
-    HeldGroup,
+    HeldLock,
     StoreIdentity,
 )
-from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, Wire, WiredStore
+from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, ClientThread, ProtocolStore
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
-    from offsetmgr.kafka.groups.static_membership import Hold
+    from offsetmgr.kafka.groups.static_membership import StaticMemberLock
     from offsetmgr.kafka.protocol.channel import Address
     from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.kafka_edits import KafkaEdits
@@ -37,7 +37,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class KafkaStore(WiredStore):
+class KafkaStore(ProtocolStore):
     """The native groups of a Kafka cluster, of brokers from 0.8.2 on.
 
     Groups with members cannot be edited (`GroupActive`). Deleting a group raises `GroupActive` too, with the members'
@@ -99,39 +99,43 @@ class KafkaStore(WiredStore):
         wire = self.wire()
         yield from wire.run(lambda deadline: list_groups(wire.client, deadline))
 
-    def hold(self, group: str, *, holder: str) -> HeldKafkaGroup:
-        """See `offsetmgr.core.offset_store.HoldingStore`. Raises `GroupActive`, with names, where others are
+    def hold(self, group: str, *, holder: str) -> KafkaGroupLock:
+        """See `offsetmgr.core.offset_store.LockableStore`. Raises `GroupActive`, with names, where others are
         members."""
-        from offsetmgr.kafka.groups.static_membership import Hold
+        from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 
         wire = self.wire()
-        return HeldKafkaGroup(wire, wire.run(lambda deadline: Hold.take(wire.client, group, holder, deadline)))
+        return KafkaGroupLock(
+            wire, wire.run(lambda deadline: StaticMemberLock.take(wire.client, group, holder, deadline))
+        )
 
-    def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldGroup | OffsetMgrError]]:
-        """See `offsetmgr.core.offset_store.HoldingStore`; a broker lets the first join of each empty group wait (3 s by
-        default), so these wait together."""
-        from offsetmgr.kafka.groups.static_membership import Hold
+    def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
+        """See `offsetmgr.core.offset_store.LockableStore`; a broker lets the first join of each empty group wait (3 s
+        by default), so these wait together."""
+        from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 
         wire = self.wire()
 
-        async def take(group: str) -> tuple[str, HeldGroup | OffsetMgrError]:
+        async def take(group: str) -> tuple[str, HeldLock | OffsetMgrError]:
             try:
-                return group, HeldKafkaGroup(wire, await Hold.take(wire.client, group, holder, wire.edits.deadline()))
+                return group, KafkaGroupLock(
+                    wire, await StaticMemberLock.take(wire.client, group, holder, wire.edits.deadline())
+                )
             except OffsetMgrError as error:
                 return group, error
 
         yield from self._many(groups, take, key=str)
 
     def commit_held(
-        self, commits: Iterable[tuple[HeldGroup, Mapping[TopicPartition, OffsetAndMetadata]]]
+        self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
-        """See `offsetmgr.core.offset_store.HoldingStore`."""
+        """See `offsetmgr.core.offset_store.LockableStore`."""
 
         async def commit(
-            one: tuple[HeldGroup, Mapping[TopicPartition, OffsetAndMetadata]],
+            one: tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]],
         ) -> tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]:
             held, offsets = one
-            assert isinstance(held, HeldKafkaGroup)
+            assert isinstance(held, KafkaGroupLock)
             try:
                 changes = {tp: Change(after) for tp, after in offsets.items()}
                 return held.group, await held.carry_out(changes, self.wire().edits.deadline())
@@ -140,12 +144,12 @@ class KafkaStore(WiredStore):
 
         yield from self._many(commits, commit, key=lambda one: one[0].group)
 
-    def refresh_held(self, held: Iterable[HeldGroup]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-        """See `offsetmgr.core.offset_store.HoldingStore`. A holder subscribes to nothing, so the coordinator counts
+    def refresh_held(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+        """See `offsetmgr.core.offset_store.LockableStore`. A holder subscribes to nothing, so the coordinator counts
         every offset's age from its commit (KIP-211)."""
 
-        async def refresh(one: HeldGroup) -> tuple[str, OffsetMgrError | None]:
-            assert isinstance(one, HeldKafkaGroup)
+        async def refresh(one: HeldLock) -> tuple[str, OffsetMgrError | None]:
+            assert isinstance(one, KafkaGroupLock)
             try:
                 return one.group, await one.recommit(self.wire().edits.deadline())
             except OffsetMgrError as error:
@@ -153,11 +157,11 @@ class KafkaStore(WiredStore):
 
         yield from self._many(held, refresh, key=lambda one: one.group)
 
-    def release_held(self, held: Iterable[HeldGroup]) -> None:
-        """See `offsetmgr.core.offset_store.HoldingStore`."""
+    def release_held(self, held: Iterable[HeldLock]) -> None:
+        """See `offsetmgr.core.offset_store.LockableStore`."""
 
-        async def release(one: HeldGroup) -> None:
-            assert isinstance(one, HeldKafkaGroup)
+        async def release(one: HeldLock) -> None:
+            assert isinstance(one, KafkaGroupLock)
             await one.give_up(self.wire().edits.deadline())
 
         for _ in self._many(held, release, key=lambda one: one.group):
@@ -180,10 +184,10 @@ class KafkaStore(WiredStore):
         )
 
 
-class HeldKafkaGroup:
-    """A group held for long; see `offsetmgr.core.offset_store.HeldGroup`."""
+class KafkaGroupLock:
+    """A group held for long; see `offsetmgr.core.offset_store.HeldLock`."""
 
-    def __init__(self, wire: Wire, hold: Hold) -> None:
+    def __init__(self, wire: ClientThread, hold: StaticMemberLock) -> None:
         self._wire = wire
         self._hold = hold
 
@@ -216,7 +220,7 @@ class HeldKafkaGroup:
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
         """`edit`, within the store's event loop."""
-        from offsetmgr.stores.conditional_edit import Outcomes, carry_out, without_epochs
+        from offsetmgr.stores.conditional_edit import Outcomes, execute, without_epochs
 
         if not self._hold.locked:
             unlocked = await self._edits().unlocked(GroupEdit(self.group, changes), deadline)
@@ -230,7 +234,7 @@ class HeldKafkaGroup:
         async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
             return await self._hold.delete(partitions, deadline)
 
-        return await carry_out(changes, await self._hold.fetch(list(changes), deadline), write, erase)
+        return await execute(changes, await self._hold.fetch(list(changes), deadline), write, erase)
 
     async def recommit(self, deadline: float) -> OffsetMgrError | None:
         """Commits what is committed once more, within the store's event loop; gives the first partition's error."""

@@ -16,17 +16,17 @@ from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
+    EditStatus,
     GroupEdit,
     GroupEditResult,
     Guard,
-    Verdict,
     same_value,
 )
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import all_failed, bad_group, carry_out, decide, without_epochs
-from offsetmgr.stores.protocol_edits import COMPARED, WiredEdits
+from offsetmgr.stores.conditional_edit import all_failed, bad_group, decide, execute, without_epochs
+from offsetmgr.stores.protocol_edits import COMPARED, ProtocolEdits
 
 UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
 KEPT_WITHOUT_LOCK: Final = Capabilities(metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none")
@@ -35,8 +35,8 @@ KEPT_WITHOUT_LOCK: Final = Capabilities(metadata=True, leader_epoch=False, commi
 _LOCK_ATTEMPTS: Final = 3
 
 
-class KafkaEdits(WiredEdits):
-    """See `WiredEdits`."""
+class KafkaEdits(ProtocolEdits):
+    """See `ProtocolEdits`."""
 
     async def delete_group(self, group: str, deadline: float) -> None:
         """On brokers that cannot delete groups, deletes the group's offsets."""
@@ -85,9 +85,9 @@ class KafkaEdits(WiredEdits):
         if not KEEPS_EPOCHS.on(versions):
             edit = replace(edit, changes=without_epochs(edit.changes))
         if lockable and (not state.idle or state.members):
-            from offsetmgr.kafka.groups.lock_membership import group_active
+            from offsetmgr.kafka.groups.lock_membership import active_members_error
 
-            raise group_active(edit.group, [str(member) for member in state.members], state.lock_ends_s)
+            raise active_members_error(edit.group, [str(member) for member in state.members], state.lock_ends_s)
         decided = decide(edit.changes, held)
         if not decided.todo:
             return GroupEditResult(edit.group, decided.outcomes, how="nothing had to be written")
@@ -105,7 +105,7 @@ class KafkaEdits(WiredEdits):
             try:
                 async with locked(self._client, edit.group, deadline, at) as lock:
                     found = await lock.fetch(asked)
-                    return GroupEditResult(edit.group, await carry_out(edit.changes, found, lock.commit, lock.delete))
+                    return GroupEditResult(edit.group, await execute(edit.changes, found, lock.commit, lock.delete))
             except LockLost:
                 # This process was stopped for longer than the lock's session. Nothing was written: read again.
                 if not attempts_left or asyncio.get_running_loop().time() >= deadline:
@@ -115,7 +115,7 @@ class KafkaEdits(WiredEdits):
     async def unlocked(self, edit: GroupEdit, deadline: float, at: Address | None = None) -> GroupEditResult:
         """On brokers without the group lock: read, compared, written, and read again."""
         result = await self._compare_and_write(edit, deadline, at, UNLOCKED)
-        written = [tp for tp, outcome in result.outcomes.items() if outcome.verdict is Verdict.WRITTEN]
+        written = [tp for tp, outcome in result.outcomes.items() if outcome.verdict is EditStatus.WRITTEN]
         if not written:
             return result
         try:
@@ -128,7 +128,7 @@ class KafkaEdits(WiredEdits):
             if (unreadable := after.errors.get(tp)) is not None:
                 how = _not_confirmed(str(tp), unreadable)
             elif not same_value(found, wanted, KEPT_WITHOUT_LOCK):
-                outcomes[tp] = ChangeOutcome(Verdict.FAILED, outcomes[tp].before, _overwritten(tp, wanted, found))
+                outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, _overwritten(tp, wanted, found))
         return replace(result, outcomes=outcomes, how=how)
 
 

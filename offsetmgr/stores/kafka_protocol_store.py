@@ -18,7 +18,7 @@ from offsetmgr.core.offset_store import GroupEdit, GroupEditResult, GroupOffsets
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
-    from offsetmgr.stores.protocol_edits import WiredEdits
+    from offsetmgr.stores.protocol_edits import ProtocolEdits
 
 T = TypeVar("T")
 
@@ -30,8 +30,8 @@ _SCANS_IN_FLIGHT: Final = 3
 EDITS_IN_FLIGHT: Final = 4
 
 
-class WiredStore(StoreBase):
-    """The parts of a store that follow from its `WiredEdits`.
+class ProtocolStore(StoreBase):
+    """The parts of a store that follow from its `ProtocolEdits`.
 
     ``timeout_ms`` of the configuration bounds the reading of one group and the edit of one group.  Besides plain text
     it speaks TLS and SASL PLAIN and SCRAM.
@@ -43,14 +43,14 @@ class WiredStore(StoreBase):
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         self._bootstrap = bootstrap
         self._config = config or ConnectionConfig()
-        self._connection: Wire | None = None
+        self._connection: ClientThread | None = None
         self._connecting = threading.Lock()
 
     def _client(self, config: ConnectionConfig) -> Client:
         """A client that has not connected yet."""
         raise NotImplementedError
 
-    def _edits(self, client: Client, timeout: float) -> WiredEdits:
+    def _edits(self, client: Client, timeout: float) -> ProtocolEdits:
         """``timeout`` is in seconds."""
         raise NotImplementedError
 
@@ -138,24 +138,24 @@ class WiredStore(StoreBase):
         if connection is not None:
             connection.close()
 
-    def wire(self) -> Wire:
+    def wire(self) -> ClientThread:
         """The connected half, which is made when it is first asked for."""
         with self._connecting:
             if self._connection is None:
                 client = self._client(self._config)
-                self._connection = Wire(client, self._edits(client, self._config.timeout_ms / 1000))
+                self._connection = ClientThread(client, self._edits(client, self._config.timeout_ms / 1000))
             return self._connection
 
 
-class Wire:
+class ClientThread:
     """The connected half of a store: an event loop in a thread, and what runs in it."""
 
-    def __init__(self, client: Client, edits: WiredEdits) -> None:
-        from offsetmgr.kafka.client.background_loop import Runner
+    def __init__(self, client: Client, edits: ProtocolEdits) -> None:
+        from offsetmgr.kafka.client.background_loop import EventLoopThread
 
         self.client = client
         self.edits = edits
-        self.runner = Runner()
+        self.runner = EventLoopThread()
 
     def run(self, call: Callable[[float], Awaitable[T]]) -> T:
         """Waits for a call in the loop, which is given its deadline."""

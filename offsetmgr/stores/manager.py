@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.offset_store import Capabilities, StoreIdentity
-from offsetmgr.stores.kafka_protocol_store import WiredStore
+from offsetmgr.stores.kafka_protocol_store import ProtocolStore
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
     from offsetmgr.stores.manager_edits import ManagerEdits
 
 
-class ManagerStore(WiredStore):
+class ManagerStore(ProtocolStore):
     """The groups of the offset managers (or of the store behind a listener) at an address."""
 
     kind = "manager"

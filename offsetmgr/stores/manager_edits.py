@@ -16,20 +16,20 @@ from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, Verdict, same_value
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, same_value
 from offsetmgr.kafka.client.client import NotAMember, backoff
 from offsetmgr.kafka.client.conditional_commit import commit_if
 from offsetmgr.kafka.protocol.conditional_commit import NOTHING
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import KEPT, all_failed, bad_group, decide
-from offsetmgr.stores.protocol_edits import WiredEdits
+from offsetmgr.stores.protocol_edits import ProtocolEdits
 
 CONDITIONAL: Final = "the manager compared"
 _NOT_WRITTEN: Final = "nothing had to be written"
 
 
-class ManagerEdits(WiredEdits):
-    """See `WiredEdits`."""
+class ManagerEdits(ProtocolEdits):
+    """See `ProtocolEdits`."""
 
     async def _compared(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
         sound = [edit.group for edit in edits if edit.changes and bad_group(edit.group) is None]
@@ -103,7 +103,7 @@ class _Work:
         for tp in [tp for tp in self.todo if tp in self._unsure]:
             found = held.offsets.get(tp, ABSENT)
             if tp not in held.errors and same_value(found, self._changes[tp].after, KEPT):
-                self._outcomes[tp] = ChangeOutcome(Verdict.WRITTEN, self._before.offsets.get(tp, ABSENT))
+                self._outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, self._before.offsets.get(tp, ABSENT))
         changes: Mapping[TopicPartition, Change] = {
             tp: self._changes[tp] for tp in self.todo if tp not in self._outcomes
         }
@@ -118,24 +118,24 @@ class _Work:
             error = results.get(tp, ServerError(str(tp), "the manager did not answer for it"))
             if error is None:
                 self.written = True
-                self._outcomes[tp] = ChangeOutcome(Verdict.WRITTEN, self._held(tp))
+                self._outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, self._held(tp))
             elif isinstance(error, Conflict):
                 again.append(tp)
                 if repeated:
                     self._unsure.add(tp)
             else:
-                self._outcomes[tp] = ChangeOutcome(Verdict.FAILED, self._held(tp), error)
+                self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._held(tp), error)
         self.todo = again
         return bool(again)
 
     def fail(self, error: OffsetMgrError) -> None:
         for tp in self.todo:
-            self._outcomes[tp] = ChangeOutcome(Verdict.FAILED, self._held(tp), error)
+            self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._held(tp), error)
 
     def give_up(self) -> None:
         for tp in self.todo:
             error = Conflict(str(tp), "others kept changing it", "try again when the group is quiet")
-            self._outcomes[tp] = ChangeOutcome(Verdict.FAILED, self._held(tp), error)
+            self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._held(tp), error)
 
     def result(self) -> dict[TopicPartition, ChangeOutcome]:
         """In the order in which the changes were given."""

@@ -16,8 +16,8 @@ from offsetmgr.core.java_hash import java_hash
 from offsetmgr.core.model import TopicPartition, is_deleted
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, Limits, Slice
-from offsetmgr.kafka.client.leader_routing import Leaders
+from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
+from offsetmgr.kafka.client.leader_routing import PartitionLeaders
 from offsetmgr.kafka.client.log_ranges import partition_counts
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
@@ -50,7 +50,7 @@ class KafkaOffsetsTopic:
         self._client = client
         self.on_read: OnRead = lambda _read, _all: None
         """Called again and again during a reading."""
-        self._leaders = Leaders(client)
+        self._leaders = PartitionLeaders(client)
         self._folds: dict[TopicPartition, OffsetsFold] = {}
         self._decoded: dict[TopicPartition, tuple[int, Groups]] = {}
         """Of each partition what was decoded last, and up to which offset of the log."""
@@ -139,7 +139,7 @@ class KafkaOffsetsTopic:
             leader: Address, of_it: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, int | OffsetMgrError]:
             connection = await self._client.node(leader).connection(attempt)
-            return await fetch.edges(connection, dict.fromkeys(of_it, edge), _left(attempt))
+            return await fetch.begin_and_end_offsets(connection, dict.fromkeys(of_it, edge), _left(attempt))
 
         found = await self._leaders.per_partition(partitions, ask, _from_now(limit)) if partitions else {}
         return {tp: _offset(at) for tp, at in found.items()}
@@ -152,7 +152,7 @@ class KafkaOffsetsTopic:
         total = sum(ends[tp] - at for tp, at in left.items())
         while left:
             moved = False
-            for tp, answer in (await self._slices(left, Limits(max_bytes=size), _from_now(limit))).items():
+            for tp, answer in (await self._slices(left, FetchLimits(max_bytes=size), _from_now(limit))).items():
                 if isinstance(answer, OffsetMgrError):
                     raise answer
                 fold = self._folds.setdefault(tp, OffsetsFold())
@@ -169,11 +169,11 @@ class KafkaOffsetsTopic:
             left = {tp: at for tp, at in left.items() if at < ends[tp]}
 
     async def _slices(
-        self, positions: Mapping[TopicPartition, int], limits: Limits, deadline: float
-    ) -> dict[TopicPartition, Slice | OffsetMgrError]:
+        self, positions: Mapping[TopicPartition, int], limits: FetchLimits, deadline: float
+    ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
         async def ask(
             leader: Address, of_it: list[TopicPartition], attempt: float
-        ) -> dict[TopicPartition, Slice | OffsetMgrError]:
+        ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
             connection = await self._client.node(leader).connection(attempt)
             return await fetch.fetch(connection, {tp: positions[tp] for tp in of_it}, limits, _left(attempt))
 

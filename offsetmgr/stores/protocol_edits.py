@@ -12,11 +12,19 @@ from typing import Final
 
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, TimedOut
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Guard, Verdict
+from offsetmgr.core.offset_store import (
+    Change,
+    ChangeOutcome,
+    EditStatus,
+    GroupEdit,
+    GroupEditResult,
+    GroupOffsets,
+    Guard,
+)
 from offsetmgr.kafka.client.client import Client, NotAMember
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import Decided, Outcomes, all_failed, bad_group, carry_out, malformed, scanned
+from offsetmgr.stores.conditional_edit import EditDecision, Outcomes, all_failed, bad_group, execute, malformed, scanned
 
 COMPARED: Final = "read and compared just before the write, which was not conditional"
 _STALE_AFTER: Final = 0.05
@@ -32,7 +40,7 @@ class _Stale(Exception):
     """What an edit was compared with was read too long ago; nothing was written."""
 
 
-class WiredEdits:
+class ProtocolEdits:
     """Carries out batches of reads and edits of different groups. Use it within the client's event loop."""
 
     def __init__(self, client: Client, timeout: float) -> None:
@@ -95,8 +103,8 @@ class WiredEdits:
 
         async def one(edit: GroupEdit) -> GroupEditResult:
             refusals = {tp: bad for tp, change in edit.changes.items() if (bad := malformed(tp, change.after))}
-            decided = Decided(
-                {tp: ChangeOutcome(Verdict.FAILED, None, bad) for tp, bad in refusals.items()},
+            decided = EditDecision(
+                {tp: ChangeOutcome(EditStatus.FAILED, None, bad) for tp, bad in refusals.items()},
                 [tp for tp in edit.changes if tp not in refusals],
             )
             found = where.get(edit.group)
@@ -131,8 +139,8 @@ class WiredEdits:
 
         async def write(held: FetchedGroup, read_at: float) -> GroupEditResult:
             edit = GroupEdit(group, {tp: Change(committed.value()) for tp, committed in held.offsets.items()})
-            unread = {tp: ChangeOutcome(Verdict.FAILED, None, error) for tp, error in held.errors.items()}
-            decided = Decided({}, list(edit.changes))
+            unread = {tp: ChangeOutcome(EditStatus.FAILED, None, error) for tp, error in held.errors.items()}
+            decided = EditDecision({}, list(edit.changes))
             done = await self._simple(edit, held, COMPARED, deadline, None, decided, read_at)
             return GroupEditResult(group, {**done.outcomes, **unread}, atomic=False, how=COMPARED)
 
@@ -168,7 +176,7 @@ class WiredEdits:
         how: str,
         deadline: float,
         at: Address | None,
-        decided: Decided | None = None,
+        decided: EditDecision | None = None,
         read_at: float | None = None,
     ) -> GroupEditResult:
         """Without the lock. A group that has got members since we looked refuses the write itself.
@@ -190,19 +198,19 @@ class WiredEdits:
             return await delete(connection, no_member(edit.group), partitions, deadline, compared)
 
         try:
-            outcomes = await carry_out(edit.changes, held, write, erase, decided)
+            outcomes = await execute(edit.changes, held, write, erase, decided)
         except NotAMember:
             raise await self._active(edit.group, deadline) from None
         return GroupEditResult(edit.group, outcomes, atomic=False, how=how)
 
     async def _active(self, group: str, deadline: float) -> GroupActive:
         """The error for a group that turned out to have members."""
-        from offsetmgr.kafka.groups.lock_membership import group_active
+        from offsetmgr.kafka.groups.lock_membership import active_members_error
 
         state = (await self._client.describe([group], deadline))[group]
         if not isinstance(state, GroupDescription):
-            return group_active(group, ())
-        return group_active(group, [str(member) for member in state.members], state.lock_ends_s)
+            return active_members_error(group, ())
+        return active_members_error(group, [str(member) for member in state.members], state.lock_ends_s)
 
 
 def _overwrites(edit: GroupEdit) -> bool:

@@ -41,14 +41,14 @@ from offsetmgr.core.offset_store import (
 from offsetmgr.snapshots.base import (
     Format,
     GroupEntry,
-    GroupLike,
+    OffsetsOfGroup,
     SnapshotHeader,
     SnapshotReader,
     WriteReport,
 )
 from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
-from offsetmgr.stores.crossing import NumberedStore, origin_of_snapshot, with_origin
-from offsetmgr.stores.snapshot_edit import Decider, spooled_entry, spooled_result
+from offsetmgr.stores.crossing import TranslatingStore, origin_of_snapshot, with_origin
+from offsetmgr.stores.snapshot_edit import SnapshotEditor, spooled_entry, spooled_result
 from offsetmgr.stores.snapshot_edit import spool as append
 
 LOCK_TIMEOUT_MS: Final = 10_000
@@ -70,7 +70,7 @@ class SnapshotReport:
 def write_snapshot(
     path: str | os.PathLike[str],
     header: SnapshotHeader,
-    groups: Iterable[GroupLike],
+    groups: Iterable[OffsetsOfGroup],
     *,
     format: str | None = None,
     group: str | None = None,
@@ -125,8 +125,8 @@ class SnapshotStore(StoreBase):
         self._form = by_name(self._name, group if self._name in ("csv", "spark") else None)
         self._clock = clock or SystemClock()
         self._lock_timeout_ms = lock_timeout_ms
-        self._opened: _Opened | None = None
-        self._origin: NumberedStore | None = None
+        self._opened: _OpenSnapshot | None = None
+        self._origin: TranslatingStore | None = None
         """The store whose cluster a new file is to name."""
 
     @property
@@ -170,8 +170,8 @@ class SnapshotStore(StoreBase):
             return replace(UNNAMED, how=f"{self.uri} is a new file", new=True)
         return origin_of_snapshot(self.header)
 
-    def adopt(self, source: NumberedStore) -> None:
-        """See `offsetmgr.stores.crossing.AdoptingStore`."""
+    def adopt(self, source: TranslatingStore) -> None:
+        """See `offsetmgr.stores.crossing.OriginRecordingStore`."""
         self._origin = source
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
@@ -213,7 +213,7 @@ class SnapshotStore(StoreBase):
             self._opened.retire()
             self._opened = None
 
-    def _open(self) -> _Opened:
+    def _open(self) -> _OpenSnapshot:
         """The file as it is now, checked; opened anew where somebody has replaced or changed it since."""
         what = f"snapshot {self._path}"
         try:
@@ -234,7 +234,7 @@ class SnapshotStore(StoreBase):
         except BaseException:
             stream.close()
             raise
-        self._opened = _Opened(reader, stream, signature)
+        self._opened = _OpenSnapshot(reader, stream, signature)
         return self._opened
 
     # --- writing ----------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class SnapshotStore(StoreBase):
     def _edit_locked(self, edits: Iterable[GroupEdit], spool: IO[bytes]) -> int:
         """Spools the result and the new state of each edit, then rewrites the file; gives back their number."""
         with self._open_or_new() as reader:
-            writer = Decider(reader.format, self.capabilities)
+            writer = SnapshotEditor(reader.format, self.capabilities)
             newest: dict[str, int] = {}
             count = 0
             for edit in edits:
@@ -273,12 +273,12 @@ class SnapshotStore(StoreBase):
                 self._rewrite(reader, newest, spool)
         return count
 
-    def _open_or_new(self) -> _Opened:
+    def _open_or_new(self) -> _OpenSnapshot:
         if os.path.lexists(self._path):
             if self._path.exists() and not self._path.is_file():
                 raise FileFailure(f"snapshot {self._path}", "is a pipe or a device, which can only be read")
             return self._open()
-        return _Opened(_NoReader(self._form, self._new_header()), io.BytesIO(), ())
+        return _OpenSnapshot(_NoReader(self._form, self._new_header()), io.BytesIO(), ())
 
     def _new_header(self) -> SnapshotHeader:
         header = SnapshotHeader.new(self.uri, "file", clock=self._clock)
@@ -300,7 +300,7 @@ class SnapshotStore(StoreBase):
         replace_file(self._path, lambda stream: form.write(stream, header, kept, keep_errors=True), overwrite=True)
 
 
-class _Opened:
+class _OpenSnapshot:
     """An open file with those who are reading it; closed when it is out of date and the last reader has left."""
 
     def __init__(self, reader: SnapshotReader, stream: BinaryIO, signature: tuple[int, ...]) -> None:

@@ -12,9 +12,9 @@ from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
+    EditStatus,
     GroupEdit,
     GroupEditResult,
-    Verdict,
     same_value,
 )
 from offsetmgr.snapshots.base import MAX_OFFSET, MAX_PARTITION, Format, GroupEntry, SnapshotHeader
@@ -22,7 +22,7 @@ from offsetmgr.snapshots.base import MAX_OFFSET, MAX_PARTITION, Format, GroupEnt
 HOW: Final = "the file was locked and replaced as a whole"
 
 
-class Decider:
+class SnapshotEditor:
     """Decides what becomes of a group's changes; writes nothing."""
 
     def __init__(self, form: Format, capabilities: Capabilities) -> None:
@@ -35,7 +35,7 @@ class Decider:
         self._names.clear()  # one group's names at a time
         offsets = dict(entry.offsets)
         outcomes = {tp: self._decide_one(entry, tp, change, offsets) for tp, change in edit.changes.items()}
-        written = any(outcome.verdict is Verdict.WRITTEN for outcome in outcomes.values())
+        written = any(outcome.verdict is EditStatus.WRITTEN for outcome in outcomes.values())
         after = GroupEntry(edit.group, offsets, entry.errors, entry.error) if written else None
         return GroupEditResult(edit.group, outcomes, atomic=True, how=HOW), after
 
@@ -43,7 +43,7 @@ class Decider:
         self, entry: GroupEntry, tp: TopicPartition, change: Change, offsets: dict[TopicPartition, Committed]
     ) -> ChangeOutcome:
         if unreadable := entry.error or entry.errors.get(tp):
-            return ChangeOutcome(Verdict.FAILED, None, unreadable)
+            return ChangeOutcome(EditStatus.FAILED, None, unreadable)
         held: Offset = entry.offsets.get(tp, ABSENT)
         where = f"group {entry.group}, {tp}"
         error = _refusal(where, tp.partition, held, change)
@@ -52,14 +52,14 @@ class Decider:
         if error is None and change.after is not None:
             error = self._cannot_carry(entry.group, tp.topic)
         if error is not None:
-            return ChangeOutcome(Verdict.FAILED, held, error)
+            return ChangeOutcome(EditStatus.FAILED, held, error)
         if same_value(held, change.after, self._capabilities):
-            return ChangeOutcome(Verdict.UNCHANGED, held)
+            return ChangeOutcome(EditStatus.UNCHANGED, held)
         if change.after is None:
             del offsets[tp]
         else:
             offsets[tp] = self._carried(change.after)
-        return ChangeOutcome(Verdict.WRITTEN, held)
+        return ChangeOutcome(EditStatus.WRITTEN, held)
 
     def _carried(self, value: OffsetAndMetadata) -> Committed:
         can = self._capabilities
@@ -122,7 +122,7 @@ def spooled_result(stream: IO[bytes]) -> GroupEditResult:
     return GroupEditResult(
         group,
         {
-            TopicPartition(topic, partition): ChangeOutcome(Verdict(verdict), _committed(before), error)
+            TopicPartition(topic, partition): ChangeOutcome(EditStatus(verdict), _committed(before), error)
             for topic, partition, verdict, before, error in outcomes
         },
         atomic=True,

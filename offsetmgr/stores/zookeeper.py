@@ -13,29 +13,29 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, PartialFailure, Unreadable
+from offsetmgr.core.errors import Conflict, CorruptData, GroupActive, GroupNotFound, OffsetMgrError, PartialFailure
 from offsetmgr.core.log_origin import UNNAMED, LogOrigin
-from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition, can_be_a_topic
+from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition, is_valid_topic_name
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
+    EditStatus,
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
     StoreBase,
     StoreIdentity,
-    Verdict,
 )
-from offsetmgr.zookeeper.client.jute import Code, NodeData
+from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import BYTES_A_TRANSACTION, Delete, State, weight
+from offsetmgr.zookeeper.client.transactions import BYTES_A_TRANSACTION, Delete, OperationState, weight
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.nodes.offset_data import SURE_DIGITS
 from offsetmgr.zookeeper.nodes.topics import parse_topic
-from offsetmgr.zookeeper.offsets.bulk_edits import carry_out
+from offsetmgr.zookeeper.offsets.bulk_edits import execute
 from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
 from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, layout_named
 from offsetmgr.zookeeper.offsets.topic_directories import in_folder, topic_folders
@@ -101,7 +101,7 @@ class ZookeeperStore(StoreBase):
 
     def identity(self) -> StoreIdentity:
         """The Kafka cluster's id under this chroot, or what else this place can be told by (rule 8). Raises
-        `Unreadable` where the id is there but cannot be understood.
+        `CorruptData` where the id is there but cannot be understood.
 
         Another layout under the same chroot is another store."""
         found = self._place()
@@ -170,7 +170,7 @@ class ZookeeperStore(StoreBase):
         return {topic: node.ctime_ms for topic, node in self._topic_nodes(topics)}
 
     def _topic_nodes(self, topics: Iterable[str]) -> Iterator[tuple[str, NodeData]]:
-        names = [topic for topic in topics if can_be_a_topic(topic)]
+        names = [topic for topic in topics if is_valid_topic_name(topic)]
         found = self.session.get_many([f"{paths.BROKER_TOPICS}/{topic}" for topic in names])
         for topic, node in zip(names, found, strict=True):
             if isinstance(node, NodeData):
@@ -179,7 +179,7 @@ class ZookeeperStore(StoreBase):
     # --- reading ----------------------------------------------------------------------------------
 
     def check_group(self, group: str) -> None:
-        """See `offsetmgr.core.offset_store.NamingStore`."""
+        """See `offsetmgr.core.offset_store.GroupListingStore`."""
         paths.check_group(group)
 
     def groups(self) -> Iterator[str]:
@@ -308,7 +308,7 @@ class ZookeeperStore(StoreBase):
         if self._layout.loose and (said in offsets or said in errors):
             offsets.pop(said, None)
             why = f"ZooKeeper node {self.session.chroot}{path} is one of two that hold it; which counts is not known"
-            errors[said] = Unreadable(f"offset of {said}", why, "delete the one that no topology uses")
+            errors[said] = CorruptData(f"offset of {said}", why, "delete the one that no topology uses")
             return
         offsets[said] = Committed(offset, "", None, node.mtime_ms, node.version)
 
@@ -324,8 +324,8 @@ class ZookeeperStore(StoreBase):
             known[name] = partition
         return partition
 
-    def _not_a_partition(self, path: str) -> Unreadable:
-        return Unreadable(
+    def _not_a_partition(self, path: str) -> CorruptData:
+        return CorruptData(
             f"ZooKeeper node {self.session.chroot}{path}",
             f"its name is no partition in layout {self._layout.name}, so the group's offsets are not all known",
             _OTHER_LAYOUT[self._layout.name],
@@ -346,7 +346,7 @@ class ZookeeperStore(StoreBase):
         ``expected`` without a version is compared by its offset.  `Guard` is ignored. Values that cannot be read are
         not overwritten. Results come in the order of the edits.
         """
-        return carry_out(self.session, self._layout, edits)
+        return execute(self.session, self._layout, edits)
 
     def delete_group(self, group: str) -> GroupEditResult:
         """Deletes everything that ZooKeeper keeps of a group, and gives back its offsets as before-images.
@@ -371,14 +371,18 @@ class ZookeeperStore(StoreBase):
             gone = set(self._located(group, list(before)).values())
             deletions = [deletion for deletion in deletions if deletion.path not in gone]
         outcome = self.session.transaction(deletions)
-        if outcome.state is State.REFUSED and outcome.code in (Code.BAD_VERSION, Code.NO_NODE, Code.NOT_EMPTY):
+        if outcome.state is OperationState.REFUSED and outcome.code in (
+            ZookeeperError.BAD_VERSION,
+            ZookeeperError.NO_NODE,
+            ZookeeperError.NOT_EMPTY,
+        ):
             raise Conflict(f"delete of group {group}", "it changed meanwhile", "try again when it is quiet")
         if outcome.error is not None:
             raise outcome.error
-        return GroupEditResult(group, {tp: ChangeOutcome(Verdict.WRITTEN, found) for tp, found in before.items()})
+        return GroupEditResult(group, {tp: ChangeOutcome(EditStatus.WRITTEN, found) for tp, found in before.items()})
 
     def _offsets_in(self, tree: Mapping[str, NodeData], group: str) -> dict[TopicPartition, Committed]:
-        """The commits among the nodes of a group. Raises `Unreadable`, `PartialFailure`."""
+        """The commits among the nodes of a group. Raises `CorruptData`, `PartialFailure`."""
         root = f"{self._layout.offsets_root(group)}/"
         offsets: dict[TopicPartition, Committed] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}

@@ -15,13 +15,13 @@ from offsetmgr.core.model import Offset, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
     Capabilities,
     ChangeOutcome,
+    EditStatus,
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
     OffsetStore,
     StoreBase,
     StoreIdentity,
-    Verdict,
 )
 
 Call = Literal["read", "write"]
@@ -148,7 +148,8 @@ class FaultyStore(StoreBase):
             _raise_whole(late)
             failed |= {tp: fault.error for tp in done for fault in late if fault.hits(edit.group, tp)}
             outcomes = {
-                tp: ChangeOutcome(Verdict.FAILED, None, failed[tp]) if tp in failed else done[tp] for tp in edit.changes
+                tp: ChangeOutcome(EditStatus.FAILED, None, failed[tp]) if tp in failed else done[tp]
+                for tp in edit.changes
             }
             yield GroupEditResult(edit.group, outcomes)
 

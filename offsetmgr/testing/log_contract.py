@@ -29,7 +29,7 @@ from offsetmgr.manager.log.base import (
     LogReader,
     LogRecord,
     PartitionLog,
-    SlotWriter,
+    ShardGroupWriter,
     TooLarge,
     partitions_of,
 )
@@ -62,11 +62,11 @@ class LogContract:
         reader.close()
 
     @pytest.fixture
-    def claim(self, log: PartitionLog) -> Iterator[Callable[[int], SlotWriter]]:
+    def claim(self, log: PartitionLog) -> Iterator[Callable[[int], ShardGroupWriter]]:
         """Makes a writer that has claimed a slot; closes it after the test."""
-        writers: list[SlotWriter] = []
+        writers: list[ShardGroupWriter] = []
 
-        def claim(slot: int) -> SlotWriter:
+        def claim(slot: int) -> ShardGroupWriter:
             writer = log.writer(slot)
             writers.append(writer)
             writer.claim(TIMEOUT)
@@ -86,7 +86,7 @@ class LogContract:
         assert dict(log.end_offsets(everywhere, TIMEOUT)) == dict.fromkeys(everywhere, 0)
 
     def test_what_was_appended_is_read_with_keys_values_and_tombstones(
-        self, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         before = time.time_ns() // 1_000_000
 
@@ -102,7 +102,7 @@ class LogContract:
         assert all(abs(record.timestamp - before) < 60_000 for record in records)
 
     def test_the_records_of_an_append_are_consecutive_and_the_last_ones_offset_is_told(
-        self, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(0)
         reader.follow({0: 0, 8: 0})
@@ -117,7 +117,7 @@ class LogContract:
         assert second[0] - 19 > first[0]
 
     def test_a_large_append_over_all_partitions_of_a_slot(
-        self, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         batches = {partition: numbered(0, 2500) for partition in partitions_of(1, PARTITIONS)}
 
@@ -128,7 +128,7 @@ class LogContract:
         assert newest == {partition: dict(records) for partition, records in batches.items()}
 
     def test_a_batch_that_is_too_large_is_refused_and_the_writer_goes_on(
-        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
         with pytest.raises(TooLarge):
@@ -138,7 +138,7 @@ class LogContract:
 
         assert [record.key for record in self.all_of(log, reader, 1)] == [b"next"]
 
-    def test_closing_a_writer_is_quiet_and_final(self, claim: Callable[[int], SlotWriter]) -> None:
+    def test_closing_a_writer_is_quiet_and_final(self, claim: Callable[[int], ShardGroupWriter]) -> None:
         writer = claim(2)
 
         writer.close()
@@ -154,7 +154,7 @@ class LogContract:
         raise NotImplementedError("override `recreate`")
 
     def test_its_generation_stays_until_it_is_made_anew(
-        self, log: PartitionLog, claim: Callable[[int], SlotWriter]
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter]
     ) -> None:
         before = log.generation(TIMEOUT)
         claim(1).append({1: numbered(0, 5)}, TIMEOUT)
@@ -170,7 +170,7 @@ class LogContract:
     # --- claiming -----------------------------------------------------------------------------------
 
     def test_a_later_claim_fences_the_earlier_writer_for_good(
-        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         earlier = claim(1)
         earlier.append({1: [(b"k", b"before")]}, TIMEOUT)
@@ -188,7 +188,7 @@ class LogContract:
         assert self.all_of(log, reader, 9) == []
 
     def test_the_last_of_many_claims_wins_and_other_slots_are_left_alone(
-        self, claim: Callable[[int], SlotWriter]
+        self, claim: Callable[[int], ShardGroupWriter]
     ) -> None:
         other = claim(2)
         writers = [claim(1) for _ in range(4)]
@@ -200,7 +200,7 @@ class LogContract:
         other.append({2: [(b"k", b"v")]}, TIMEOUT)
 
     def test_a_writer_made_before_but_claiming_after_fences_the_others(
-        self, log: PartitionLog, claim: Callable[[int], SlotWriter]
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter]
     ) -> None:
         prepared = log.writer(1)
         current = claim(1)
@@ -213,7 +213,7 @@ class LogContract:
         prepared.close()
 
     def test_an_unfinished_append_moves_no_end_and_is_never_read(
-        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         claim(1).append({1: [(b"k", b"whole")]}, TIMEOUT)
         claim(1)
@@ -227,7 +227,7 @@ class LogContract:
         assert list(reader.poll(10, 0.3)) == []
 
     def test_a_claim_ends_what_a_dead_predecessor_left_and_the_end_offset_passes_it(
-        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
         reader.follow({1: 0, 9: 0})
@@ -241,7 +241,7 @@ class LogContract:
         assert [record.value for record in read(reader, 1)] == [b"whole"]
 
     def test_after_a_claim_the_end_offset_covers_everything_that_was_acknowledged(
-        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         for round_ in range(5):
             acknowledged = claim(1).append({1: [(b"%d" % round_, b"v")], 9: [(b"%d" % round_, b"v")]}, TIMEOUT)
@@ -257,7 +257,7 @@ class LogContract:
     # --- loading ------------------------------------------------------------------------------------
 
     def test_load_keeps_the_newest_value_of_each_key_and_tombstones(
-        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(0)
         writer.append({0: [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")], 8: [(b"a", b"8")]}, TIMEOUT)
@@ -274,7 +274,7 @@ class LogContract:
         assert sum(passed) == sum(reached.values())
 
     def test_load_begins_where_it_is_told_to(
-        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
         start = writer.append({1: [(b"old", b"1"), (b"both", b"1")]}, TIMEOUT)[1] + 1
@@ -293,7 +293,7 @@ class LogContract:
         assert newest == {1: {}}
 
     def test_load_that_is_stopped_comes_back_and_says_how_far_it_came(
-        self, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         ends = claim(1).append({1: numbered(0, 10)}, TIMEOUT)
 
@@ -310,7 +310,7 @@ class LogContract:
         assert reader.position(1) == 0
 
     def test_poll_gives_what_is_appended_while_it_waits(
-        self, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
         reader.follow({1: 0, 9: 0})
@@ -324,7 +324,7 @@ class LogContract:
         assert [(record.partition, record.key) for record in records] == [(9, b"k")]
 
     def test_poll_brings_no_more_than_asked_for_and_loses_nothing(
-        self, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         claim(0).append({0: numbered(0, 30), 8: numbered(0, 30)}, TIMEOUT)
         reader.follow({0: 0, 8: 0})
@@ -339,7 +339,7 @@ class LogContract:
             assert [r.key for r in got if r.partition == partition] == [key for key, _ in numbered(0, 30)]
 
     def test_the_position_passes_markers_and_aborted_records_up_to_the_end(
-        self, log: PartitionLog, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
         reader.follow({1: 0, 9: 0})
@@ -357,7 +357,7 @@ class LogContract:
         assert {partition: reader.position(partition) for partition in ends} == ends
 
     def test_following_other_partitions_leaves_the_rest_where_they_were(
-        self, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         one, two = claim(1), claim(2)
         one.append({1: numbered(0, 5)}, TIMEOUT)
@@ -379,7 +379,7 @@ class LogContract:
         assert [(r.partition, r.key) for r in third] == [(2, key) for key, _ in numbered(5, 10)]
 
     def test_following_from_another_offset_reads_from_there(
-        self, claim: Callable[[int], SlotWriter], reader: LogReader
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         last = claim(1).append({1: numbered(0, 5)}, TIMEOUT)[1]
         reader.follow({1: 0})

@@ -13,12 +13,12 @@ from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
     ChangeOutcome,
+    EditStatus,
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
     StoreBase,
     StoreIdentity,
-    Verdict,
     same_value,
 )
 
@@ -80,22 +80,22 @@ class MemoryStore(StoreBase):
         before: Offset = self.data.get(group, {}).get(tp, ABSENT)
         if members := self.active.get(group):
             error = GroupActive(f"group {group}", "it has active members", members=members)
-            return ChangeOutcome(Verdict.FAILED, None, error)
+            return ChangeOutcome(EditStatus.FAILED, None, error)
         if broken := self.broken.get(group) or self.broken.get((group, tp)):
-            return ChangeOutcome(Verdict.FAILED, None, broken)
+            return ChangeOutcome(EditStatus.FAILED, None, broken)
         if change.expected is not None and not self._expected(change.expected, before):
-            return ChangeOutcome(Verdict.FAILED, before, Conflict(what, "holds another value", actual=before))
+            return ChangeOutcome(EditStatus.FAILED, before, Conflict(what, "holds another value", actual=before))
         if same_value(before, change.after, self.capabilities):
-            return ChangeOutcome(Verdict.UNCHANGED, before)
+            return ChangeOutcome(EditStatus.UNCHANGED, before)
         if change.after is None:
             del self.data[group][tp]
-            return ChangeOutcome(Verdict.WRITTEN, before)
+            return ChangeOutcome(EditStatus.WRITTEN, before)
         if isinstance(before, Committed) and change.after.offset < before.offset and not change.allow_rewind:
-            return ChangeOutcome(Verdict.FAILED, before, RewindRefused(what, f"{before.offset} is ahead"))
+            return ChangeOutcome(EditStatus.FAILED, before, RewindRefused(what, f"{before.offset} is ahead"))
         version = (before.version or 0) + 1 if isinstance(before, Committed) else 0
         value = change.after
         self.data.setdefault(group, {})[tp] = Committed(value.offset, value.metadata, value.leader_epoch, None, version)
-        return ChangeOutcome(Verdict.WRITTEN, before)
+        return ChangeOutcome(EditStatus.WRITTEN, before)
 
     def _expected(self, expected: Offset, found: Offset) -> bool:
         if isinstance(expected, Absent) or isinstance(found, Absent):

@@ -25,7 +25,7 @@ import pytest
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, PartialFailure, RewindRefused
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, OffsetStore, Verdict
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEditResult, OffsetStore
 
 MAX_OFFSET = 2**63 - 1
 LONGEST_TOPIC = 249
@@ -100,7 +100,7 @@ class StoreContract:
         result = store.commit(group, wanted)
 
         assert result.group == group
-        assert _verdicts(result) == dict.fromkeys(wanted, Verdict.WRITTEN)
+        assert _verdicts(result) == dict.fromkeys(wanted, EditStatus.WRITTEN)
         assert {tp: o.before for tp, o in result.outcomes.items()} == dict.fromkeys(wanted, ABSENT)
         assert _offsets(store.fetch(group)) == {tp: o.offset for tp, o in wanted.items()}
         assert _offsets(store.fetch(group, list(wanted))) == {tp: o.offset for tp, o in wanted.items()}
@@ -168,7 +168,7 @@ class StoreContract:
 
         result = store.commit(group, {tp: OffsetAndMetadata(5, metadata="two")})
 
-        expected = Verdict.WRITTEN if store.capabilities.metadata else Verdict.UNCHANGED
+        expected = EditStatus.WRITTEN if store.capabilities.metadata else EditStatus.UNCHANGED
         assert _verdicts(result) == {tp: expected}
 
     def test_the_leader_epoch_is_kept_exactly_where_the_store_says_so(
@@ -209,7 +209,7 @@ class StoreContract:
 
         result = store.commit(group, {tp: OffsetAndMetadata(5)})
 
-        assert _verdicts(result) == {tp: Verdict.UNCHANGED}
+        assert _verdicts(result) == {tp: EditStatus.UNCHANGED}
         assert store.fetch(group)[tp] == first
 
     def test_a_commit_forward_gives_back_its_before_image(self, store: OffsetStore, group: str, topic: str) -> None:
@@ -218,7 +218,7 @@ class StoreContract:
 
         result = store.commit(group, {tp: OffsetAndMetadata(6)})
 
-        assert _verdicts(result) == {tp: Verdict.WRITTEN}
+        assert _verdicts(result) == {tp: EditStatus.WRITTEN}
         assert _offset(result.outcomes[tp].before) == 5
 
     def test_a_rewind_is_refused_and_the_rest_is_written(self, store: OffsetStore, group: str, topic: str) -> None:
@@ -229,7 +229,7 @@ class StoreContract:
             store.commit(group, {back: OffsetAndMetadata(49), forward: OffsetAndMetadata(51)})
 
         assert isinstance(caught.value.failures[back], RewindRefused)
-        assert caught.value.successes[forward].verdict is Verdict.WRITTEN
+        assert caught.value.successes[forward].verdict is EditStatus.WRITTEN
         assert _offsets(store.fetch(group)) == {back: 50, forward: 51}
 
     def test_a_rewind_happens_when_the_caller_says_so(self, store: OffsetStore, group: str, topic: str) -> None:
@@ -238,7 +238,7 @@ class StoreContract:
 
         result = store.commit(group, {tp: OffsetAndMetadata(10)}, allow_rewind=True)
 
-        assert _verdicts(result) == {tp: Verdict.WRITTEN}
+        assert _verdicts(result) == {tp: EditStatus.WRITTEN}
         assert _offset(result.outcomes[tp].before) == 50
         assert _offsets(store.fetch(group)) == {tp: 10}
 
@@ -259,7 +259,7 @@ class StoreContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(5), expected=ABSENT)})
 
-        assert _verdicts(result) == {tp: Verdict.WRITTEN}
+        assert _verdicts(result) == {tp: EditStatus.WRITTEN}
         assert result.outcomes[tp].before == ABSENT
         assert _offsets(store.fetch(group)) == {tp: 5}
 
@@ -271,7 +271,7 @@ class StoreContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=ABSENT)})
 
-        assert _verdicts(result) == {tp: Verdict.FAILED}
+        assert _verdicts(result) == {tp: EditStatus.FAILED}
         assert _offset(_conflict(result, tp).actual) == 5
         assert _offsets(store.fetch(group)) == {tp: 5}
 
@@ -282,7 +282,7 @@ class StoreContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=held)})
 
-        assert _verdicts(result) == {tp: Verdict.WRITTEN}
+        assert _verdicts(result) == {tp: EditStatus.WRITTEN}
         assert _offset(result.outcomes[tp].before) == 5
         assert _offsets(store.fetch(group)) == {tp: 9}
 
@@ -294,7 +294,7 @@ class StoreContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=Committed(5))})
 
-        assert _verdicts(result) == {tp: Verdict.WRITTEN}
+        assert _verdicts(result) == {tp: EditStatus.WRITTEN}
         assert _offsets(store.fetch(group)) == {tp: 9}
 
     def test_an_expected_commit_that_moved_conflicts(self, store: OffsetStore, group: str, topic: str) -> None:
@@ -305,7 +305,7 @@ class StoreContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=stale)})
 
-        assert _verdicts(result) == {tp: Verdict.FAILED}
+        assert _verdicts(result) == {tp: EditStatus.FAILED}
         assert _offset(_conflict(result, tp).actual) == 6
         assert _offsets(store.fetch(group)) == {tp: 6}
 
@@ -317,7 +317,7 @@ class StoreContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=held)})
 
-        assert _verdicts(result) == {tp: Verdict.FAILED}
+        assert _verdicts(result) == {tp: EditStatus.FAILED}
         assert _conflict(result, tp).actual == ABSENT
         assert _offsets(store.fetch(group)) == {other: 5}
 
@@ -337,10 +337,10 @@ class StoreContract:
         )
 
         assert _verdicts(result) == {
-            first: Verdict.WRITTEN,
-            conflicting: Verdict.FAILED,
-            backward: Verdict.FAILED,
-            last: Verdict.WRITTEN,
+            first: EditStatus.WRITTEN,
+            conflicting: EditStatus.FAILED,
+            backward: EditStatus.FAILED,
+            last: EditStatus.WRITTEN,
         }
         assert set(result.failures) == {conflicting, backward}
         assert isinstance(result.failures[conflicting], Conflict)
@@ -357,7 +357,7 @@ class StoreContract:
 
         result = store.delete(group, [gone])
 
-        assert _verdicts(result) == {gone: Verdict.WRITTEN}
+        assert _verdicts(result) == {gone: EditStatus.WRITTEN}
         assert _offset(result.outcomes[gone].before) == 5
         assert store.fetch(group, [gone])[gone] == ABSENT
         assert _offsets(store.fetch(group)) == {kept: 6}
@@ -380,7 +380,7 @@ class StoreContract:
 
         result = store.delete(group, [absent])
 
-        assert _verdicts(result) == {absent: Verdict.UNCHANGED}
+        assert _verdicts(result) == {absent: EditStatus.UNCHANGED}
         assert result.outcomes[absent].before == ABSENT
         assert _offsets(store.fetch(group)) == {kept: 5}
 
@@ -408,7 +408,7 @@ class StoreContract:
         }
         result = _edit(store, group, undo)
 
-        assert _verdicts(result) == {moved: Verdict.WRITTEN, created: Verdict.WRITTEN}
+        assert _verdicts(result) == {moved: EditStatus.WRITTEN, created: EditStatus.WRITTEN}
         assert _offsets(store.fetch(group)) == {moved: 5}
 
     # --- many groups ------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ class StoreContract:
         results = list(store.edit(edits))
 
         assert sorted(r.group for r in results) == sorted(names)
-        assert {v for r in results for v in _verdicts(r).values()} == {Verdict.WRITTEN}
+        assert {v for r in results for v in _verdicts(r).values()} == {EditStatus.WRITTEN}
         scanned = list(store.scan(iter(names)))
         assert sorted(s.group for s in scanned) == sorted(names)
         by_name = {s.group: s for s in scanned}
@@ -447,11 +447,11 @@ class StoreContract:
         }
 
         assert {name: results[name].outcomes[tp].verdict for name in names} == {
-            names[0]: Verdict.WRITTEN,
-            names[1]: Verdict.WRITTEN,
-            names[2]: Verdict.FAILED,
-            names[3]: Verdict.WRITTEN,
-            names[4]: Verdict.WRITTEN,
+            names[0]: EditStatus.WRITTEN,
+            names[1]: EditStatus.WRITTEN,
+            names[2]: EditStatus.FAILED,
+            names[3]: EditStatus.WRITTEN,
+            names[4]: EditStatus.WRITTEN,
         }
         assert _offset(_conflict(results[names[2]], tp).actual) == 100
 
@@ -519,7 +519,7 @@ def _edit(store: OffsetStore, group: str, changes: Mapping[TopicPartition, Chang
     return result
 
 
-def _verdicts(result: GroupEditResult) -> dict[TopicPartition, Verdict]:
+def _verdicts(result: GroupEditResult) -> dict[TopicPartition, EditStatus]:
     return {tp: outcome.verdict for tp, outcome in result.outcomes.items()}
 
 

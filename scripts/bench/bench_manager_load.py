@@ -33,7 +33,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
@@ -260,7 +260,7 @@ async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:
     wrong, groups = 0, [f"bench-{number:07}" for number in range(ASKED)]
     while True:
         try:
-            connection = await Connection.open(Address.parse(address), Security(), 5)
+            connection = await BrokerConnection.open(Address.parse(address), Security(), 5)
         except OffsetMgrError:
             await asyncio.sleep(0.02)  # it does not listen yet
             continue

@@ -34,10 +34,10 @@ from typing import Any, Final
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.legacy_nodes import parse_limit, parse_progress
-from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.sandbox import ZooKeeperServer, ports
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, SetData, State
+from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
 from offsetmgr.zookeeper.groups.membership import ensure
 
 MOST_MS: Final = 50.0
@@ -45,7 +45,7 @@ MOST_GROWTH: Final = 1.2
 POLL_S: Final = 0.1
 WARM: Final = 5
 """Periods that do not count."""
-SCHEDULE: Final = Schedule(1_000, 1_000)
+SCHEDULE: Final = PeriodSchedule(1_000, 1_000)
 
 
 # --- one member, as a process -------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Original:
             progress = {**parse_progress(self._progress, node.data), partition: time_ms}
             text = "".join(f"{tp.topic}.{tp.partition}:{at};" for tp, at in sorted(progress.items()))
             outcome = self._session.transaction([SetData(self._progress, text.encode(), node.version)])
-            if outcome.state is State.COMMITTED:
+            if outcome.state is OperationState.COMMITTED:
                 return
 
     def lead(self, wanted: int) -> None:

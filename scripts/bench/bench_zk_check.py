@@ -31,7 +31,7 @@ from typing import Final
 
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, Operation, State
+from offsetmgr.zookeeper.client.transactions import Create, Operation, OperationState
 
 TOPIC: Final = "bench"
 MOST_MB: Final = 300.0
@@ -127,7 +127,7 @@ def fill(session: ZookeeperSession, groups: int, partitions: int) -> None:
     batches: list[list[Operation]] = []
 
     def send() -> None:
-        if any(outcome.state is not State.COMMITTED for outcome in session.transactions(batches)):
+        if any(outcome.state is not OperationState.COMMITTED for outcome in session.transactions(batches)):
             sys.exit("the groups could not be written")
         batches.clear()
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import Node, ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, State
+from offsetmgr.zookeeper.client.transactions import Create, OperationState
 
 LEAST_GAIN = 15.0
 LEAST_OF_OLD = 0.5
@@ -52,7 +52,7 @@ class Way:
 def fill(session: ZookeeperSession, paths: list[str]) -> None:
     creations = [Create("/bench"), *(Create(path, f"{number}".encode()) for number, path in enumerate(paths))]
     batches = [creations[at : at + 500] for at in range(0, len(creations), 500)]
-    if any(outcome.state is not State.COMMITTED for outcome in session.transactions(batches)):
+    if any(outcome.state is not OperationState.COMMITTED for outcome in session.transactions(batches)):
         sys.exit("the nodes could not be written")
 
 

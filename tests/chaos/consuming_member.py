@@ -16,11 +16,11 @@ import threading
 import time
 from typing import Any
 
-from offsetmgr.consumer import ConsumerSettings, Message, MessageStream, ZookeeperConsumer
-from offsetmgr.consumer.streams import Desk
+from offsetmgr.consumer import ConsumerSettings, MessageStream, StreamMessage, ZookeeperConsumer
+from offsetmgr.consumer.streams import StreamState
 
 
-def _line(message: Message, now_ms: int) -> bytes:
+def _line(message: StreamMessage, now_ms: int) -> bytes:
     def text(data: bytes | None) -> bytes:
         return rb"\N" if data is None else data
 
@@ -42,7 +42,7 @@ def main(arguments: dict[str, Any]) -> None:
     output = os.open(arguments.pop("output"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     think_s = arguments.pop("think_ms", 0) / 1000
     if arguments.pop("careless", False):
-        Desk.may_hand_out = lambda _: True  # type: ignore[method-assign]
+        StreamState.may_hand_out = lambda _: True  # type: ignore[method-assign]
     topics, white_list = arguments.pop("topics", None), arguments.pop("white_list", None)
     count = arguments.pop("streams", 1)
     consumer = ZookeeperConsumer(**{**arguments, "settings": ConsumerSettings(**arguments.pop("settings", {}))})

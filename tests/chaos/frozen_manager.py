@@ -11,18 +11,18 @@ import signal
 import sys
 
 from offsetmgr.cli.app import run
-from offsetmgr.manager.log.kafka.writer import KafkaSlotWriter
+from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter
 
-_claim = KafkaSlotWriter.claim
+_claim = KafkaShardGroupWriter.claim
 _calls = itertools.count()
 
 
-def claim(self: KafkaSlotWriter, timeout: float) -> None:
+def claim(self: KafkaShardGroupWriter, timeout: float) -> None:
     if next(_calls) == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
     _claim(self, timeout)
 
 
 if __name__ == "__main__":
-    KafkaSlotWriter.claim = claim
+    KafkaShardGroupWriter.claim = claim
     sys.exit(run(sys.argv[1:]))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from offsetmgr.sandbox.legacy_consumer import Message, OldConsumer, read_messages
+from offsetmgr.sandbox.legacy_consumer import ConsumedMessage, OldConsumer, read_messages
 from offsetmgr.sandbox.process import ServerProcess
 
 _PROGRAM: Final = Path(__file__).with_name("consuming_member.py")
@@ -68,7 +68,7 @@ class PythonMember(ServerProcess):
         assert found, "it has not joined"
         return str(found[-1].decode())
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[ConsumedMessage]:
         return read_messages(self.output_file)
 
     def _command(self) -> list[str]:

@@ -13,8 +13,8 @@ import sys
 from typing import Any
 
 from offsetmgr import open_store
-from offsetmgr.period.schedule import Period, Schedule
-from offsetmgr.spark import Coordination, PeriodRules, Step, run_periods, session
+from offsetmgr.period.schedule import Period, PeriodSchedule
+from offsetmgr.spark import CommitStep, Coordination, PeriodRules, run_periods, session
 
 
 def write(rows: Any, task: Any) -> None:
@@ -26,7 +26,7 @@ def main(arguments: dict[str, Any]) -> None:
     log = os.open(arguments["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     end = arguments.get("end")
 
-    def told(step: Step, period: Period) -> None:
+    def told(step: CommitStep, period: Period) -> None:
         os.write(log, f"{os.getpid()} {period.number} {step.name}\n".encode())
         if end is not None and [step.name, period.number] == end[:2]:
             os.killpg(0, end[2])
@@ -40,7 +40,7 @@ def main(arguments: dict[str, Any]) -> None:
         run_periods(
             spark,
             [arguments["topic"]],
-            Schedule(arguments["first_ms"], arguments["length_ms"]),
+            PeriodSchedule(arguments["first_ms"], arguments["length_ms"]),
             write,
             store,
             arguments["name"],

@@ -15,12 +15,12 @@ import sys
 import time
 from typing import Any
 
-from offsetmgr.core.errors import LateRecord, LimitUnknown, OffsetMgrError
+from offsetmgr.core.errors import LateRecord, OffsetMgrError, OpenPeriodUnknown
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.coordinator import PeriodCoordinator
-from offsetmgr.period.schedule import Period, Schedule
+from offsetmgr.period.schedule import Period, PeriodSchedule
 
-SCHEDULE = Schedule(1_000, 100)
+SCHEDULE = PeriodSchedule(1_000, 100)
 
 
 class Member:
@@ -70,7 +70,7 @@ class Member:
                 return self.coordinator.check_limit(period.start_ms + 50, partition)
             except LateRecord:
                 return False
-            except LimitUnknown:
+            except OpenPeriodUnknown:
                 time.sleep(0.02)
 
     def report(self, partitions: list[TopicPartition]) -> None:

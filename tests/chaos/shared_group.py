@@ -26,7 +26,7 @@ from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
 from offsetmgr.sandbox.legacy_consumer import OldConsumer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.assignors import assignor_named
-from offsetmgr.zookeeper.groups.membership import look
+from offsetmgr.zookeeper.groups.membership import read_registration
 from offsetmgr.zookeeper.groups.ownership import owners
 
 SESSION_MS: Final = 4000
@@ -185,7 +185,7 @@ class SharedGroup:
     def settled(self) -> bool:
         """Whether the live members are those that should live, and own what the assignment gives them, all of it."""
         try:
-            picture = look(self._session, self.name)
+            picture = read_registration(self._session, self.name)
             held = owners(self._session, self.name)
         except OffsetMgrError:
             return False

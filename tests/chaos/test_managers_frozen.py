@@ -30,7 +30,7 @@ from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
@@ -68,7 +68,7 @@ def group_of(manager: Manager, all_of_them: str) -> str:
 async def ask_while_frozen(frozen: Manager, other: Manager, group: str) -> tuple[str, str]:
     """Sends a commit and a fetch to a frozen manager, lets the other one take over, wakes it: what the two became."""
 
-    async def told(connection: Connection, fetching: bool) -> str:
+    async def told(connection: BrokerConnection, fetching: bool) -> str:
         try:
             if fetching:
                 found = await connection.call(requests.offset_fetch({group: [TP]}), OffsetFetchResponse, 120)
@@ -82,7 +82,7 @@ async def ask_while_frozen(frozen: Manager, other: Manager, group: str) -> tuple
         return f"error {code}"
 
     address = Address.parse(frozen.address)
-    connections = [await Connection.open(address, Security(), 10) for _ in range(2)]
+    connections = [await BrokerConnection.open(address, Security(), 10) for _ in range(2)]
     frozen.freeze()
     asked = [asyncio.create_task(told(c, fetching)) for c, fetching in zip(connections, (False, True), strict=True)]
     await asyncio.to_thread(wait_for, lambda: served(other.address, 1), "the other manager serves everything", 60)

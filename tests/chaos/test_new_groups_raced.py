@@ -28,7 +28,7 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, Guard
 from offsetmgr.groups.before_images import header_for
 from offsetmgr.records.base import OffsetKey
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.snapshots.base import GroupEntry
 from offsetmgr.stores.kafka import KafkaStore
@@ -79,7 +79,7 @@ class Clients:
 
 def overwritten(bootstrap: str, groups: set[str]) -> list[str]:
     """Commits of clients behind which the log of the offsets topic holds a smaller offset."""
-    form = KafkaFormat()
+    form = KafkaRecordFormat()
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "oracle", "enable.auto.commit": False})
     try:
         numbers = consumer.list_topics(OFFSETS_TOPIC, 30).topics[OFFSETS_TOPIC].partitions

@@ -18,7 +18,7 @@ import pytest
 from period_record import Counts, count
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.period.state_nodes import Room
+from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -64,13 +64,13 @@ class Fleet:
         process.kill()
         process.wait(20)
 
-    def read(self) -> Room:
+    def read(self) -> BarrierStateStore:
         """A room in a session that lives: that of before may have ended with the server."""
         if self._session is None:
             self._session = ZookeeperSession(self.server.connect)
-        return Room(self._session, self.root)
+        return BarrierStateStore(self._session, self.root)
 
-    def ask(self, question: Callable[[Room], int | str | None]) -> int | str | None:
+    def ask(self, question: Callable[[BarrierStateStore], int | str | None]) -> int | str | None:
         try:
             return question(self.read())
         except OffsetMgrError:

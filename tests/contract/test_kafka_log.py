@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from stopwatch import Stopwatch
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut, Unreachable
-from offsetmgr.manager.log.base import Fenced, NotWritten, PartitionLog, TooLarge
+from offsetmgr.manager.log.base import AppendRejected, Fenced, PartitionLog, TooLarge
 from offsetmgr.manager.log.kafka import KafkaLog, transactional_id
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.records.base import Record
@@ -182,7 +182,7 @@ class TestKafkaLog(LogContract):
         writer.claim(TIMEOUT)
         delete_topic(broker.bootstrap, log.topic)
 
-        with Stopwatch() as watch, pytest.raises(NotWritten):
+        with Stopwatch() as watch, pytest.raises(AppendRejected):
             writer.append({1: [(b"k", b"v")]}, 2)
 
         assert watch.seconds < 2.5

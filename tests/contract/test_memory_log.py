@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from offsetmgr.core.errors import TimedOut
-from offsetmgr.manager.log.base import Fenced, NotWritten, OutcomeUnknown, PartitionLog
+from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, PartitionLog
 from offsetmgr.manager.log.memory import Failure, MemoryLog, MemoryWriter
 from offsetmgr.records.base import Record
 
@@ -77,7 +77,7 @@ def test_a_held_append_ends_an_appending_threads_wait() -> None:
 def test_a_held_append_that_times_out_is_aborted_and_the_writer_goes_on() -> None:
     log = MemoryLog(PARTITIONS, hold=True)
     writer = claimed(log, 1)
-    with pytest.raises(NotWritten):
+    with pytest.raises(AppendRejected):
         writer.append({1: [(b"k", b"late")]}, 0.01)
 
     log.hold = False
@@ -100,7 +100,7 @@ def test_a_claim_fences_a_held_append() -> None:
 @pytest.mark.parametrize(
     ("failure", "error", "before_claim", "after_claim"),
     [
-        (Failure.NOT_WRITTEN, NotWritten, [], []),
+        (Failure.NOT_WRITTEN, AppendRejected, [], []),
         (Failure.UNKNOWN_NOT_WRITTEN, OutcomeUnknown, [], []),
         (Failure.UNKNOWN_WRITTEN, OutcomeUnknown, [b"v"], [b"v"]),
         (Failure.UNKNOWN_OPEN, OutcomeUnknown, [], []),

@@ -14,7 +14,7 @@ from typing import TextIO
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.protocol_values import NONE, CommitRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 
 GROUPS = 40
 PARTITIONS = 8
@@ -44,7 +44,7 @@ async def commit_without_end(runtime: ManagerRuntime, group: str, out: TextIO) -
 
 async def main(bootstrap: str, topic: str, file: str) -> None:
     log = KafkaLog(bootstrap, topic, PARTITIONS)
-    runtime = ManagerRuntime(log, AvroFormat(), Always(), ManagerConfig(standby=False))
+    runtime = ManagerRuntime(log, AvroRecordFormat(), Always(), ManagerConfig(standby=False))
     await runtime.start()
     for slot in range(runtime.slots):
         runtime.take(slot)

@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 from relayed import RunningRelay
 
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
@@ -56,8 +56,8 @@ def committed(relay: RunningRelay, group: str) -> dict[tuple[str, int], int]:
     return {where: row[0] for where, row in relay.call(lambda: dict(relay.kept.offsets.get(group, {}))).items()}
 
 
-async def connect(relay: RunningRelay) -> Connection:
-    return await Connection.open(Address("127.0.0.1", relay.port), Security(), 10)
+async def connect(relay: RunningRelay) -> BrokerConnection:
+    return await BrokerConnection.open(Address("127.0.0.1", relay.port), Security(), 10)
 
 
 NO_EXTRAS = {
@@ -76,7 +76,7 @@ class Member:
         self.instance_id = instance_id
         self.member_id = ""
         self.generation = -1
-        self.connection: Connection
+        self.connection: BrokerConnection
 
     async def open(self) -> Member:
         self.connection = await connect(self.relay)

@@ -18,15 +18,15 @@ from offsetmgr.manager.protocol_values import (
     FetchRequest,
     FetchResponse,
 )
-from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import endpoint_apis
-from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.network.socket_server import Listener, Service
-from offsetmgr.server.proxy.brokers import RelayPorts
-from offsetmgr.server.proxy.fenced_backend import GatedBackend
-from offsetmgr.server.proxy.foreign_commit_monitor import BypassWatch
-from offsetmgr.server.proxy.proxy import Relay
-from offsetmgr.server.security.authorization import Authorizer, Reserved
+from offsetmgr.server.backend import ManagerAddress
+from offsetmgr.server.network.socket_server import ServerListener, SocketServer
+from offsetmgr.server.proxy.brokers import ProxyPorts
+from offsetmgr.server.proxy.fenced_backend import MemberFencingBackend
+from offsetmgr.server.proxy.foreign_commit_monitor import BrokerCommitMonitor
+from offsetmgr.server.proxy.proxy import Proxy
+from offsetmgr.server.security.authorization import Authorizer, ReservedGroups
 
 T = TypeVar("T")
 
@@ -42,13 +42,13 @@ class MemoryOffsets:
         self.code = 0
         self.taken = 1
         self.held: asyncio.Event | None = None
-        self.node = ManagerNode(NODE_ID, "127.0.0.1", 0)
+        self.node = ManagerAddress(NODE_ID, "127.0.0.1", 0)
         self._under_way: set[asyncio.Future[CommitResponse]] = set()
 
-    def nodes(self) -> Sequence[ManagerNode]:
+    def nodes(self) -> Sequence[ManagerAddress]:
         return [self.node]
 
-    def coordinator(self, group: str) -> ManagerNode | None:
+    def coordinator(self, group: str) -> ManagerAddress | None:
         return self.node
 
     def owns(self, group: str) -> int:
@@ -113,17 +113,19 @@ class MemoryOffsets:
 class RunningRelay(LoopThread):
     """A manager with --relay in a thread. Use as a context manager."""
 
-    def __init__(self, bootstrap: str, reserved: Reserved | None = None, authorizer: Authorizer | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, reserved: ReservedGroups | None = None, authorizer: Authorizer | None = None
+    ) -> None:
         super().__init__()
-        self._reserved = reserved or Reserved(
+        self._reserved = reserved or ReservedGroups(
             "offsets-of-managers", "offsets-of-managers.managers", "offsets-of-managers-slot-"
         )
         self._authorizer = authorizer
         self.kept = MemoryOffsets()
         self.real = bootstrap
-        self.relay: Relay
-        self.guarded: GatedBackend
-        self.service: Service
+        self.relay: Proxy
+        self.guarded: MemberFencingBackend
+        self.service: SocketServer
 
     def call(self, work: Callable[[], T]) -> T:
         """Calls a function in the relay's event loop."""
@@ -132,22 +134,22 @@ class RunningRelay(LoopThread):
         return done.result(60)
 
     def bypassed(self) -> dict[str, Any]:
-        """What `BypassWatch` finds now."""
+        """What `BrokerCommitMonitor` finds now."""
         watch = self.relay._watch
-        assert isinstance(watch, BypassWatch)
+        assert isinstance(watch, BrokerCommitMonitor)
         return self.run(watch.look())
 
     async def _start(self) -> None:
-        self.relay = Relay(self.real, Security(), self._authorizer, self._reserved)
+        self.relay = Proxy(self.real, Security(), self._authorizer, self._reserved)
         self.guarded = self.relay.guard(self.kept)
-        endpoint = Endpoint(self.guarded, NODE_ID, authorizer=self.relay.authorizer)
+        endpoint = ApiContext(self.guarded, NODE_ID, authorizer=self.relay.authorizer)
         apis = self.relay.apis(endpoint, endpoint_apis(endpoint), "127.0.0.1")
-        self.service = Service(apis, fallback=self.relay.fallback, room=self.guarded.room)
-        listener = Listener(self.service, "127.0.0.1", 0)
+        self.service = SocketServer(apis, fallback=self.relay.fallback, room=self.guarded.room)
+        listener = ServerListener(self.service, "127.0.0.1", 0)
         await listener.start()
         self.port = listener.port
-        self.kept.node = ManagerNode(NODE_ID, "127.0.0.1", self.port)
-        await self.relay.open_ports(self.service, "127.0.0.1", RelayPorts(0), None, 30.0)
+        self.kept.node = ManagerAddress(NODE_ID, "127.0.0.1", self.port)
+        await self.relay.open_ports(self.service, "127.0.0.1", ProxyPorts(0), None, 30.0)
         self.relay.start()
         # A new cluster makes its offsets topic when it is first asked for a coordinator.
         deadline = asyncio.get_running_loop().time() + 60

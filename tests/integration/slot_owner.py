@@ -17,16 +17,16 @@ from typing import Any
 
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.groups.group_member import GroupMember
-from offsetmgr.manager.assignment import Parameters
+from offsetmgr.kafka.groups.group_member import KafkaGroupMember
+from offsetmgr.manager.assignment import SharedConfig
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, SlotOwnership
+from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, OwnershipManager
 
 BETWEEN_SAMPLES = 0.02
 
 
 class Notebook:
-    """Also a `SlotHolder` that takes no time."""
+    """Also a `OwnershipListener` that takes no time."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1, encoding="utf-8")
@@ -41,7 +41,7 @@ class Notebook:
         self.write("give_up", slot=slot)
 
 
-def watch(ownership: SlotOwnership, notebook: Notebook) -> None:
+def watch(ownership: OwnershipManager, notebook: Notebook) -> None:
     """Samples the lease in a thread of its own: what another thread is told, at any moment.
 
     The time is taken first: a process may be frozen between any two steps, and what it says after that moment was then
@@ -56,11 +56,11 @@ def watch(ownership: SlotOwnership, notebook: Notebook) -> None:
 async def main(bootstrap: str, group: str, port: str, path: str, session: str) -> None:
     seconds = float(session)
     client = Client(bootstrap, Security.of({}))
-    ownership = SlotOwnership(
+    ownership = OwnershipManager(
         "127.0.0.1",
         int(port),
-        Parameters("offsets", 50, 8, "avro", RULES, 1, False),
-        lambda events: GroupMember(
+        SharedConfig("offsets", 50, 8, "avro", RULES, 1, False),
+        lambda events: KafkaGroupMember(
             client,
             group,
             events,

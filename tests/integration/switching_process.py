@@ -11,9 +11,9 @@ import json
 import os
 import sys
 
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
-from offsetmgr.migration.live.live_migration import Switch
+from offsetmgr.migration.live.live_migration import LiveMigration
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -32,7 +32,7 @@ def main(zookeeper: str, bootstrap: str, group: str, to: str, session_ms: int, a
         KafkaCluster(bootstrap) as cluster,
         ZookeeperSession(zookeeper, session_timeout_ms=session_ms) as session,
     ):
-        switch = Switch(
+        switch = LiveMigration(
             session,
             group,
             first,
@@ -43,7 +43,7 @@ def main(zookeeper: str, bootstrap: str, group: str, to: str, session_ms: int, a
             tell=reached,
         )
         reached("begun")
-        switch.carry_out(Phase(to), patience_s=20)
+        switch.carry_out(CommitMode(to), patience_s=20)
 
 
 if __name__ == "__main__":

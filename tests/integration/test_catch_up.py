@@ -8,10 +8,10 @@ import pytest
 
 from offsetmgr.core.errors import Conflict
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.migration.bounce_checkpoint import Copy
+from offsetmgr.migration.bounce_checkpoint import OffsetCopy
 from offsetmgr.migration.forward_copy import behind, copy_forward
 from offsetmgr.migration.group_snapshot import Observation
-from offsetmgr.migration.ownership_history import Watch
+from offsetmgr.migration.ownership_history import GroupHistory
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 
@@ -26,12 +26,12 @@ def store(zookeeper: ZooKeeperServer) -> Iterator[ZookeeperStore]:
         yield store
 
 
-def seen(store: ZookeeperStore, group: str) -> Watch:
+def seen(store: ZookeeperStore, group: str) -> GroupHistory:
     """ZooKeeper as it is; Kafka at 50 everywhere."""
     store.commit(group, {EQUAL: OffsetAndMetadata(50), BEHIND: OffsetAndMetadata(20), AHEAD: OffsetAndMetadata(60)})
     everything = (EQUAL, BEHIND, NONE, AHEAD)
     held = store.fetch(group, everything)
-    return Watch([Observation(group, 1, {}, {}, everything, held, dict.fromkeys(everything, Committed(50)), {})])
+    return GroupHistory([Observation(group, 1, {}, {}, everything, held, dict.fromkeys(everything, Committed(50)), {})])
 
 
 def offsets(store: ZookeeperStore, group: str) -> dict[int, int]:
@@ -42,16 +42,18 @@ def test_only_what_is_behind_is_copied_and_the_before_images_are_recorded_first(
     store: ZookeeperStore, unique: str
 ) -> None:
     changes = behind(seen(store, unique))
-    recorded: list[tuple[list[Copy], dict[int, int]]] = []
+    recorded: list[tuple[list[OffsetCopy], dict[int, int]]] = []
 
-    def record(copies: list[Copy]) -> None:
+    def record(copies: list[OffsetCopy]) -> None:
         recorded.append(
-            ([Copy(c.topic, c.partition, c.before, c.after, c.outcome) for c in copies], offsets(store, unique))
+            ([OffsetCopy(c.topic, c.partition, c.before, c.after, c.outcome) for c in copies], offsets(store, unique))
         )
 
     done = copy_forward(store, unique, changes, record=record)
 
-    assert recorded == [([Copy("t", 1, 20, 50, "intended"), Copy("t", 2, None, 50, "intended")], {0: 50, 1: 20, 3: 60})]
+    assert recorded == [
+        ([OffsetCopy("t", 1, 20, 50, "intended"), OffsetCopy("t", 2, None, 50, "intended")], {0: 50, 1: 20, 3: 60})
+    ]
     assert [(c.partition, c.outcome) for c in done] == [(1, "written"), (2, "written")]
     assert offsets(store, unique) == {0: 50, 1: 50, 2: 50, 3: 60}
 

@@ -27,7 +27,7 @@ from offsetmgr.zookeeper.admin.admin_reader import read_state
 from offsetmgr.zookeeper.admin.state import AssignedPartition
 from offsetmgr.zookeeper.admin.submit import submit
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, Delete, State
+from offsetmgr.zookeeper.client.transactions import Create, Delete, OperationState
 from offsetmgr.zookeeper.nodes import paths
 
 pytestmark = pytest.mark.servers
@@ -160,7 +160,7 @@ def test_a_reassignment_with_one_thing_wrong_changes_nothing(
     own = session.get(paths.broker(0))
     assert own is not None
     left_over = session.transaction([Create(paths.broker(7), own.data)])  # persistent, as no broker makes it
-    assert left_over.state is State.COMMITTED
+    assert left_over.state is OperationState.COMMITTED
 
     outcomes = rows(
         commands,
@@ -168,7 +168,7 @@ def test_a_reassignment_with_one_thing_wrong_changes_nothing(
         *("--execute", "--yes"),
         code=1,
     )
-    assert session.transaction([Delete(paths.broker(7), 0)]).state is State.COMMITTED
+    assert session.transaction([Delete(paths.broker(7), 0)]).state is OperationState.COMMITTED
 
     assert [(row["partition"], row["outcome"], row["note"]) for row in outcomes] == [
         (0, "not done", "another part is refused"),
@@ -364,7 +364,7 @@ def test_a_topic_that_cannot_be_read_is_refused_and_the_others_are_elected(
                 Create(f"/{unique}/brokers/topics/good/partitions/0/state", state),
             ]
         )
-        assert planted.state is State.COMMITTED
+        assert planted.state is OperationState.COMMITTED
         asked = ("elect", "--zookeeper", address)
 
         alone = commands.run("zk", *asked, "--topic", "bad", code=1)

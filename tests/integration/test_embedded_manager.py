@@ -13,8 +13,8 @@ import pytest
 from offsetmgr import ABSENT, Committed, OffsetAndMetadata, OffsetManager, TopicPartition
 from offsetmgr.core.errors import NotCoordinator, OffsetMetadataTooLarge, PartialFailure, RewindRefused
 from offsetmgr.manager.embedded import offset_manager as embedded_manager
-from offsetmgr.manager.node.node_config import Settings
-from offsetmgr.records.base import OtherFormat
+from offsetmgr.manager.node.node_config import NodeConfig
+from offsetmgr.records.base import FormatMismatch
 from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers
@@ -80,7 +80,7 @@ def test_two_share_the_groups_and_one_takes_over_from_the_other(
     kafka: KafkaBroker, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Sessions so long that nothing comes back because one is over.
-    monkeypatch.setattr(embedded_manager, "Settings", partial(Settings, session=120.0))
+    monkeypatch.setattr(embedded_manager, "NodeConfig", partial(NodeConfig, session=120.0))
     groups = [f"g{number}" for number in range(40)]
     with embedded(kafka, unique) as first:
         for group in groups:
@@ -121,7 +121,7 @@ def test_a_topic_of_the_other_record_format_is_refused_before_anything_is_writte
     with embedded(kafka, unique) as manager:
         manager.commit("g", {A: OffsetAndMetadata(5)})
     with (
-        pytest.raises(OtherFormat, match="holds records of the format avro, and kafka was asked for"),
+        pytest.raises(FormatMismatch, match="holds records of the format avro, and kafka was asked for"),
         OffsetManager(kafka.bootstrap, topic=unique, partitions=8, record_format="kafka"),
     ):
         pass

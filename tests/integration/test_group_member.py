@@ -1,5 +1,5 @@
-"""`Member` on a real ZooKeeper, with somebody small who consumes: what it owns, what it consumes and what ZooKeeper
-has agree again after requests without an answer, lost connections, and nodes that were changed by hand."""
+"""`ConsumerMember` on a real ZooKeeper, with somebody small who consumes: what it owns, what it consumes and what
+ZooKeeper has agree again after requests without an answer, lost connections, and nodes that were changed by hand."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gate import Gate
 
-from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, TimedOut
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
-from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, SetData, State
+from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, OperationState, SetData
 from offsetmgr.zookeeper.groups import consumer_member
 from offsetmgr.zookeeper.groups.assignors import ThreadId, assignor_named
-from offsetmgr.zookeeper.groups.consumer_member import Member, Timing
+from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, Timing
 from offsetmgr.zookeeper.groups.membership import ensure
 from offsetmgr.zookeeper.groups.ownership import owners
-from offsetmgr.zookeeper.groups.partition_claims import Claimed, Claims
+from offsetmgr.zookeeper.groups.partition_claims import ClaimResult, Claims
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes import paths
 
@@ -81,7 +81,7 @@ class Planted(Claims):
     lost_answers = 0
     no_release = threading.Event()
 
-    def claim(self, wanted: Mapping[TopicPartition, ThreadId]) -> Claimed:
+    def claim(self, wanted: Mapping[TopicPartition, ThreadId]) -> ClaimResult:
         claimed = super().claim(wanted)
         Planted.asked += 1
         return claimed
@@ -99,14 +99,16 @@ class Planted(Claims):
 
 
 class Join(Protocol):
-    def __call__(self, name: str, timing: Timing = TIMING, connect: str | None = None) -> tuple[Member, Consuming]: ...
+    def __call__(
+        self, name: str, timing: Timing = TIMING, connect: str | None = None
+    ) -> tuple[ConsumerMember, Consuming]: ...
 
 
 @pytest.fixture
 def chroot(zookeeper: ZooKeeperServer, unique: str) -> str:
     """The connect string of a ZooKeeper in which nothing has ever been."""
     with ZookeeperSession(zookeeper.connect) as session:
-        assert session.transaction([Create(f"/{unique}")]).state is State.COMMITTED
+        assert session.transaction([Create(f"/{unique}")]).state is OperationState.COMMITTED
     return f"{zookeeper.connect}/{unique}"
 
 
@@ -126,18 +128,18 @@ def cluster(hand: ZookeeperSession) -> None:
 def bring_a_broker(hand: ZookeeperSession) -> None:
     ensure(hand, [paths.BROKERS, paths.BROKER_IDS, paths.BROKER_TOPICS])
     nodes = [Create(paths.topic("t"), TOPIC), Create(f"{paths.BROKER_IDS}/0", BROKER)]
-    assert hand.transaction(nodes).state is State.COMMITTED
+    assert hand.transaction(nodes).state is OperationState.COMMITTED
 
 
 @pytest.fixture
 def join(chroot: str) -> Iterator[Join]:
     """Members of ``g`` that join, and leave at the test's end."""
-    made: list[Member] = []
+    made: list[ConsumerMember] = []
 
-    def make(name: str, timing: Timing = TIMING, connect: str | None = None) -> tuple[Member, Consuming]:
+    def make(name: str, timing: Timing = TIMING, connect: str | None = None) -> tuple[ConsumerMember, Consuming]:
         holder = Consuming()
         topics, ranges = Subscription.static({"t": 1}), assignor_named("range")
-        made.append(Member(connect or chroot, "g", f"g_{name}", topics, ranges, holder, timing=timing))
+        made.append(ConsumerMember(connect or chroot, "g", f"g_{name}", topics, ranges, holder, timing=timing))
         made[-1].start(30)
         return made[-1], holder
 
@@ -161,7 +163,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 40) ->
         time.sleep(0.02)  # between looks, never instead of one
 
 
-def owned(member: Member) -> set[int]:
+def owned(member: ConsumerMember) -> set[int]:
     return {tp.partition for tp in member.owned}
 
 
@@ -194,7 +196,7 @@ def test_an_owner_node_deleted_after_the_connection_was_lost_is_claimed_again(
         gate.open()  # which drops the connection
         wait_for(lambda: planted.asked > before, "the rebalance that follows")
 
-        assert hand.transaction([Delete(paths.owner("g", "t", 1), 0)]).state is State.COMMITTED
+        assert hand.transaction([Delete(paths.owner("g", "t", 1), 0)]).state is OperationState.COMMITTED
 
         wait_for(lambda: in_zookeeper(hand) == dict.fromkeys(range(4), "g_a"), "claimed again")
         again = hand.get(paths.owner("g", "t", 1))
@@ -211,7 +213,7 @@ def test_a_claim_without_an_answer_is_released_when_the_share_has_changed_meanwh
 ) -> None:
     planted.lost_answers = 1
     slow = Timing(session_timeout_ms=4000, backoff_ms=1000)
-    late: list[tuple[Member, Consuming]] = []
+    late: list[tuple[ConsumerMember, Consuming]] = []
     joining = threading.Thread(target=lambda: late.append(join("z", slow)))
     joining.start()
     wait_for(lambda: len(in_zookeeper(hand)) == 4, "z's claims, of which it has not heard")
@@ -245,7 +247,7 @@ def test_partitions_that_come_back_before_they_could_be_released_are_consumed_ag
 @pytest.mark.usefixtures("cluster")
 def test_an_owner_node_that_was_written_by_hand_is_set_right(join: Join, hand: ZookeeperSession) -> None:
     member, holder = join("a")
-    assert hand.transaction([SetData(paths.owner("g", "t", 0), b"nobody_x-0", 0)]).state is State.COMMITTED
+    assert hand.transaction([SetData(paths.owner("g", "t", 0), b"nobody_x-0", 0)]).state is OperationState.COMMITTED
 
     wait_for(lambda: in_zookeeper(hand) == dict.fromkeys(range(4), "g_a"), "claimed again")
     wait_for(lambda: holder.active == {0, 1, 2, 3}, "all consumed")
@@ -256,7 +258,7 @@ def test_an_owner_node_that_was_written_by_hand_is_set_right(join: Join, hand: Z
 def test_an_owner_node_that_was_written_by_hand_can_be_released(join: Join, hand: ZookeeperSession) -> None:
     member, _ = join("a")
     mine = b"g_a-0"
-    assert hand.transaction([SetData(paths.owner("g", "t", 3), mine, 0)]).state is State.COMMITTED
+    assert hand.transaction([SetData(paths.owner("g", "t", 3), mine, 0)]).state is OperationState.COMMITTED
 
     join("b")
 
@@ -273,16 +275,16 @@ def test_a_member_goes_on_with_what_it_owns_while_a_registration_cannot_be_under
 ) -> None:
     member, holder = join("a")
     junk = paths.member("g", "g_junk")
-    assert hand.transaction([Create(junk, b"{")]).state is State.COMMITTED
-    wait_for(lambda: isinstance(member.hindered_by, Unreadable), "it has met the junk")
+    assert hand.transaction([Create(junk, b"{")]).state is OperationState.COMMITTED
+    wait_for(lambda: isinstance(member.hindered_by, CorruptData), "it has met the junk")
 
     # What it does not own any more it does not consume, in such a time either.
     theirs = [Delete(paths.owner("g", "t", 2), 0), Create(paths.owner("g", "t", 2), b"g_x-0")]
-    assert hand.transaction(theirs).state is State.COMMITTED
+    assert hand.transaction(theirs).state is OperationState.COMMITTED
     wait_for(lambda: holder.active == {0, 1, 3}, "it consumes what it owns")
     assert (owned(member), holder.error) == ({0, 1, 3}, None)
 
-    assert hand.transaction([Delete(junk, 0), Delete(paths.owner("g", "t", 2), 0)]).state is State.COMMITTED
+    assert hand.transaction([Delete(junk, 0), Delete(paths.owner("g", "t", 2), 0)]).state is OperationState.COMMITTED
     wait_for(lambda: holder.active == {0, 1, 2, 3}, "all is as before")
     assert member.hindered_by is None
 
@@ -292,9 +294,9 @@ def test_one_that_joins_beside_a_registration_that_cannot_be_understood_is_told_
     join: Join, hand: ZookeeperSession
 ) -> None:
     ensure(hand, [paths.CONSUMERS, paths.group("g"), paths.ids("g")])
-    assert hand.transaction([Create(paths.member("g", "g_junk"), b"{")]).state is State.COMMITTED
+    assert hand.transaction([Create(paths.member("g", "g_junk"), b"{")]).state is OperationState.COMMITTED
 
-    with pytest.raises(Unreadable, match="g_junk"):
+    with pytest.raises(CorruptData, match="g_junk"):
         join("a")
 
     assert hand.children(paths.ids("g")) == ["g_junk"]

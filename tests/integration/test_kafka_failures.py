@@ -33,7 +33,7 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
 )
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, Verdict
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.kafka.cluster.librdkafka import Admin
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
@@ -160,7 +160,7 @@ def test_the_first_commit_on_a_fresh_cluster_does_not_hang(
         result = store.commit("first", {TopicPartition(topic, 0): OffsetAndMetadata(5)})
 
         assert time.monotonic() - began < 50  # what hangs does so until its time-out
-        assert result.outcomes[TopicPartition(topic, 0)].verdict is Verdict.WRITTEN
+        assert result.outcomes[TopicPartition(topic, 0)].verdict is EditStatus.WRITTEN
         assert dict(store.fetch("first")) == {TopicPartition(topic, 0): Committed(5)}
 
 
@@ -243,11 +243,11 @@ def test_a_broker_killed_in_the_middle_of_edits_leaves_no_false_claim(
         found = {s.group: s for s in store.scan(names)}
     verdicts = {name: outcome.verdict for name, outcome in outcomes.items()}
     assert sorted(outcomes) == sorted(names)
-    assert set(verdicts.values()) == {Verdict.WRITTEN, Verdict.FAILED}
+    assert set(verdicts.values()) == {EditStatus.WRITTEN, EditStatus.FAILED}
     for name in names:
         assert found[name].error is None, found[name].error
         held = [found[name].offsets[tp].offset for tp in (first, second)]
-        assert held == ([2, 2] if verdicts[name] is Verdict.WRITTEN else [held[0], held[0]]), name
+        assert held == ([2, 2] if verdicts[name] is EditStatus.WRITTEN else [held[0], held[0]]), name
         assert held[0] in (1, 2)
         error = outcomes[name].error
         assert error is None or isinstance(error, Unreachable | TimedOut), error
@@ -272,7 +272,7 @@ def test_many_locks_wait_for_the_rebalance_delay_side_by_side(
             results = list(store.edit(GroupEdit(n, {tp: Change(OffsetAndMetadata(2))}) for n in names))
             took = time.monotonic() - began
 
-    assert {(r.atomic, r.outcomes[tp].verdict) for r in results} == {(True, Verdict.WRITTEN)}
+    assert {(r.atomic, r.outcomes[tp].verdict) for r in results} == {(True, EditStatus.WRITTEN)}
     assert 3 <= took < 60
 
 

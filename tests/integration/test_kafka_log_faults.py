@@ -24,16 +24,16 @@ from stopwatch import Stopwatch
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.base import (
+    AppendRejected,
     LogRecord,
-    NotWritten,
     OutcomeUnknown,
-    SlotWriter,
+    ShardGroupWriter,
     partitions_of,
     slot_count,
 )
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
-from offsetmgr.manager.log.topic import TopicState
+from offsetmgr.manager.log.topic import OffsetsTopicState
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 pytestmark = pytest.mark.servers
@@ -95,12 +95,12 @@ def trio(cluster_of_three: Trio) -> Trio:
 
 
 @pytest.fixture
-def topic(trio: Trio, unique: str) -> TopicState:
+def topic(trio: Trio, unique: str) -> OffsetsTopicState:
     return ensure_topic(trio.bootstrap, {}, unique, partitions=PARTITIONS, replication_factor=BROKERS)
 
 
 @pytest.fixture
-def log(trio: Trio, topic: TopicState) -> Iterator[KafkaLog]:
+def log(trio: Trio, topic: OffsetsTopicState) -> Iterator[KafkaLog]:
     log = KafkaLog(trio.bootstrap, topic.name, topic.partitions)
     yield log
     log.close()
@@ -117,7 +117,7 @@ class Appender:
     unknown: list[bytes] = field(default_factory=list)
     longest: float = 0.0
     last: Mapping[int, int] = field(default_factory=dict)
-    writer: SlotWriter | None = None
+    writer: ShardGroupWriter | None = None
     _next: int = 0
 
     def append(self) -> bool:
@@ -136,13 +136,13 @@ class Appender:
         self.longest = max(self.longest, watch.seconds)
         return acknowledged
 
-    def _append(self, writer: SlotWriter, key: bytes) -> bool:
+    def _append(self, writer: ShardGroupWriter, key: bytes) -> bool:
         try:
             batches = {p: [(key, b"v")] for p in partitions_of(self.slot, PARTITIONS)}
             self.last = writer.append(batches, TIMEOUT)
             self.acknowledged.append(key)
             return True
-        except NotWritten:
+        except AppendRejected:
             self.not_written.append(key)
         except OutcomeUnknown:
             self.unknown.append(key)
@@ -183,9 +183,9 @@ def everything(log: KafkaLog) -> dict[int, list[bytes]]:
     return {p: [record.key for record in records if record.partition == p] for p in range(PARTITIONS)}
 
 
-def claim_patiently(log: KafkaLog, slot: int) -> SlotWriter:
+def claim_patiently(log: KafkaLog, slot: int) -> ShardGroupWriter:
     """A writer that has claimed the slot, from a cluster that is still coming back."""
-    claimed: list[SlotWriter] = []
+    claimed: list[ShardGroupWriter] = []
 
     def claim() -> bool:
         writer = log.writer(slot)
@@ -339,7 +339,9 @@ def test_a_frozen_writer_that_wakes_up_after_another_claim_is_fenced(trio: Trio,
         assert [key for key in found[1] if not key.startswith(b"heir goes")] == keys
 
 
-def test_with_all_brokers_frozen_everything_comes_back_in_time(trio: Trio, topic: TopicState, log: KafkaLog) -> None:
+def test_with_all_brokers_frozen_everything_comes_back_in_time(
+    trio: Trio, topic: OffsetsTopicState, log: KafkaLog
+) -> None:
     writer, idle, reader = log.writer(0), log.writer(1), log.reader()
     writer.claim(20)
     writer.append({0: [(b"k", b"1")]}, 20)

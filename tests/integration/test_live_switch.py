@@ -21,17 +21,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 from members import PythonMember
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.consumer import ConsumerSettings, Message, ZookeeperConsumer
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.consumer import ConsumerSettings, StreamMessage, ZookeeperConsumer
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, SwitchInProgress, TimedOut
 from offsetmgr.core.model import Absent, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
-from offsetmgr.migration.live.live_migration import STEPS, Switch
-from offsetmgr.migration.live.switch_evidence import Evidence
+from offsetmgr.migration.live.live_migration import STEPS, LiveMigration
+from offsetmgr.migration.live.switch_evidence import SwitchEvidence
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.stores.switched.nodes import SwitchNodes
+from offsetmgr.stores.switched.nodes import SwitchStateStore
 from offsetmgr.stores.switched.store import SwitchedStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -41,7 +41,7 @@ from offsetmgr.zookeeper.nodes import paths
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(180)]
 
-ROUND = [Phase.DUAL, Phase.KAFKA, Phase.DUAL, Phase.ZOOKEEPER]
+ROUND = [CommitMode.DUAL, CommitMode.KAFKA, CommitMode.DUAL, CommitMode.ZOOKEEPER]
 SESSION_MS = 2000
 """Of switches that are killed or frozen, so that the others see it soon. What is to live has a longer one."""
 
@@ -77,7 +77,7 @@ class World:
         self._made.append(store)
         return store
 
-    def switch(self, **changes: Any) -> Switch:
+    def switch(self, **changes: Any) -> LiveMigration:
         session = ZookeeperSession(self.broker.zookeeper, session_timeout_ms=20_000)
         self._made.append(session)
 
@@ -85,9 +85,9 @@ class World:
             self.recorded.append({tp: getattr(c.expected, "offset", None) for tp, c in copies.items()})
 
         arguments = {"who": "the test", "record": record, **changes}
-        return Switch(session, self.group, self.zookeeper, self.kafka, self.cluster, **arguments)
+        return LiveMigration(session, self.group, self.zookeeper, self.kafka, self.cluster, **arguments)
 
-    def to(self, mode: Phase) -> Evidence:
+    def to(self, mode: CommitMode) -> SwitchEvidence:
         return self.switch().carry_out(mode, patience_s=20)
 
     def held(self) -> dict[str, dict[int, int]]:
@@ -100,7 +100,7 @@ class World:
     def storage(self) -> tuple[str, int, str | None]:
         """Mode, epoch, and where a switch under way leads to."""
         with ZookeeperSession(self.broker.zookeeper) as session:
-            seen = SwitchNodes(session, self.group).read()
+            seen = SwitchStateStore(session, self.group).read()
         assert seen is not None
         turning = seen.storage.turning
         return seen.storage.mode.value, seen.storage.epoch, None if turning is None else turning.value
@@ -137,23 +137,23 @@ def test_members_commit_where_the_mode_says_and_idle_partitions_are_copied_befor
     one.commit(world.group, at(topic, p0=10, p1=100))
     two.follow(world.group)
 
-    evidence = world.to(Phase.DUAL)
-    assert (evidence.start, evidence.to, evidence.epoch) == (Phase.ZOOKEEPER, Phase.DUAL, 3)
+    evidence = world.to(CommitMode.DUAL)
+    assert (evidence.start, evidence.to, evidence.epoch) == (CommitMode.ZOOKEEPER, CommitMode.DUAL, 3)
     assert sorted(m.name for m in evidence.members) == sorted([one.member, two.member])
     assert evidence.late == ()
     one.commit(world.group, at(topic, p0=20))
     assert world.held() == {"zookeeper": {0: 20, 1: 100}, "kafka": {0: 20}}
 
-    world.to(Phase.KAFKA)
+    world.to(CommitMode.KAFKA)
     assert world.held()["kafka"] == {0: 20, 1: 100}  # copied: nobody commits partition 1
     two.commit(world.group, at(topic, p0=30))
     assert world.held() == {"zookeeper": {0: 20, 1: 100}, "kafka": {0: 30, 1: 100}}
 
-    world.to(Phase.DUAL)
+    world.to(CommitMode.DUAL)
     one.commit(world.group, at(topic, p1=110))
     assert world.held() == {"zookeeper": {0: 20, 1: 110}, "kafka": {0: 30, 1: 110}}
 
-    world.to(Phase.ZOOKEEPER)
+    world.to(CommitMode.ZOOKEEPER)
     assert world.held()["zookeeper"] == {0: 30, 1: 110}
     two.commit(world.group, at(topic, p0=40))
     assert world.held() == {"zookeeper": {0: 40, 1: 110}, "kafka": {0: 30, 1: 110}}
@@ -177,7 +177,7 @@ def test_running_consumers_are_switched_all_the_way_with_nothing_lost_and_nothin
                 produced[partition] += 1
             producer.poll(0)
 
-    seen: list[Message] = []
+    seen: list[StreamMessage] = []
     settings = ConsumerSettings(auto_offset_reset="smallest", auto_commit_interval_ms=50, release_delay_ms=0)
 
     def consumer(name: str) -> ZookeeperConsumer:
@@ -194,7 +194,7 @@ def test_running_consumers_are_switched_all_the_way_with_nothing_lost_and_nothin
         for message in stream:
             seen.append(message)
 
-    world.switch().declare(Phase.ZOOKEEPER)
+    world.switch().declare(CommitMode.ZOOKEEPER)
     consumers, readers = [consumer("a"), consumer("b")], []
     try:
         for one in consumers:
@@ -234,7 +234,7 @@ def test_a_direct_change_is_refused_and_nothing_changes(world: World, make_topic
     world.member().commit(world.group, at(topic, p0=1))
 
     with pytest.raises(GateRefused, match="zookeeper -> kafka: goes only through dual"):
-        world.to(Phase.KAFKA)
+        world.to(CommitMode.KAFKA)
 
     assert world.storage() == ("zookeeper", 1, None)
 
@@ -244,13 +244,13 @@ def test_a_group_of_which_nobody_has_said_anything_is_not_guessed(world: World) 
     world._made.append(store)
 
     with pytest.raises(GroupNotFound, match="nobody has said where its offsets are"):
-        world.to(Phase.DUAL)
+        world.to(CommitMode.DUAL)
     with pytest.raises(GroupNotFound, match="nobody has said where its offsets are"):
         store.fetch(world.group)
-    world.switch().declare(Phase.KAFKA)
+    world.switch().declare(CommitMode.KAFKA)
     assert dict(store.fetch(world.group)) == {}
     with pytest.raises(Conflict, match="the test has said kafka already"):
-        world.switch().declare(Phase.ZOOKEEPER)
+        world.switch().declare(CommitMode.ZOOKEEPER)
 
 
 def test_a_registered_consumer_that_does_not_follow_is_named(
@@ -264,7 +264,7 @@ def test_a_registered_consumer_that_does_not_follow_is_named(
         old.create_message_streams({topic: 1})
 
         with pytest.raises(GateRefused, match=f"{world.group}_old would go on committing where they do now"):
-            world.to(Phase.DUAL)
+            world.to(CommitMode.DUAL)
 
     assert world.storage() == ("zookeeper", 1, None)
 
@@ -280,7 +280,7 @@ def test_a_member_of_the_group_in_kafka_is_named(
         wait_for(lambda: native.poll(0.1) is None and native.assignment(), "it has joined")
 
         with pytest.raises(GateRefused, match=r"native.* \(in Kafka\) would go on committing"):
-            world.to(Phase.DUAL)
+            world.to(CommitMode.DUAL)
     finally:
         native.close()
 
@@ -294,7 +294,7 @@ def test_a_store_that_is_not_in_use_and_ahead_is_refused_because_the_larger_woul
     world.kafka.commit(world.group, at(topic, p0=50))
 
     with pytest.raises(GateRefused, match=f"{topic}-0: 10 in use, 50 in the other store"):
-        world.to(Phase.DUAL)
+        world.to(CommitMode.DUAL)
 
     member.commit(world.group, at(topic, p0=11))
     assert world.held() == {"zookeeper": {0: 11}, "kafka": {0: 50}}
@@ -308,10 +308,10 @@ def test_two_switches_at_a_time_are_one_too_many(world: World, make_topic: Calla
     def tell(step: str) -> None:
         if step == "acknowledged":
             with pytest.raises(Conflict) as caught:
-                world.to(Phase.DUAL)
+                world.to(CommitMode.DUAL)
             refused.append(str(caught.value))
 
-    world.switch(tell=tell, who="the first").carry_out(Phase.DUAL, patience_s=20)
+    world.switch(tell=tell, who="the first").carry_out(CommitMode.DUAL, patience_s=20)
 
     assert refused == [f"switch of group {world.group}: the first is switching it"]
     assert world.storage() == ("dual", 3, None)
@@ -342,7 +342,7 @@ def test_commits_and_fetches_wait_while_a_switch_is_under_way_and_go_on_in_the_n
             assert waited == []
             assert world.held() == {"zookeeper": {0: 1}, "kafka": {}}
 
-    world.switch(tell=tell).carry_out(Phase.DUAL, patience_s=20)
+    world.switch(tell=tell).carry_out(CommitMode.DUAL, patience_s=20)
     thread.join(30)
 
     assert len(waited) == 1
@@ -387,7 +387,7 @@ def test_a_switch_killed_at_any_step_has_happened_or_not_and_the_members_go_on(
     assert world.held()["kafka"][0] == 20
     assert world.held()["zookeeper"][0] == (10 if happened else 20)
     if not happened:
-        world.to(Phase.KAFKA)
+        world.to(CommitMode.KAFKA)
     assert world.held()["kafka"] == {0: 20, 1: 70}
 
 
@@ -427,7 +427,7 @@ def test_a_switch_frozen_past_its_session_and_woken_changes_nothing(
 
 def world_is(world: World, *storage: Any) -> bool:
     with ZookeeperSession(world.broker.zookeeper) as session:
-        if SwitchNodes(session, world.group).read() is None:
+        if SwitchStateStore(session, world.group).read() is None:
             return False
     return world.storage() == storage
 
@@ -443,7 +443,7 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
     for number in range(MESSAGES):
         producer.produce(topic, b"%d" % number)
     assert producer.flush(30) == 0
-    world.switch().declare(Phase.ZOOKEEPER)
+    world.switch().declare(CommitMode.ZOOKEEPER)
 
     def member(name: str) -> PythonMember:
         return PythonMember(
@@ -465,14 +465,14 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
         frozen.freeze()
 
         with pytest.raises(TimedOut, match=r"no acknowledgement from .* within 0\.5 s; back to the old mode"):
-            world.switch().carry_out(Phase.DUAL, patience_s=0.5)
+            world.switch().carry_out(CommitMode.DUAL, patience_s=0.5)
         assert world.storage() == ("zookeeper", 3, None)
 
         other.start()
-        evidence = world.switch().carry_out(Phase.DUAL, patience_s=20)  # outlives the frozen one's session
+        evidence = world.switch().carry_out(CommitMode.DUAL, patience_s=20)  # outlives the frozen one's session
         assert len(evidence.members) == 1
         wait_for(lambda: len(other.messages()) > 200, "the other one consumes")
-        world.to(Phase.KAFKA)
+        world.to(CommitMode.KAFKA)
         left = world.held()["zookeeper"]
         frozen.thaw()
         wait_for(lambda: len(frozen.messages()) + len(other.messages()) >= MESSAGES, "all is consumed")
@@ -495,7 +495,7 @@ def test_a_switch_that_is_told_to_stop_before_the_new_mode_holds_goes_back(world
     member.commit(world.group, at("t", p0=5))
     switch = world.switch(tell=told.append)
     with pytest.raises(Conflict, match="was given up; the old mode holds"):
-        switch.carry_out(Phase.DUAL, patience_s=20, stop=lambda: when == "before" or when in told)
+        switch.carry_out(CommitMode.DUAL, patience_s=20, stop=lambda: when == "before" or when in told)
 
     assert world.storage()[::2] == ("zookeeper", None)
     member.commit(world.group, at("t", p0=6))
@@ -505,7 +505,7 @@ def test_a_switch_that_is_told_to_stop_before_the_new_mode_holds_goes_back(world
 def test_a_switch_that_is_told_to_stop_once_the_new_mode_holds_has_happened(world: World) -> None:
     member, told = world.member(), []
     member.commit(world.group, at("t", p0=5))
-    world.switch(tell=told.append).carry_out(Phase.DUAL, patience_s=600, stop=lambda: "settled" in told)
+    world.switch(tell=told.append).carry_out(CommitMode.DUAL, patience_s=600, stop=lambda: "settled" in told)
 
     assert world.storage()[::2] == ("dual", None)
 
@@ -517,16 +517,16 @@ def test_a_member_joins_again_where_the_groups_node_is_deleted_and_made_anew(
     member, topic = world.member(), make_topic(world.group)
     member.commit(world.group, at(topic, p0=5))
     with ZookeeperSession(world.broker.zookeeper) as session:
-        nodes = SwitchNodes(session, world.group)
+        nodes = SwitchStateStore(session, world.group)
         (follower,) = nodes.followers()
         session.transaction([Delete(nodes.member_path(follower.name), -1), Delete(nodes.storage_path, -1)])
-        world.switch().declare(Phase.ZOOKEEPER)
+        world.switch().declare(CommitMode.ZOOKEEPER)
         with pytest.raises(Conflict, match="has said zookeeper already"):
             world.switch().require_undeclared()
         seen = nodes.read()
         assert seen is not None and seen.version == 0
         # When it sees that, then it is a member again, for which a switch waits
         wait_for(lambda: [one.name for one in nodes.followers()] == [follower.name], "the member has joined again")
-    assert [one.name for one in world.to(Phase.DUAL).members] == [follower.name]
+    assert [one.name for one in world.to(CommitMode.DUAL).members] == [follower.name]
     member.commit(world.group, at(topic, p0=6))
     assert world.held() == {"zookeeper": {0: 6}, "kafka": {0: 6}}

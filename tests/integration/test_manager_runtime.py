@@ -22,7 +22,7 @@ from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.protocol_values import NONE, NOT_COORDINATOR, CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers
@@ -62,7 +62,7 @@ async def manager(
     kafka: KafkaBroker, topic: str, *, slots: Sequence[int] = range(PARTITIONS), standby: bool = False
 ) -> AsyncIterator[tuple[ManagerRuntime, Lease]]:
     log, lease = KafkaLog(kafka.bootstrap, topic, PARTITIONS), Lease()
-    runtime = ManagerRuntime(log, AvroFormat(), lease, ManagerConfig(standby=standby, lag_interval=0.2))
+    runtime = ManagerRuntime(log, AvroRecordFormat(), lease, ManagerConfig(standby=standby, lag_interval=0.2))
     await runtime.start()
     try:
         await take(runtime, slots)

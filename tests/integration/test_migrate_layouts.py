@@ -17,7 +17,7 @@ from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, State
+from offsetmgr.zookeeper.client.transactions import Create, OperationState
 from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.servers
@@ -52,7 +52,7 @@ def world(zookeeper: ZooKeeperServer, kafka: KafkaBroker, make_topic: MakeTopic,
         producer.produce(topic, b"x", partition=n % 4)
     assert producer.flush(30) == 0
     with ZookeeperSession(zookeeper.connect) as session:
-        assert session.transaction([Create(f"/{unique}")]).state is State.COMMITTED
+        assert session.transaction([Create(f"/{unique}")]).state is OperationState.COMMITTED
     return World(topic, f"kafka://{kafka.bootstrap}", f"zookeeper://{zookeeper.connect}/{unique}", tmp_path)
 
 

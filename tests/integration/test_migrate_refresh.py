@@ -18,7 +18,7 @@ import pytest
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.records.base import OffsetKey
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 
@@ -30,7 +30,7 @@ SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 def commits(bootstrap: str, group: str) -> list[int]:
     """Every offset that was ever committed in the group, as the offsets topic still has them."""
     consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
-    form, found = KafkaFormat(), []
+    form, found = KafkaRecordFormat(), []
     try:
         numbers = consumer.list_topics("__consumer_offsets", timeout=20).topics["__consumer_offsets"].partitions
         consumer.assign([ck.TopicPartition("__consumer_offsets", number, 0) for number in numbers])

@@ -22,14 +22,14 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.migration.legacy_group_lookup import old_groups
+from offsetmgr.migration.legacy_group_lookup import legacy_groups
 from offsetmgr.migration.mirror import Mirror, PollingFeed
 from offsetmgr.migration.mirror_group import MirrorState
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.offsets.offset_watcher import OffsetFeed
+from offsetmgr.zookeeper.offsets.offset_watcher import OffsetWatcher
 
 pytestmark = pytest.mark.servers
 
@@ -96,7 +96,7 @@ def test_kafka_follows_zookeeper_told_by_watches(zookeeper, zk, broker, make_top
     zk.commit(unique, {tps[0]: OffsetAndMetadata(5)})
     with (
         ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as session,
-        running(mirror_of(zk, broker, unique, OffsetFeed(session, lambda g: g == unique))),
+        running(mirror_of(zk, broker, unique, OffsetWatcher(session, lambda g: g == unique))),
     ):
         wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
         zk.commit(unique, {tps[0]: OffsetAndMetadata(6), tps[2]: OffsetAndMetadata(1)})
@@ -228,8 +228,8 @@ def watching_mirror(zookeeper, zk: OffsetStore, broker: OffsetStore, group: str)
         ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as told,
         ZookeeperSession(f"{zookeeper.connect}/kafka", ConnectionConfig()) as asked,
     ):
-        mirror = mirror_of(zk, broker, group, OffsetFeed(told, lambda g: g == group))
-        mirror.old_groups = old_groups(asked)
+        mirror = mirror_of(zk, broker, group, OffsetWatcher(told, lambda g: g == group))
+        mirror.old_groups = legacy_groups(asked)
         with running(mirror):
             yield mirror
 
@@ -420,7 +420,7 @@ def test_a_source_that_does_not_answer_for_a_while_is_followed_again(broker, kaf
         ZookeeperSession(server.connect, impatient) as session,
     ):
         source.commit(unique, {tp: OffsetAndMetadata(5)})
-        with running(mirror_of(source, broker, unique, OffsetFeed(session, lambda g: g == unique))) as mirror:
+        with running(mirror_of(source, broker, unique, OffsetWatcher(session, lambda g: g == unique))) as mirror:
             wait_for(lambda: offsets(broker, unique) == {0: 5}, "the first copy")
             server.freeze()
             try:

@@ -13,7 +13,7 @@ from conftest import MakeTopic
 from fronts import ManagerFront
 
 from offsetmgr.core.errors import CoordinatorLoadInProgress
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
@@ -35,7 +35,7 @@ def exchange(front: ManagerFront, group: str, offset: int | None) -> tuple[int, 
     """Commits, or fetches where ``offset`` is None; error code and offset."""
 
     async def asked() -> tuple[int, int]:
-        connection = await Connection.open(Address("127.0.0.1", front.port), Security(), 10)
+        connection = await BrokerConnection.open(Address("127.0.0.1", front.port), Security(), 10)
         try:
             if offset is None:
                 wanted = [{"name": "orders", "partition_indexes": [0]}]

@@ -11,9 +11,9 @@ from processes import wait_for
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
 from offsetmgr.manager.log.topic import (
+    OffsetsTopicState,
     PartitionCountChanged,
     TooFewBrokers,
-    TopicState,
     UnsuitableTopic,
 )
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
@@ -28,7 +28,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 
 def test_three_managers_that_start_together_make_one_topic(bootstrap: str, unique: str) -> None:
-    def ensure(_: int) -> TopicState:
+    def ensure(_: int) -> OffsetsTopicState:
         return ensure_topic(bootstrap, {}, unique, partitions=5)
 
     with ThreadPoolExecutor(3) as pool:
@@ -81,12 +81,12 @@ def test_a_topic_that_was_deleted_or_made_anew_is_noticed(bootstrap: str, unique
 
 def test_asking_about_a_topic_does_not_make_it(bootstrap: str, unique: str) -> None:
     with pytest.raises(UnsuitableTopic, match="deleted"):
-        check_topic(bootstrap, {}, TopicState(unique, "id", 2, 1, 1, 1_000_000))
+        check_topic(bootstrap, {}, OffsetsTopicState(unique, "id", 2, 1, 1, 1_000_000))
 
     assert unique not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics
 
 
-def notices(bootstrap: str, state: TopicState) -> type[OffsetMgrError]:
+def notices(bootstrap: str, state: OffsetsTopicState) -> type[OffsetMgrError]:
     """The error that checking ends with, once the brokers know of a change."""
     errors: list[OffsetMgrError] = []
 

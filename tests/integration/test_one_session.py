@@ -20,7 +20,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SHARE, SessionLease
-from offsetmgr.zookeeper.client.transactions import Create, SetData, State
+from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
 from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.membership import member_id, register
 from offsetmgr.zookeeper.groups.partition_claims import Claims
@@ -64,7 +64,7 @@ def test_after_its_end_everything_is_refused_and_nothing_is_ever_written(
 ) -> None:
     with ZookeeperSession(gate.address, session_timeout_ms=SESSION_MS) as session:
         held, kept = f"/{unique}-held", f"/{unique}-kept"
-        assert session.transaction([Create(held, ephemeral=True), Create(kept)]).state is State.COMMITTED
+        assert session.transaction([Create(held, ephemeral=True), Create(kept)]).state is OperationState.COMMITTED
         node = direct.get(held)
         assert node is not None
         assert node.ephemeral_owner == session.session_id
@@ -104,7 +104,7 @@ def test_a_lease_runs_out_before_the_server_gives_the_session_up(
         assert not lease.valid()
         lease.begin()
         assert lease.valid()
-        assert session.transaction([Create(f"/{unique}", ephemeral=True)]).state is State.COMMITTED
+        assert session.transaction([Create(f"/{unique}", ephemeral=True)]).state is OperationState.COMMITTED
 
         gate.shut()
         shut = boottime()

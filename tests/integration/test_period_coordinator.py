@@ -9,13 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from offsetmgr.core.errors import Conflict, FunctionFailed, LateRecord, OffsetMgrError, OldMembers, RunEnded, TimedOut
+from offsetmgr.core.errors import (
+    CallbackFailed,
+    Conflict,
+    LateRecord,
+    LegacyMembersPresent,
+    OffsetMgrError,
+    RunEnded,
+    TimedOut,
+)
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.barrier import Verdict
+from offsetmgr.period.barrier import ReportStatus
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.node_codec import OffsetRange
-from offsetmgr.period.schedule import Schedule
-from offsetmgr.period.state_nodes import Room
+from offsetmgr.period.schedule import PeriodSchedule
+from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData
@@ -23,7 +31,7 @@ from offsetmgr.zookeeper.groups.membership import ensure
 
 pytestmark = pytest.mark.servers
 
-HOURLY = Schedule(1_000, 100)
+HOURLY = PeriodSchedule(1_000, 100)
 A = [TopicPartition("a", n) for n in range(8)]
 
 
@@ -101,7 +109,7 @@ def test_nobody_starts_a_period_before_everybody_has_finished_the_one_before(run
 def test_a_partition_that_has_finished_waits_while_the_others_of_its_member_go_on(run: Run) -> None:
     member = run.member("m", A)
     assert member.paused() == []
-    assert member.finished(A[:2]) == {A[0]: Verdict.COUNTED, A[1]: Verdict.COUNTED}
+    assert member.finished(A[:2]) == {A[0]: ReportStatus.COUNTED, A[1]: ReportStatus.COUNTED}
     assert member.paused() == A[:2]
     assert member.check_limit(1_050, A[2])
     with pytest.raises(LateRecord):
@@ -127,11 +135,11 @@ def test_a_later_process_of_a_name_has_a_larger_epoch_and_two_at_once_there_are_
 
 def test_whoever_jumps_over_a_period_or_reports_late_is_told(run: Run) -> None:
     member = run.member("m", A)
-    assert set(member.finished(A, 1).values()) == {Verdict.JUMPED}
-    assert set(member.finished(A, 0).values()) == {Verdict.COUNTED}
+    assert set(member.finished(A, 1).values()) == {ReportStatus.JUMPED}
+    assert set(member.finished(A, 0).values()) == {ReportStatus.COUNTED}
     member.wait(0, 20)
-    assert set(member.finished(A, 0).values()) == {Verdict.REPEATED}
-    assert member.finished([TopicPartition("new", 0)], 0) == {TopicPartition("new", 0): Verdict.LATE}
+    assert set(member.finished(A, 0).values()) == {ReportStatus.REPEATED}
+    assert member.finished([TopicPartition("new", 0)], 0) == {TopicPartition("new", 0): ReportStatus.LATE}
 
 
 def test_a_topic_that_grows_in_the_middle_of_a_period_joins_at_the_next(run: Run) -> None:
@@ -183,13 +191,13 @@ def test_nobody_runs_beside_members_that_write_the_originals_form(
 ) -> None:
     ensure(session, [root])
     session.transaction([Create(f"{root}/coordinator", b"1525741823119")])
-    with pytest.raises(OldMembers, match="original"):
+    with pytest.raises(LegacyMembersPresent, match="original"):
         run.member("m", A)
 
 
 def test_a_run_that_is_stopped_lets_nobody_wait(run: Run, session: ZookeeperSession) -> None:
     member = run.member("m", A)
-    room = Room(session, run.root)
+    room = BarrierStateStore(session, run.root)
     assert room.end(room.read(), "aborted by hand")
     with pytest.raises(RunEnded, match="aborted by hand"):
         member.wait(0, 20)
@@ -200,7 +208,7 @@ def test_history_says_who_finished_what(run: Run, session: ZookeeperSession) -> 
     for member in members:
         member.finished(member.owned)
     members[0].wait(0, 20)
-    (closed,) = Room(session, run.root).history().values()
+    (closed,) = BarrierStateStore(session, run.root).history().values()
     assert closed.by == {"m1": frozenset(A[:4]), "m2": frozenset(A[4:])}
     assert (closed.period.number, closed.leader) == (0, "m1")
 
@@ -241,12 +249,12 @@ def test_an_old_member_that_begins_beside_us_is_told_by_its_name(
     node = session.get(f"{root}/coordinator")
     assert node is not None
     session.transaction([SetData(f"{root}/coordinator", b"1525741823119", node.version)])
-    with pytest.raises(OldMembers, match=r"original coordinator.*; their open period ends at 1525741823119"):
+    with pytest.raises(LegacyMembersPresent, match=r"original coordinator.*; their open period ends at 1525741823119"):
         member.wait(0, 20)
 
 
 def test_a_function_of_the_callers_that_fails_ends_the_membership_and_leaves_nobody_waiting(run: Run) -> None:
-    with pytest.raises(FunctionFailed, match="KeyError"):  # it may be asked before the start has returned
+    with pytest.raises(CallbackFailed, match="KeyError"):  # it may be asked before the start has returned
         run.member("m", A[:4], idle=lambda _period, _held: {}["nothing"]).current_period_complete(A[:4], timeout=20)
 
 
@@ -264,7 +272,7 @@ def test_a_deleted_history_hinders_nobody(run: Run, root: str, session: Zookeepe
     assert member.current_period_complete(A, timeout=20).number == 1
     session.transaction([Delete(f"{root}/history/0", 0), Delete(f"{root}/history", 0)])
     assert member.current_period_complete(A, timeout=20).number == 2
-    assert sorted(Room(session, run.root).history()) == [1]
+    assert sorted(BarrierStateStore(session, run.root).history()) == [1]
 
 
 def test_a_run_whose_coordinator_was_deleted_never_begins_again_by_itself(
@@ -272,7 +280,7 @@ def test_a_run_whose_coordinator_was_deleted_never_begins_again_by_itself(
 ) -> None:
     member = run.member("m", A)
     assert member.current_period_complete(A, timeout=20).number == 1
-    view = Room(session, root).read()
+    view = BarrierStateStore(session, root).read()
     session.transaction(
         [
             Delete(f"{root}/coordinator", view.open_version or 0),
@@ -283,7 +291,7 @@ def test_a_run_whose_coordinator_was_deleted_never_begins_again_by_itself(
         member.wait(1, 20)
     with pytest.raises(OffsetMgrError, match="was deleted or set back"):
         run.member("m2", A)
-    assert Room(session, root).read().seen.open_ is None
+    assert BarrierStateStore(session, root).read().seen.open_ is None
 
 
 def test_history_says_which_offsets_a_period_had_and_keeps_only_the_newest(run: Run, session: ZookeeperSession) -> None:
@@ -291,7 +299,7 @@ def test_history_says_which_offsets_a_period_had_and_keeps_only_the_newest(run: 
     for number in range(5):
         ranges = {tp: OffsetRange(10 * number, 10 * number + 10) for tp in A}
         member.current_period_complete(ranges, timeout=20)
-    until(lambda: len(Room(session, run.root).history()) == 3)
-    found = Room(session, run.root).history()
+    until(lambda: len(BarrierStateStore(session, run.root).history()) == 3)
+    found = BarrierStateStore(session, run.root).history()
     assert sorted(found) == [2, 3, 4]
     assert found[4].ranges == {tp: OffsetRange(40, 50) for tp in A}

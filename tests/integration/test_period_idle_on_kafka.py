@@ -10,15 +10,15 @@ from offsetmgr.core.errors import UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.period.coordinator import PeriodCoordinator
-from offsetmgr.period.idle_partitions import Idle, idle_partitions, look
-from offsetmgr.period.schedule import Schedule
-from offsetmgr.period.state_nodes import Room
+from offsetmgr.period.idle_partitions import IdleCheck, idle_partitions, look
+from offsetmgr.period.schedule import PeriodSchedule
+from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = pytest.mark.servers
 
-HOURLY = Schedule(1_700_006_400_000, 3_600_000)
+HOURLY = PeriodSchedule(1_700_006_400_000, 3_600_000)
 START = HOURLY.first_ms
 
 
@@ -43,10 +43,10 @@ def test_a_barrier_turns_without_the_partitions_that_have_no_records(
         assert isinstance(found.pop(missing), UnknownTopicOrPartition)
         assert found == {
             within: None,
-            before: Idle(before, period, 1),
+            before: IdleCheck(before, period, 1),
             after: None,
             ahead: None,
-            none: Idle(none, period, 0),
+            none: IdleCheck(none, period, 0),
         }
         # And a run goes on once those with records are done
         mine = [within, after, ahead]
@@ -56,4 +56,4 @@ def test_a_barrier_turns_without_the_partitions_that_have_no_records(
         with member:
             assert member.current_period_complete(mine, timeout=30).number == 1
     with ZookeeperSession(zookeeper.connect) as session:
-        assert Room(session, f"/{unique}").history()[0].idle == {before, none}
+        assert BarrierStateStore(session, f"/{unique}").history()[0].idle == {before, none}

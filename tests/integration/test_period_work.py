@@ -11,24 +11,24 @@ import pytest
 
 from offsetmgr.cli import period
 from offsetmgr.cli.app import run as offsetmgr
-from offsetmgr.core.errors import Conflict, LateRecord, RunEnded, TakenOver, TimedOut
+from offsetmgr.core.errors import Conflict, LateRecord, RunEnded, Superseded, TimedOut
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.barrier import Verdict
+from offsetmgr.period.barrier import ReportStatus
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.history import History
 from offsetmgr.period.node_codec import OffsetRange
-from offsetmgr.period.schedule import Period, Schedule
-from offsetmgr.period.state_nodes import Room
+from offsetmgr.period.schedule import Period, PeriodSchedule
+from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Operation, Outcome, State
+from offsetmgr.zookeeper.client.transactions import Operation, OperationState, TransactionResult
 
 pytestmark = pytest.mark.servers
 
 DAY = 86_400_000
 FIRST = 1_700_006_400_000
 """2023-11-15T00:00:00Z"""
-DAILY = Schedule(FIRST, DAY)
+DAILY = PeriodSchedule(FIRST, DAY)
 A = [TopicPartition("a", n) for n in range(4)]
 RANGES = {tp: OffsetRange(0, 10 + tp.partition) for tp in A}
 
@@ -70,7 +70,7 @@ def runs(zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[
 @pytest.fixture
 def history(zookeeper: ZooKeeperServer, unique: str) -> Iterator[History]:
     with ZookeeperSession(zookeeper.connect) as session:
-        room = Room(session, f"/{unique}")
+        room = BarrierStateStore(session, f"/{unique}")
         room.prepare()
         yield History(session, room.root)
 
@@ -84,7 +84,7 @@ def test_ranges_are_fixed_once_before_the_work_begins(history: History) -> None:
     assert history.fix("job", DAILY.period(0), {A[0]: OffsetRange(0, 99)}, 9) == (work, False)
     assert history.read("job", 1) is None
     with pytest.raises(Conflict, match="fixed for"):
-        history.fix("job", Schedule(FIRST, 7).period(0), RANGES, 9)
+        history.fix("job", PeriodSchedule(FIRST, 7).period(0), RANGES, 9)
     with pytest.raises(Conflict, match="no ranges"):
         history.attempt("job", 1, "m", 1, 5)
 
@@ -95,16 +95,16 @@ def test_a_frozen_process_that_wakes_beside_its_successor_publishes_nothing(hist
     frozen = history.attempt("job", 0, "driver", 7, 2)
     successor = history.attempt("job", 0, "driver", 9, 3)
     # When the first wakes, then it can neither publish nor begin again
-    with pytest.raises(TakenOver, match="attempt 0 was overtaken"):
+    with pytest.raises(Superseded, match="attempt 0 was overtaken"):
         history.publish(frozen, "out/0", {}, 4)
-    with pytest.raises(TakenOver, match="later process"):
+    with pytest.raises(Superseded, match="later process"):
         history.attempt("job", 0, "driver", 7, 4)
     # And the second publishes, once, however often it asks
     done = history.publish(successor, "out/1", {"taken": 10}, 5)
     assert history.publish(successor, "out/1", {"taken": 10}, 6) == done
     assert done.published is not None
     assert (done.published.attempt, done.published.output, done.published.counts) == (1, "out/1", {"taken": 10})
-    with pytest.raises(TakenOver):
+    with pytest.raises(Superseded):
         history.publish(frozen, "out/0", {}, 7)
     with pytest.raises(Conflict, match="is published"):
         history.attempt("job", 0, "driver", 11, 8)
@@ -116,10 +116,10 @@ class Deaf(ZookeeperSession):
 
     cut = False
 
-    def transaction(self, operations: Sequence[Operation]) -> Outcome:
+    def transaction(self, operations: Sequence[Operation]) -> TransactionResult:
         if not self.cut:
-            assert super().transaction(operations).state is State.COMMITTED
-        return Outcome(State.UNKNOWN, error=TimedOut("ZooKeeper", "no answer"))
+            assert super().transaction(operations).state is OperationState.COMMITTED
+        return TransactionResult(OperationState.UNKNOWN, error=TimedOut("ZooKeeper", "no answer"))
 
 
 def test_work_goes_on_where_only_answers_are_lost(history: History, runs: Runs) -> None:
@@ -254,7 +254,7 @@ def test_a_rerun_beside_the_live_run_goes_through_the_past_and_closes(runs: Runs
     with pytest.raises(RunEnded, match="the rerun is done"):
         member.current_period_complete(A, timeout=20)
     with ZookeeperSession(runs.server.connect) as session:
-        assert sorted(Room(session, f"{runs.root}/reruns/again").history()) == [0, 1]
+        assert sorted(BarrierStateStore(session, f"{runs.root}/reruns/again").history()) == [0, 1]
     open_ = live.open_period()
     assert open_ is not None and open_.period == DAILY.period(2), "the live run knows nothing of it"
 
@@ -269,7 +269,7 @@ def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) 
     assert "is in a rerun already" in runs.period("rerun", *given, code=1)[1]
     assert (back := live.wait(2, 20)).number == 3
     assert (back.start_ms, back.end_ms) == (FIRST, FIRST + DAY // 2)
-    assert live.finished(A, 2) == dict.fromkeys(A, Verdict.LATE), "what was open is given up"
+    assert live.finished(A, 2) == dict.fromkeys(A, ReportStatus.LATE), "what was open is given up"
     assert not live.check_limit(FIRST + DAY // 2, A[0])
     with pytest.raises(LateRecord):
         live.check_limit(FIRST - 1, A[0])

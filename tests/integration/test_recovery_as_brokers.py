@@ -20,11 +20,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from offsetmgr.core.errors import Conflict, SandboxError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.segments.batch_reader import batches
-from offsetmgr.segments.broker_lock import Use, alone, standing
+from offsetmgr.segments.broker_lock import Use, detect_broker, require_unused
 from offsetmgr.segments.partition import segments_in
-from offsetmgr.segments.recovery import Examined, Outcome, examine
+from offsetmgr.segments.recovery import ExaminationResult, RecoveryOutcome, examine
 from offsetmgr.segments.repair import cut_in_place
-from offsetmgr.segments.truncation import Seen, cut_of, look_through, unflushed
+from offsetmgr.segments.truncation import ExaminedSegment, cut_of, scan_segments, unflushed
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(900)]
 
@@ -131,7 +131,7 @@ class Damaged:
 
     topic: str
     partition: int
-    seen: Seen
+    seen: ExaminedSegment
     how: str
     size: int
     end: int
@@ -139,7 +139,7 @@ class Damaged:
     """Not so where something that no checksum covers was changed: consumers may be served what they cannot read."""
 
     @property
-    def found(self) -> Examined:
+    def found(self) -> ExaminationResult:
         return self.seen.found
 
     @property
@@ -147,7 +147,7 @@ class Damaged:
         return self.seen.segment.log
 
 
-def damaged(folder: Path, chance: random.Random) -> tuple[str, Seen, bool]:
+def damaged(folder: Path, chance: random.Random) -> tuple[str, ExaminedSegment, bool]:
     """Damages the newest segment of a partition, or one that the broker had not yet called safe: what was done, what a
     recovery looks at then, and whether what is sound is as it was written.
 
@@ -163,9 +163,9 @@ def damaged(folder: Path, chance: random.Random) -> tuple[str, Seen, bool]:
     while True:
         how, content = damage(data, chance, kinds)
         found = examine(io.BytesIO(content), int(file.stem), str(file))
-        if found.outcome is not Outcome.UNKNOWN:
+        if found.outcome is not RecoveryOutcome.UNKNOWN:
             file.write_bytes(content)
-            seen = look_through(unflushed(folder, segments_in(folder)))
+            seen = scan_segments(unflushed(folder, segments_in(folder)))
             return f"{file.name}: {how}", seen, data.startswith(content[: found.sound])
 
 
@@ -190,7 +190,7 @@ def damaged_for_the_broker(folder: Path, chance: random.Random) -> Damaged:
     how, seen, as_written = damaged(folder, chance)
     found, kept = seen.found, seen.found.broker_keeps
     assert kept is not None
-    end = found.base_offset if found.outcome is Outcome.EMPTIED else found.next_offset
+    end = found.base_offset if found.outcome is RecoveryOutcome.EMPTIED else found.next_offset
     return Damaged(*partition_of(folder), seen, how, kept, end, as_written)
 
 
@@ -200,11 +200,11 @@ def damaged_and_recovered(folder: Path, chance: random.Random) -> Damaged:
     while True:
         how, seen, now = damaged(folder, chance)
         as_written = as_written and now
-        cut = cut_of(seen, strict=seen.found.outcome is Outcome.EMPTIED)
+        cut = cut_of(seen, strict=seen.found.outcome is RecoveryOutcome.EMPTIED)
         if cut.size:
             break
     file, before, size = seen.segment.log, seen.segment.log.read_bytes(), cut.size
-    with alone(folder):
+    with require_unused(folder):
         copy = cut_in_place(cut)
     assert file.read_bytes() + copy.read_bytes() == before
     behind = [segment.log.with_name(f"{segment.log.name}.cut-from-0") for segment in seen.behind]
@@ -279,10 +279,10 @@ def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, 
     produce(broker.bootstrap, partitions, {topic: codecs for topic, (_, codecs) in topics.items()}, chance)
     first, second = broker.folder / "data", broker.folder / "second"
 
-    running = standing(first / "v2-0" if (first / "v2-0").exists() else second / "v2-0")
+    running = detect_broker(first / "v2-0" if (first / "v2-0").exists() else second / "v2-0")
     assert (running.use, running.known) == (Use.RUNNING, "seen")
     assert f"process {broker.pid} holds the lock" in running.how
-    with pytest.raises(Conflict, match="a running broker uses it"), alone(second):
+    with pytest.raises(Conflict, match="a running broker uses it"), require_unused(second):
         pytest.fail("a running broker is there")
 
     make_topic("tx", TRANSACTIONAL, bootstrap=broker.bootstrap)
@@ -295,9 +295,9 @@ def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, 
     consumer.close()
 
     broker.kill()
-    idle = standing(second)
+    idle = detect_broker(second)
     assert (idle.use, idle.known) == (Use.IDLE, "seen")
-    with alone(second), pytest.raises(SandboxError, match="Failed to acquire lock"):
+    with require_unused(second), pytest.raises(SandboxError, match="Failed to acquire lock"):
         broker.start()
 
     logs = [damaged_for_the_broker(folder, chance) for folder in sorted(first.glob("[vt][012x]-*"))]

@@ -14,7 +14,7 @@ from relay_clients import committed, consumer, produce, read
 from relayed import RunningRelay
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.server.proxy.upstream import Upstream
+from offsetmgr.server.proxy.upstream import UpstreamConnection
 
 pytest_plugins = ["relay_fixtures"]
 
@@ -45,7 +45,7 @@ def test_a_broken_upstream_cuts_the_client_which_comes_back(
     client.close()
 
 
-def each_upstream(link: Any) -> list[Upstream]:
+def each_upstream(link: Any) -> list[UpstreamConnection]:
     return list(link._upstreams.values()) if link is not None else []
 
 

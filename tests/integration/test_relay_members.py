@@ -18,7 +18,7 @@ from relay_clients import (
 )
 from relayed import RunningRelay
 
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
@@ -157,7 +157,7 @@ def test_a_join_answered_after_ownership_was_lost_gives_no_generation(
         relay.kept.taken += taken
         relay.kept.code = code
         async with asyncio.timeout(20):
-            direct = await Connection.open(Address.parse(relay.real), Security(), 10)
+            direct = await BrokerConnection.open(Address.parse(relay.real), Security(), 10)
             members = [{"member_id": first.member_id, "group_instance_id": None}]
             await ask(direct, LEAVE, 3, {"group_id": unique, "members": members}, 10)
             await direct.close()

@@ -15,13 +15,13 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from fronts import ManagerFront
 from relayed import RunningRelay
 
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
-from offsetmgr.server.security.authorization import ADMIN_APIS, Rule, Rules
+from offsetmgr.server.security.authorization import ADMIN_APIS, AuthorizationRules, Rule
 
 pytestmark = pytest.mark.servers
 
@@ -66,7 +66,7 @@ class Besieged(NamedTuple):
 
     def ask_at(self, where: Address, api_key: int, version: int, message: Message) -> Message:
         async def asked() -> Message:
-            connection = await Connection.open(where, Security(), 10)
+            connection = await BrokerConnection.open(where, Security(), 10)
             try:
                 return await ask(connection, api_key, version, message, 20)
             finally:
@@ -392,7 +392,7 @@ def test_a_consumer_of_every_topic_does_not_see_the_offsets_topic(besieged: Besi
 def test_admin_apis_need_a_rule_that_names_them(besieged: Besieged) -> None:
     """The topic's name limits the rule; what is no topic needs a rule without topics."""
     mine, others = besieged.orders, besieged.topic
-    allowed = Rules(
+    allowed = AuthorizationRules(
         [
             Rule(frozenset({"*"}), (), ("orders-*",), frozenset(), frozenset({CONFIGS, DELETE_RECORDS})),
             Rule(frozenset({"ANONYMOUS"}), (), (), frozenset(), frozenset({LIST_TRANSACTIONS})),

@@ -13,13 +13,13 @@ import pytest
 from confluent_kafka import Producer
 from oldfleet import Fleet
 
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GateRefused
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.migration.bounce import BounceOutcome, BounceResult, BounceSpec, bounce, plan_bounce
-from offsetmgr.migration.evidence import Rules
-from offsetmgr.migration.group_observer import GroupView, Window, ZookeeperRegistry
+from offsetmgr.migration.evidence import EvidenceThresholds
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, ZookeeperRegistry
 from offsetmgr.migration.runbook import check_phase, write_runbook
 from offsetmgr.sandbox import KafkaBroker, OldConsumer
 from offsetmgr.stores.kafka import KafkaStore
@@ -29,8 +29,8 @@ PARTITIONS = 8
 BUSY = (0, 2, 4, 6)
 IDLE = (1, 3, 5, 7)
 AUTO_COMMIT_MS = 300
-RULES = Rules(accept_idle=True, quiet_ms=1_500)
-WINDOW = Window(seconds=40, poll_seconds=0.15)
+RULES = EvidenceThresholds(accept_idle=True, quiet_ms=1_500)
+WINDOW = ObservationWindow(seconds=40, poll_seconds=0.15)
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(400)]
 
@@ -120,10 +120,10 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
 
     with Load(kafka.bootstrap, topic) as load, three_members(tmp_path, kafka.zookeeper, group, topic) as fleet:
 
-        def spec(to: Phase, start: Phase | None = None) -> BounceSpec:
+        def spec(to: CommitMode, start: CommitMode | None = None) -> BounceSpec:
             return BounceSpec(group, to, fleet.command, start=start, rules=RULES, window=WINDOW)
 
-        def change(to: Phase) -> BounceResult:
+        def change(to: CommitMode) -> BounceResult:
             before = {m.member_id for m in fleet.members}
             result = bounce(view, spec(to), tmp_path / f"{len(fleet.restarted)}-{to.value}.json", tell=tell)
             assert (result.why, result.outcome) == ("", BounceOutcome.DONE)
@@ -136,33 +136,33 @@ def test_a_group_goes_through_all_four_safe_changes_and_no_message_is_lost_or_re
         )
         # The direct change is refused by what is seen, and by what is said; the runbook leads through dual.
         with pytest.raises(GateRefused, match=r"zookeeper -> kafka directly.*Kafka has no offset"):
-            bounce(view, spec(Phase.KAFKA), tmp_path / "direct.json", tell=tell)
-        book = write_runbook(view, group, Phase.KAFKA, window=WINDOW)
+            bounce(view, spec(CommitMode.KAFKA), tmp_path / "direct.json", tell=tell)
+        book = write_runbook(view, group, CommitMode.KAFKA, window=WINDOW)
         assert [str(s.change) for s in book.stages] == ["zookeeper -> dual", "dual -> kafka"]
         assert fleet.restarted == []
 
-        planned = plan_bounce(view, spec(Phase.DUAL))
+        planned = plan_bounce(view, spec(CommitMode.DUAL))
         assert [s.member for s in planned.steps] == sorted(m.member_id for m in fleet.members)
         assert fleet.restarted == []
 
-        change(Phase.DUAL)
-        passed = check_phase(view, group, Phase.DUAL, baseline=book.baseline, rules=RULES, window=WINDOW)
+        change(CommitMode.DUAL)
+        passed = check_phase(view, group, CommitMode.DUAL, baseline=book.baseline, rules=RULES, window=WINDOW)
         assert passed.passed
-        change(Phase.KAFKA)
+        change(CommitMode.KAFKA)
         # Traffic that only Kafka hears of: ZooKeeper falls behind on a partition that then stands still.
         load.send(1, 5)
         idle = TopicPartition(topic, 1)
         wait_for(lambda: _offset(view.kafka.fetch(group)[idle]) == 15, "the five are committed")
         assert _offset(view.zookeeper.fetch(group)[idle]) == 10
         with pytest.raises(GateRefused, match=r"kafka -> zookeeper directly.*repeated"):
-            bounce(view, spec(Phase.ZOOKEEPER), tmp_path / "direct-back.json", tell=tell)
+            bounce(view, spec(CommitMode.ZOOKEEPER), tmp_path / "direct-back.json", tell=tell)
 
-        back = change(Phase.DUAL)
+        back = change(CommitMode.DUAL)
         assert [(c.partition, c.before, c.after, c.outcome) for c in back.copies if c.partition == 1] == [
             (1, 10, 15, "written")
         ]
         assert _offset(view.zookeeper.fetch(group)[idle]) == 15
-        change(Phase.ZOOKEEPER)
+        change(CommitMode.ZOOKEEPER)
         assert len(fleet.restarted) == 12
         tell("all four changes done")
         assert [n for n, times in fleet.seen().items() if times > 1] == []

@@ -24,11 +24,11 @@ from everyday import COMMAND, Cli, until
 
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
-from offsetmgr.kafka.client.background_loop import Runner
+from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
-from offsetmgr.kafka.groups.static_membership import Hold
+from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
 
@@ -181,12 +181,14 @@ def test_edits_and_plans_wait_for_the_lock_of_a_killed_run(planned: Scene) -> No
 
 
 def test_the_lock_of_a_run_that_is_alive_is_not_taken(planned: Scene) -> None:
-    runner, client = Runner(), Client(planned.bootstrap, Security())
+    runner, client = EventLoopThread(), Client(planned.bootstrap, Security())
 
-    async def take() -> Hold:
-        return await Hold.take(client, planned.names[7], "another-run", asyncio.get_running_loop().time() + 20)
+    async def take() -> StaticMemberLock:
+        return await StaticMemberLock.take(
+            client, planned.names[7], "another-run", asyncio.get_running_loop().time() + 20
+        )
 
-    async def release(hold: Hold) -> None:
+    async def release(hold: StaticMemberLock) -> None:
         assert hold.lost is None  # nobody disturbed it
         await hold.release(asyncio.get_running_loop().time() + 20)
 

@@ -22,7 +22,7 @@ from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, Sandbox, ZooKeeperServer, java_tool, ports
 from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.paths import cache_folder
-from offsetmgr.sandbox.sandbox import OldGroup
+from offsetmgr.sandbox.sandbox import SampleGroup
 
 pytestmark = pytest.mark.servers
 
@@ -322,14 +322,14 @@ def test_kraft_is_a_broker_without_zookeeper(sandbox: Sandbox) -> None:
     assert exported["OFFSETMGR_ZOOKEEPER"] is None
     assert AdminClient({"bootstrap.servers": exported["OFFSETMGR_BOOTSTRAP_SERVER"]}).list_topics(timeout=10).brokers
     with pytest.raises(SandboxError, match="they need ZooKeeper"):
-        sandbox.start_old_consumers(OldGroup(1, "g", "t"))
+        sandbox.start_old_consumers(SampleGroup(1, "g", "t"))
 
 
 def test_old_consumers_run_in_the_sandbox(sandbox: Sandbox) -> None:
     sandbox.up()
 
-    assert sandbox.start_old_consumers(OldGroup(2, "g", "t", "kafka", True, partitions=4)) == ["g-0", "g-1"]
-    assert sandbox.start_old_consumers(OldGroup(1, "g", "t", "kafka", True)) == ["g-2"]
+    assert sandbox.start_old_consumers(SampleGroup(2, "g", "t", "kafka", True, partitions=4)) == ["g-0", "g-1"]
+    assert sandbox.start_old_consumers(SampleGroup(1, "g", "t", "kafka", True)) == ["g-2"]
 
     exported = sandbox.env()
     client = KazooClient(hosts=exported["OFFSETMGR_ZOOKEEPER"])

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from listening import Listening, MemoryBackend, WireClient
 
 from offsetmgr.core.errors import ConfigError
-from offsetmgr.kafka.client.backing_cluster import AskedOffset, FoundOffset, Upstream
+from offsetmgr.kafka.client.backing_cluster import BackingClusterClient, FoundOffset, OffsetQuery
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.sandbox import KafkaBroker, java_tool
 from offsetmgr.server.network.tls import server_tls
@@ -304,7 +304,7 @@ def topic(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> str:
 
 @pytest.fixture
 def before_kafka(kafka: KafkaBroker, backend: MemoryBackend) -> Iterator[Listening]:
-    with Listening(backend, cluster=lambda: Upstream(kafka.bootstrap, Security())) as listening:
+    with Listening(backend, cluster=lambda: BackingClusterClient(kafka.bootstrap, Security())) as listening:
         yield listening
 
 
@@ -329,9 +329,9 @@ def test_each_partition_and_each_leader_has_its_own_outcome(
     kafka: KafkaBroker, topic: str, before_kafka: Listening
 ) -> None:
     async def ask() -> dict[str, list[FoundOffset]]:
-        upstream = Upstream(kafka.bootstrap, Security())
+        upstream = BackingClusterClient(kafka.bootstrap, Security())
         try:
-            asked = {topic: [AskedOffset(0, -2), AskedOffset(9, -1), AskedOffset(1, -77)], "none": [AskedOffset(0, -1)]}
+            asked = {topic: [OffsetQuery(0, -2), OffsetQuery(9, -1), OffsetQuery(1, -77)], "none": [OffsetQuery(0, -1)]}
             found = await upstream.list_offsets(asked, read_committed=True)
             return {name: sorted(offsets) for name, offsets in found.items()}
         finally:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from listening import USUAL, HungUp, WireClient, commit_errors, commit_message
+from listening import USUAL, ConnectionClosedByBroker, WireClient, commit_errors, commit_message
 
 from offsetmgr.kafka.protocol.schema_codec import encode_request
 
@@ -134,7 +134,7 @@ class Witness(threading.Thread):
                 while not self._ended.is_set():
                     self._round(client)
                     time.sleep(0.002)
-        except (HungUp, OSError, AssertionError) as error:
+        except (ConnectionClosedByBroker, OSError, AssertionError) as error:
             self.wrong.append(error)
 
     def _round(self, client: WireClient) -> None:

@@ -19,16 +19,16 @@ from scenarios.world import World
 
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import RecordFormat
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers
 
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 PARTITIONS = 400 if SOAK else 40
-AVRO, KAFKA = AvroFormat(), KafkaFormat()
+AVRO, KAFKA = AvroRecordFormat(), KafkaRecordFormat()
 
 
 @pytest.fixture(scope="module")

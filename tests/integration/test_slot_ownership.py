@@ -24,10 +24,10 @@ from processes import wait_for
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.groups.group_member import GroupMember
-from offsetmgr.manager.assignment import Parameters
+from offsetmgr.kafka.groups.group_member import KafkaGroupMember
+from offsetmgr.manager.assignment import SharedConfig
 from offsetmgr.manager.lease import MARGIN, boottime
-from offsetmgr.manager.ownership import SlotOwnership
+from offsetmgr.manager.ownership import OwnershipManager
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
 pytestmark = pytest.mark.servers
@@ -241,12 +241,12 @@ def test_what_only_an_administrator_can_mend_is_said_at_once(kafka: KafkaBroker,
     async def refusals() -> tuple[str, str]:
         client = Client(kafka.bootstrap, Security.of({}))
 
-        def ownership(protocol: str, session: float) -> SlotOwnership:
-            return SlotOwnership(
+        def ownership(protocol: str, session: float) -> OwnershipManager:
+            return OwnershipManager(
                 "127.0.0.1",
                 1,
-                Parameters("offsets", 50, 8, "avro", 1, 1, False),
-                lambda events: GroupMember(
+                SharedConfig("offsets", 50, 8, "avro", 1, 1, False),
+                lambda events: KafkaGroupMember(
                     client,
                     unique,
                     events,
@@ -283,12 +283,12 @@ def test_a_manager_that_differs_from_the_others_is_told_once(
     async def refusal() -> str | None:
         client = Client(kafka.bootstrap, Security.of({}))
 
-        def ownership(port: int, format: str) -> SlotOwnership:
-            return SlotOwnership(
+        def ownership(port: int, format: str) -> OwnershipManager:
+            return OwnershipManager(
                 "127.0.0.1",
                 port,
-                Parameters("offsets", 50, 8, format, 1, 1, False),
-                lambda events: GroupMember(
+                SharedConfig("offsets", 50, 8, format, 1, 1, False),
+                lambda events: KafkaGroupMember(
                     client,
                     unique,
                     events,
@@ -314,7 +314,7 @@ def test_a_manager_that_differs_from_the_others_is_told_once(
 
 
 class Idle:
-    """A `SlotHolder` that does nothing."""
+    """A `OwnershipListener` that does nothing."""
 
     def take(self, slot: int) -> None: ...
 

@@ -27,10 +27,10 @@ from conftest import MakeTopic
 from offsetmgr.cli.app import run as offsetmgr
 from offsetmgr.core.errors import Conflict, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import Committed
-from offsetmgr.period.schedule import Period, Schedule
-from offsetmgr.period.state_nodes import Room
+from offsetmgr.period.schedule import Period, PeriodSchedule
+from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
-from offsetmgr.spark import Coordination, Late, PeriodRules, Step, published_outputs, run_periods, session
+from offsetmgr.spark import CommitStep, Coordination, Late, PeriodRules, published_outputs, run_periods, session
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
 
 HOUR = 3_600_000
 FIRST = 1_700_006_400_000
-HOURLY = Schedule(FIRST, HOUR)
+HOURLY = PeriodSchedule(FIRST, HOUR)
 SOAK = bool(os.environ.get("OFFSETMGR_SOAK"))
 SEED = int(os.environ.get("OFFSETMGR_SEED") or time.time_ns() % 1_000_000)
 AHEAD = FIRST * 3
@@ -176,11 +176,11 @@ def test_a_job_that_ends_at_any_step_gives_what_an_undisturbed_one_gives(
     disturbed = Job(spark, kraft, zookeeper, f"{unique}-disturbed", [topic], tmp_path)
 
     assert undisturbed.run(3) == 3
-    drawn = dice.sample(list(Step), 3)
-    steps = [step for step in Step if SOAK or step in drawn]
+    drawn = dice.sample(list(CommitStep), 3)
+    steps = [step for step in CommitStep if SOAK or step in drawn]
     for at, step in enumerate(steps):  # each process ends behind another step, as many of them in each period
 
-        def end(now: Step, period: Period, number: int = at * 3 // len(steps), last: Step = step) -> None:
+        def end(now: CommitStep, period: Period, number: int = at * 3 // len(steps), last: CommitStep = step) -> None:
             if (now, period.number) == (last, number):
                 raise Interrupted
 
@@ -260,7 +260,7 @@ def test_applications_with_topics_of_their_own_march_in_step(
         job = Job(spark, kraft, zookeeper, unique, [topic], tmp_path / name)
         job.member, job.group, job.together = name, f"{unique}-{name}", topics
         jobs.append(job)
-    lines: list[tuple[Step, int]] = []
+    lines: list[tuple[CommitStep, int]] = []
     # When they run, each begins at the same time as the other or not
     with ThreadPoolExecutor(2) as pool:
         runs = [
@@ -268,14 +268,16 @@ def test_applications_with_topics_of_their_own_march_in_step(
         ]
         assert [run.result(300) for run in runs] == [2, 2]
     # Then nobody begins the second period before both have finished the first
-    assert [lines.count((step, number)) for step in (Step.CLOSED, Step.REPORTED) for number in range(2)] == [2, 2, 2, 2]
-    first_end = max(at for at, line in enumerate(lines) if line == (Step.PROCESSED, 0))
-    assert lines.index((Step.CLOSED, 1)) > first_end
+    assert [
+        lines.count((step, number)) for step in (CommitStep.CLOSED, CommitStep.REPORTED) for number in range(2)
+    ] == [2, 2, 2, 2]
+    first_end = max(at for at, line in enumerate(lines) if line == (CommitStep.PROCESSED, 0))
+    assert lines.index((CommitStep.CLOSED, 1)) > first_end
     assert [job.outputs() for job in jobs] == [
         {n: expected(topic, some, n) for n in range(2)} for topic, some in zip(topics, records, strict=True)
     ]
     with ZookeeperSession(zookeeper.connect) as session_:
-        closed = Room(session_, f"/{unique}").history()
+        closed = BarrierStateStore(session_, f"/{unique}").history()
     assert {number: sorted(found.by) for number, found in closed.items()} == {0: ["a", "b"], 1: ["a", "b"]}
 
 
@@ -341,7 +343,9 @@ def test_a_live_run_that_goes_back_reads_the_same_rows_and_then_goes_on_where_it
     period_rerun(live, "--instead", "--then", "live", "--length", "PT30M")
     # When it goes on, up to the end of the past
     steps: list[tuple[int, dict[str, int]]] = []
-    live.run(2, on_step=lambda step, period: step is Step.REPORTED and steps.append((period.number, live.offsets())))
+    live.run(
+        2, on_step=lambda step, period: step is CommitStep.REPORTED and steps.append((period.number, live.offsets()))
+    )
     # Then the halves have the rows of the first time, and the group stays where it was
     assert [number for number, _ in steps] == [3, 4, 5, 6]
     assert {number: offsets == held for number, offsets in steps} == dict.fromkeys(range(3, 7), True)
@@ -404,13 +408,13 @@ def test_a_period_closes_by_the_wall_clock_and_a_waiting_job_can_be_stopped(
     job.rules = replace(job.rules, grace_ms=500)
     # Given a period that ends in a second, and one that ends in an hour
     end = time.time_ns() // 1_000_000 + 1_000
-    job.schedule = Schedule(end - HOUR, HOUR)
+    job.schedule = PeriodSchedule(end - HOUR, HOUR)
     stop, closed = threading.Event(), list[int]()
 
-    def told(step: Step, period: Period) -> None:
-        if step is Step.CLOSED:
+    def told(step: CommitStep, period: Period) -> None:
+        if step is CommitStep.CLOSED:
             closed.append(time.time_ns() // 1_000_000)
-        if step is Step.REPORTED:
+        if step is CommitStep.REPORTED:
             stop.set()
 
     assert job.run(10**6, on_step=told, stop=stop) == 1

@@ -27,13 +27,13 @@ from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.spark.audit.history_series import lag_over_time, moments
 from offsetmgr.spark.spark_session import session
-from offsetmgr.spark.store_rows import Outcome
+from offsetmgr.spark.store_rows import RowOutcome
 from offsetmgr.spark.store_tables import copy, store_table, written
 from offsetmgr.spark.table_session import register
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, State
+from offsetmgr.zookeeper.client.transactions import Create, OperationState
 
 pytestmark = pytest.mark.servers
 
@@ -90,7 +90,7 @@ def world(kafka: KafkaBroker, make_topic: MakeTopic, unique: str) -> Iterator[Wo
 def chroot(zookeeper: ZooKeeperServer, kafka: KafkaBroker, unique: str) -> str:
     """The store of a ZooKeeper that nobody else writes to, of the same Kafka cluster as the broker."""
     with ZookeeperSession(zookeeper.connect) as session:
-        assert session.transaction([Create(f"/{unique}")]).state is State.COMMITTED
+        assert session.transaction([Create(f"/{unique}")]).state is OperationState.COMMITTED
     join_cluster(f"{zookeeper.connect}/{unique}", kafka.bootstrap)
     return f"zookeeper://{zookeeper.connect}/{unique}"
 
@@ -347,7 +347,7 @@ def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
             assert not result.failures
     killed = tmp_path / "killed"
 
-    def die_once(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+    def die_once(outcomes: Iterator[RowOutcome]) -> Iterator[RowOutcome]:
         for count, outcome in enumerate(outcomes):
             if count == 2 * PER_GROUP and not killed.exists():
                 killed.touch()

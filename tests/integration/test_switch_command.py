@@ -19,7 +19,7 @@ from offsetmgr.groups.before_images import load_images
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.snapshots.group_images import GroupImages
 from offsetmgr.stores.kafka import KafkaStore
-from offsetmgr.stores.switched.nodes import SwitchNodes
+from offsetmgr.stores.switched.nodes import SwitchStateStore
 from offsetmgr.stores.switched.records import FollowerNode
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -94,7 +94,7 @@ def test_a_switch_that_stays_for_a_member_goes_back_at_ctrl_c(run: Run, kafka: K
     assert (again.returncode, "has said zookeeper already" in again.stderr) == (1, True), "no promise in a dry run"
     # Given a member that follows and never answers
     with ZookeeperSession(kafka.zookeeper, session_timeout_ms=60_000) as session:
-        nodes = SwitchNodes(session, unique)
+        nodes = SwitchStateStore(session, unique)
         seen = nodes.read()
         assert seen is not None
         assert nodes.join("silent", FollowerNode(seen.storage.epoch, "host", 7), seen.version)

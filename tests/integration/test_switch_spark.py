@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Producer
 
 from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
-from offsetmgr.migration.live.live_migration import Switch
+from offsetmgr.migration.live.live_migration import LiveMigration
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.spark import OffsetCommitter, session
 from offsetmgr.stores.kafka import KafkaStore
@@ -26,7 +26,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 pytestmark = [pytest.mark.servers, pytest.mark.soak, pytest.mark.timeout(300)]
 
-ROUND = [Phase.DUAL, Phase.KAFKA, Phase.DUAL, Phase.ZOOKEEPER]
+ROUND = [CommitMode.DUAL, CommitMode.KAFKA, CommitMode.DUAL, CommitMode.ZOOKEEPER]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
     def read(stream: Any) -> None:
         consumed.extend((message.partition, message.offset) for message in stream)
 
-    def switch(group: str, to: Phase) -> int:
+    def switch(group: str, to: CommitMode) -> int:
         with (
             ZookeeperStore(kafka.zookeeper) as one,
             KafkaStore(kafka.bootstrap) as two,
@@ -77,12 +77,14 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
             ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own,
         ):
             nothing = lambda _store, _changes: None  # noqa: E731
-            done = Switch(own, group, one, two, cluster, who="the test", record=nothing)
+            done = LiveMigration(own, group, one, two, cluster, who="the test", record=nothing)
             return len(done.carry_out(to, patience_s=20).members)
 
     with ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own:
         for group in (job_group, old_group):
-            Switch(own, group, store, store, None, who="the test", record=lambda *_: None).declare(Phase.ZOOKEEPER)
+            LiveMigration(own, group, store, store, None, who="the test", record=lambda *_: None).declare(
+                CommitMode.ZOOKEEPER
+            )
     settings = ConsumerSettings(auto_offset_reset="smallest", auto_commit_interval_ms=100, release_delay_ms=0)
     consumer = ZookeeperConsumer(
         zookeeper=kafka.zookeeper,

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
-from offsetmgr.manager.node.manager_node import Managing
-from offsetmgr.manager.node.node_config import Settings
+from offsetmgr.manager.node.manager_node import ManagerNode
+from offsetmgr.manager.node.node_config import NodeConfig
 from offsetmgr.manager.protocol_values import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
@@ -32,11 +32,11 @@ NO_ANSWER = {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDI
 
 
 @asynccontextmanager
-async def serving(kafka: KafkaBroker, topic: str) -> AsyncIterator[Managing]:
-    settings = Settings(
+async def serving(kafka: KafkaBroker, topic: str) -> AsyncIterator[ManagerNode]:
+    settings = NodeConfig(
         kafka.bootstrap, ConnectionConfig(), topic=topic, partitions=PARTITIONS, watch_interval=0.1, timeout=20
     )
-    managing = Managing(settings, "127.0.0.1", 1)
+    managing = ManagerNode(settings, "127.0.0.1", 1)
     try:
         await managing.open()
         await managing.join(30)
@@ -56,7 +56,7 @@ def commit(group: str, offset: int) -> CommitRequest:
     return CommitRequest(group, [("t", [(0, offset, -1, "")])])
 
 
-def answer(managing: Managing, group: str) -> tuple[int, int | None]:
+def answer(managing: ManagerNode, group: str) -> tuple[int, int | None]:
     """The error, and the offset where there is none (-1: none is committed)."""
     response = managing.runtime.fetch(FetchRequest(group, [("t", [0])]))
     return response.error, None if response.error else response.topics[0][1][0][1]

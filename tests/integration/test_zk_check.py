@@ -27,10 +27,10 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper.check.findings import Finding
 from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
-from offsetmgr.zookeeper.check.ranges import AskRanges, LogRanges
-from offsetmgr.zookeeper.check.run import Check
+from offsetmgr.zookeeper.check.ranges import AskRanges, LogRangeCheck
+from offsetmgr.zookeeper.check.run import ZookeeperCheck
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, State
+from offsetmgr.zookeeper.client.transactions import Create, OperationState
 
 pytestmark = pytest.mark.servers
 
@@ -111,7 +111,7 @@ def found(
 ) -> list[Finding]:
     """All findings of all groups; unless told otherwise, each is looked at once."""
     groups = sorted(session.children("/consumers") or [])
-    checking = Check(
+    checking = ZookeeperCheck(
         session, groups, SystemClock(), ask_ranges=ask_ranges, unused_since_ms=unused_since_ms, settle_s=settle_s
     )
     return [*checking.of_cluster, *(finding for checked in checking.run(groups) for finding in checked.findings)]
@@ -311,7 +311,7 @@ def test_an_offset_beyond_a_range_that_was_heard_before_is_asked_for_anew(
     def growing(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
         return {tp: LogRange(10, next(ends)) for tp in partitions}
 
-    heard = LogRanges(growing)
+    heard = LogRangeCheck(growing)
     groups = ["clean", "later"]
     cluster.group("later")
     reader = GroupReader(session, read_cluster(session), groups)
@@ -422,10 +422,10 @@ def test_whatever_the_nodes_hold_every_group_is_checked(cluster: Cluster, sessio
                 created.setdefault(path, Create(path, payload(), ephemeral=registered))
     nodes = list(created.values())
     for at in range(0, len(nodes), 400):
-        assert session.transaction(nodes[at : at + 400]).state is State.COMMITTED
+        assert session.transaction(nodes[at : at + 400]).state is OperationState.COMMITTED
     known = session.children("/consumers") or []
 
-    checked = list(Check(session, known, SystemClock(), ask_ranges=ranges, unused_since_ms=1).run(groups))
+    checked = list(ZookeeperCheck(session, known, SystemClock(), ask_ranges=ranges, unused_since_ms=1).run(groups))
 
     assert [one.group for one in checked] == groups, f"seed {seed}"
     codes = {finding.code for one in checked for finding in one.findings}
@@ -453,7 +453,7 @@ def test_a_rebalance_that_ends_before_the_second_look_is_no_finding(
     member = cluster.group("busy", owned=0)
     cluster.group("lazy", owned=1)
     asleep = SleepingClock(lambda: [cluster.own("busy", n, f"{member}-0") for n in range(PARTITIONS)])
-    checking = Check(session, ["busy", "lazy"], asleep, ask_ranges=None, settle_s=5.0)
+    checking = ZookeeperCheck(session, ["busy", "lazy"], asleep, ask_ranges=None, settle_s=5.0)
 
     results = {checked.group: checked.findings for checked in checking.run(["busy", CLEAN, "lazy"])}
 
@@ -471,7 +471,7 @@ def test_the_second_look_keeps_the_partitions_of_which_both_said_so(
         cluster.client.delete(f"{cluster.chroot}/consumers/busy/owners/orders/0")
         cluster.own("busy", 1, f"{member}-0")
 
-    checking = Check(session, ["busy"], SleepingClock(move), ask_ranges=None, settle_s=1.0)
+    checking = ZookeeperCheck(session, ["busy"], SleepingClock(move), ask_ranges=None, settle_s=1.0)
 
     (checked,) = checking.run(["busy"])
 

@@ -25,7 +25,7 @@ from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.sandbox.java import QUICK_START
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, State
+from offsetmgr.zookeeper.client.transactions import Create, OperationState
 from tests.conftest import MakeTopic
 
 pytestmark = pytest.mark.servers
@@ -157,7 +157,7 @@ class TestNodesThatWeCreate:
             ZookeeperSession(zookeeper.connect, config(TOOL, "creator")) as session,
             plain(zookeeper.connect) as other,
         ):
-            assert session.transaction([Create(f"/{unique}", b"me", ephemeral=True)]).state is State.COMMITTED
+            assert session.transaction([Create(f"/{unique}", b"me", ephemeral=True)]).state is OperationState.COMMITTED
 
             assert other.get(f"/{unique}")[0] == b"me"
             with pytest.raises(NoAuthError):

@@ -12,12 +12,12 @@ from kazoo.client import KazooClient
 from test_zookeeper_store_faults import TRANSACTION, CuttingProxy
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import Conflict, RewindRefused, Unreachable, Unreadable, UsageError
+from offsetmgr.core.errors import Conflict, CorruptData, RewindRefused, Unreachable, UsageError
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
-from offsetmgr.zookeeper.client.bulk_requests import BulkFolders
+from offsetmgr.zookeeper.client.bulk_requests import BulkChildren
 from offsetmgr.zookeeper.offsets.bulk_edits import CHANGES_AT_ONCE
 
 pytestmark = pytest.mark.servers
@@ -108,7 +108,7 @@ def held(store: ZookeeperStore, group: str) -> dict[int, tuple[int, int | None]]
     return {tp.partition: (o.offset, o.version) for tp, o in found.items() if isinstance(o, Committed)}
 
 
-def verdicts(results: list[GroupEditResult]) -> set[Verdict]:
+def verdicts(results: list[GroupEditResult]) -> set[EditStatus]:
     return {outcome.verdict for result in results for outcome in result.outcomes.values()}
 
 
@@ -137,7 +137,7 @@ def test_a_stream_longer_than_what_is_taken_at_once_comes_out_in_its_order(
         results = list(store.edit(moves(store, groups)))
 
         assert [result.group for result in results] == groups
-        assert verdicts(results) == {Verdict.WRITTEN}
+        assert verdicts(results) == {EditStatus.WRITTEN}
         assert all(list(result.outcomes) == PARTITIONS for result in results)
         for result in results:
             assert {tp: outcome.before for tp, outcome in result.outcomes.items()} == scanned[result.group]
@@ -173,21 +173,21 @@ def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
     results = list(store.edit(edits))
 
     assert [result.group for result in results] == groups
-    assert verdicts(results[:3] + results[4:]) == {Verdict.WRITTEN}
+    assert verdicts(results[:3] + results[4:]) == {EditStatus.WRITTEN}
     outcomes = results[3].outcomes
     assert list(outcomes) == list(odd)
-    assert {tp for tp, outcome in outcomes.items() if outcome.verdict is Verdict.WRITTEN} == {
+    assert {tp for tp, outcome in outcomes.items() if outcome.verdict is EditStatus.WRITTEN} == {
         *(PARTITIONS[n] for n in (0, 1, 3)),
         new,
     }
-    assert outcomes[PARTITIONS[4]].verdict is Verdict.UNCHANGED
+    assert outcomes[PARTITIONS[4]].verdict is EditStatus.UNCHANGED
     assert {tp: type(error) for tp, error in results[3].failures.items()} == {
         impossible: UsageError,
         PARTITIONS[2]: RewindRefused,
         PARTITIONS[5]: Conflict,
         PARTITIONS[6]: Conflict,
         PARTITIONS[7]: UsageError,
-        PARTITIONS[10]: Unreadable,
+        PARTITIONS[10]: CorruptData,
         PARTITIONS[11]: Conflict,
     }
     assert client.get(f"/consumers/{groups[3]}/offsets/orders/10")[0] == b"junk"
@@ -242,8 +242,8 @@ def test_where_no_node_came_or_went_only_the_parents_are_read_before_the_write(
     monkeypatch.setattr(store.session, "begin_reads", begin_reads)
     results = list(store.edit(edits))
 
-    assert verdicts(results) == {Verdict.WRITTEN}
-    assert set(asked) == {BulkFolders}
+    assert verdicts(results) == {EditStatus.WRITTEN}
+    assert set(asked) == {BulkChildren}
     assert [held(store, group) for group in groups] == [dict.fromkeys(range(90), (6, 1))] * 10
 
 
@@ -293,9 +293,9 @@ def test_what_an_edit_expects_does_not_make_a_rewind_or_a_change_to_the_same_a_w
     meant = list(store.edit(scanned(store, groups, Change(OffsetAndMetadata(4), allow_rewind=True))))
 
     assert {type(error) for result in back for error in result.failures.values()} == {RewindRefused}
-    assert verdicts(back) == {Verdict.FAILED}
-    assert verdicts(same) == {Verdict.UNCHANGED}
-    assert verdicts(meant) == {Verdict.WRITTEN}
+    assert verdicts(back) == {EditStatus.FAILED}
+    assert verdicts(same) == {EditStatus.UNCHANGED}
+    assert verdicts(meant) == {EditStatus.WRITTEN}
     assert [held(store, group) for group in groups] == [dict.fromkeys(range(90), (4, 1))] * 10
 
 
@@ -334,7 +334,7 @@ def test_a_connection_lost_at_a_transaction_leaves_everything_written_once(
     results = list(through_proxy.edit(edits))
 
     assert proxy.cuts == 1
-    assert verdicts(results) == {Verdict.WRITTEN}
+    assert verdicts(results) == {EditStatus.WRITTEN}
     assert {outcome.before for result in results for outcome in result.outcomes.values()} == {
         change.expected for edit in edits for change in edit.changes.values()
     }
@@ -352,7 +352,7 @@ def test_a_connection_lost_between_read_and_write_loses_nothing(
     before_transactions(through_proxy, monkeypatch, proxy.cut_now)
     results = list(through_proxy.edit(edits))
 
-    assert verdicts(results) == {Verdict.WRITTEN}
+    assert verdicts(results) == {EditStatus.WRITTEN}
     for group in groups:
         assert held(through_proxy, group) == dict.fromkeys(range(90), (6, 1))
 
@@ -398,7 +398,7 @@ def test_where_taking_the_next_edit_fails_what_was_sent_has_its_results_first(
             results.append(result)
 
     written = {result.group for result in results}
-    assert verdicts(results) == {Verdict.WRITTEN}
+    assert verdicts(results) == {EditStatus.WRITTEN}
     assert [result.group for result in results] == groups[: len(results)]
     assert len(results) > 0
     for group in groups:
@@ -414,5 +414,5 @@ def test_a_group_that_comes_again_in_a_large_stream_finds_what_its_first_edit_le
 
     results = list(store.edit([*moves(store, groups), GroupEdit(groups[-1], {PARTITIONS[0]: again})]))
 
-    assert verdicts(results) == {Verdict.WRITTEN}
+    assert verdicts(results) == {EditStatus.WRITTEN}
     assert held(store, groups[-1])[0] == (7, 2)

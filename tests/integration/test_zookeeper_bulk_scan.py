@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 from test_zookeeper_store_faults import MULTI_READ, CuttingProxy
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import Unreadable, UsageError
+from offsetmgr.core.errors import CorruptData, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.sandbox import ZooKeeperServer
@@ -90,8 +90,8 @@ def test_every_uncommon_group_among_common_ones_has_its_own_result(
     found = {one.group: one for one in store.scan([*names[:10], "no/group", *names[10:]])}
 
     assert isinstance(found["no/group"].error, UsageError)
-    assert isinstance(found[no_partition].error, Unreadable)
-    assert isinstance(found[junk].errors[ORDERS[5]], Unreadable)
+    assert isinstance(found[no_partition].error, CorruptData)
+    assert isinstance(found[junk].errors[ORDERS[5]], CorruptData)
     assert set(found[junk].offsets) == {*ORDERS} - {ORDERS[5]}
     assert [(found[g].offsets, found[g].errors, found[g].error) for g in (absent, empty, leaf)] == [({}, {}, None)] * 3
     assert found[huge].offsets[ORDERS[6]].offset == 9223372036854775807

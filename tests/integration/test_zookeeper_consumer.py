@@ -19,20 +19,20 @@ from gate import Gate
 from members import PythonMember
 from zookeeper_history import group_history
 
-from offsetmgr.consumer import ConsumerSettings, Message, MessageStream, ZookeeperConsumer
-from offsetmgr.core.commit_mode import Phase
-from offsetmgr.core.errors import Conflict, NotAuthorized, Unreachable, Unreadable, UsageError
+from offsetmgr.consumer import ConsumerSettings, MessageStream, StreamMessage, ZookeeperConsumer
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.errors import Conflict, CorruptData, NotAuthorized, Unreachable, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
-from offsetmgr.migration.evidence import Rules
-from offsetmgr.migration.group_observer import GroupView, Window, ZookeeperRegistry
+from offsetmgr.migration.evidence import EvidenceThresholds
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, ZookeeperRegistry
 from offsetmgr.migration.runbook import check_phase, write_runbook
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, State
+from offsetmgr.zookeeper.client.transactions import Create, OperationState
 from offsetmgr.zookeeper.groups.membership import ensure
 from offsetmgr.zookeeper.groups.registry import members
 from offsetmgr.zookeeper.nodes import paths
@@ -84,7 +84,7 @@ def produce(kafka: KafkaBroker, topic: str, partitions: int, each: int, start: i
     assert producer.flush(30) == 0
 
 
-def take(stream: MessageStream, count: int) -> list[Message]:
+def take(stream: MessageStream, count: int) -> list[StreamMessage]:
     """So many messages, waited for."""
     found = []
     for _ in range(count):
@@ -105,7 +105,7 @@ class Reader:
     """Reads a stream in a thread, and remembers what came when (ms since 1970)."""
 
     def __init__(self, *streams: MessageStream) -> None:
-        self.seen: list[tuple[Message, int]] = []
+        self.seen: list[tuple[StreamMessage, int]] = []
         for stream in streams:
             threading.Thread(target=self._read, args=(stream,), daemon=True).start()
 
@@ -269,7 +269,7 @@ def test_several_changes_at_once_lead_to_one_rebalance(
     registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % topic.encode()
 
     arrivals = [Create(paths.member(unique, f"{unique}_{name}"), registration, ephemeral=True) for name in "abx"]
-    assert session.transaction(arrivals).state is State.COMMITTED
+    assert session.transaction(arrivals).state is OperationState.COMMITTED
 
     # Four threads for six partitions: a and b get two each, m gets one, x gets one.
     wait_for(lambda: consumer.owned == {TopicPartition(topic, 4): 0}, "its share among four")
@@ -283,7 +283,7 @@ def test_a_claim_waits_for_the_owner_and_follows_at_once(
     topic = make_topic(unique, 2)
     path = paths.owner(unique, topic, 1)
     ensure(session, [paths.CONSUMERS, paths.group(unique), paths.owners(unique), paths.owners_of_topic(unique, topic)])
-    assert session.transaction([Create(path, b"somebody-0", ephemeral=True)]).state is State.COMMITTED
+    assert session.transaction([Create(path, b"somebody-0", ephemeral=True)]).state is OperationState.COMMITTED
     consumer = join(settings={"rebalance_backoff_ms": 60_000})
     consumer.create_message_streams({topic: 1})
     assert consumer.owned == {TopicPartition(topic, 0): 0}
@@ -306,7 +306,7 @@ def test_an_owner_node_deleted_by_somebody_else_is_claimed_again(
 
         before = other.get(paths.owner(unique, topic, 0))
         assert before is not None
-        assert other.transaction([Delete(paths.owner(unique, topic, 0), 0)]).state is State.COMMITTED
+        assert other.transaction([Delete(paths.owner(unique, topic, 0), 0)]).state is OperationState.COMMITTED
 
         def again() -> bool:
             found = other.get(paths.owner(unique, topic, 0))
@@ -328,9 +328,9 @@ def test_a_member_that_cannot_be_understood_is_not_left_out_and_hinders_new_ones
     (stream,) = consumer.create_message_streams({topic: 1})[topic]
 
     junk = Create(paths.member(unique, f"{unique}_junk"), b"{", ephemeral=True)
-    assert session.transaction([junk]).state is State.COMMITTED
+    assert session.transaction([junk]).state is OperationState.COMMITTED
 
-    with pytest.raises(Unreadable, match=f"{unique}_junk"):
+    with pytest.raises(CorruptData, match=f"{unique}_junk"):
         join(settings={"rebalance_max_retries": 0}).create_message_streams({topic: 1})
     produce(kafka, topic, 1, 2)
     assert [message.offset for message in take(stream, 2)] == [0, 1]
@@ -461,7 +461,7 @@ def test_a_dual_commit_python_member_beside_a_dual_commit_old_one_is_seen_right_
             produce(kafka, topic, 4, 1, start=number)
             number += 1
 
-    def old_one(folder: str, phase: Phase) -> OldConsumer:
+    def old_one(folder: str, phase: CommitMode) -> OldConsumer:
         return OldConsumer(
             tmp_path / folder,
             zookeeper=kafka.zookeeper,
@@ -469,10 +469,10 @@ def test_a_dual_commit_python_member_beside_a_dual_commit_old_one_is_seen_right_
             topic=topic,
             auto_commit_interval_ms=300,
             offsets_storage="kafka" if phase.commits_to_kafka else "zookeeper",
-            dual_commit=phase is Phase.DUAL,
+            dual_commit=phase is CommitMode.DUAL,
         )
 
-    def python_one(folder: str, phase: Phase) -> PythonMember:
+    def python_one(folder: str, phase: CommitMode) -> PythonMember:
         return PythonMember(
             tmp_path / folder,
             zookeeper=kafka.zookeeper,
@@ -483,7 +483,7 @@ def test_a_dual_commit_python_member_beside_a_dual_commit_old_one_is_seen_right_
             settings={"auto_commit_interval_ms": 300},
         )
 
-    rules, window = Rules(quiet_ms=1500), Window(seconds=30, poll_seconds=0.15)
+    rules, window = EvidenceThresholds(quiet_ms=1500), ObservationWindow(seconds=30, poll_seconds=0.15)
     live: list[PythonMember | OldConsumer] = []
     producing = threading.Thread(target=keep_producing)
     producing.start()
@@ -498,24 +498,27 @@ def test_a_dual_commit_python_member_beside_a_dual_commit_old_one_is_seen_right_
             def owners() -> set[str]:
                 return {owner.member for owner in view.observe(unique).owners.values()}
 
-            live = [old_one("old-1", Phase.ZOOKEEPER).start(), python_one("python-1", Phase.ZOOKEEPER).start()]
+            live = [
+                old_one("old-1", CommitMode.ZOOKEEPER).start(),
+                python_one("python-1", CommitMode.ZOOKEEPER).start(),
+            ]
             wait_for(lambda: owners() == {member.member_id for member in live}, "both own something")
-            book = write_runbook(view, unique, Phase.DUAL, window=window)
-            before = check_phase(view, unique, Phase.DUAL, baseline=book.baseline, rules=rules, window=window)
+            book = write_runbook(view, unique, CommitMode.DUAL, window=window)
+            before = check_phase(view, unique, CommitMode.DUAL, baseline=book.baseline, rules=rules, window=window)
             assert not before.passed
             assert set(before.not_bounced) == {member.member_id for member in live}
 
             live.pop().stop()
-            live.append(python_one("python-2", Phase.DUAL).start())
+            live.append(python_one("python-2", CommitMode.DUAL).start())
             wait_for(lambda: owners() == {member.member_id for member in live}, "both own something again")
-            halfway = check_phase(view, unique, Phase.DUAL, baseline=book.baseline, rules=rules, window=window)
+            halfway = check_phase(view, unique, CommitMode.DUAL, baseline=book.baseline, rules=rules, window=window)
             assert not halfway.passed
             assert set(halfway.not_bounced) == {live[0].member_id}
 
             live.pop(0).stop()
-            live.append(old_one("old-2", Phase.DUAL).start())
+            live.append(old_one("old-2", CommitMode.DUAL).start())
             wait_for(lambda: owners() == {member.member_id for member in live}, "both own something at last")
-            after = check_phase(view, unique, Phase.DUAL, baseline=book.baseline, rules=rules, window=window)
+            after = check_phase(view, unique, CommitMode.DUAL, baseline=book.baseline, rules=rules, window=window)
 
             assert after.passed, after
             assert {verdict.member for verdict in after.members} == {member.member_id for member in live}

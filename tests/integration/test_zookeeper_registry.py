@@ -11,7 +11,7 @@ from conftest import MakeTopic
 from kazoo.client import KazooClient
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.errors import UnknownVersion, Unreadable, UsageError
+from offsetmgr.core.errors import CorruptData, UnknownVersion, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -82,7 +82,7 @@ def test_an_unreadable_registration_is_a_live_member_with_an_error(
 
     broken, newer, fine = members(session, unique)
 
-    assert isinstance(broken.error, Unreadable) and f"/consumers/{unique}/ids/a" in str(broken.error)
+    assert isinstance(broken.error, CorruptData) and f"/consumers/{unique}/ids/a" in str(broken.error)
     assert isinstance(newer.error, UnknownVersion) and "version 7" in str(newer.error)
     assert fine.error is None
 
@@ -131,9 +131,9 @@ def test_unreadable_owners_are_reported_and_not_dropped(
     (found,) = owners_many(session, [unique])
 
     owner = found.owners[TopicPartition("orders", 0)]
-    assert owner.member_id is None and isinstance(owner.error, Unreadable)
+    assert owner.member_id is None and isinstance(owner.error, CorruptData)
     assert set(found.errors) == {f"/consumers/{unique}/owners/orders/0-x"}
-    with pytest.raises(Unreadable, match="0-x"):
+    with pytest.raises(CorruptData, match="0-x"):
         owners(session, unique)
 
 

@@ -18,9 +18,9 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, ServerError, TimedOut, Unreachable
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.sandbox.process import wait_until
-from offsetmgr.zookeeper.client.jute import Code, NodeData
+from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Check, Create, Delete, Operation, SetData, State
+from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Delete, Operation, OperationState, SetData
 
 pytestmark = pytest.mark.servers
 
@@ -53,7 +53,7 @@ def own_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
 def create_all(session: ZookeeperSession, paths: list[str], data: bytes = b"") -> None:
     for begin in range(0, len(paths), 400):
         outcome = session.transaction([Create(path, data) for path in paths[begin : begin + 400]])
-        assert outcome.state is State.COMMITTED, outcome
+        assert outcome.state is OperationState.COMMITTED, outcome
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_many_nodes_are_read_in_the_order_asked_with_the_missing_ones_between(
     names = [f"/{unique}/n{n}" for n in range(1300)]
     operations: list[Operation] = [Create(f"/{unique}"), *(Create(n, n.encode()) for n in names if not n.endswith("7"))]
     for begin in range(0, len(operations), 400):
-        assert session.transaction(operations[begin : begin + 400]).state is State.COMMITTED
+        assert session.transaction(operations[begin : begin + 400]).state is OperationState.COMMITTED
 
     found = session.get_many(names)
 
@@ -86,7 +86,7 @@ def test_children_of_many_nodes_tell_a_leaf_from_a_missing_node(session: Zookeep
 def test_the_stat_tells_version_times_and_owner(session: ZookeeperSession, unique: str) -> None:
     before = time.time_ns() // 1_000_000
     create_all(session, [f"/{unique}"], b"one")
-    assert session.transaction([SetData(f"/{unique}", b"two", 0)]).state is State.COMMITTED
+    assert session.transaction([SetData(f"/{unique}", b"two", 0)]).state is OperationState.COMMITTED
 
     node = session.get(f"/{unique}")
 
@@ -188,7 +188,7 @@ def test_paths_are_relative_to_the_chroot(server: ZooKeeperServer, session: Zook
     create_all(session, [f"/{unique}", f"/{unique}/deep"])
 
     with connect(server, chroot=f"/{unique}/deep") as inner:
-        assert inner.transaction([Create("/x", b"1")]).state is State.COMMITTED
+        assert inner.transaction([Create("/x", b"1")]).state is OperationState.COMMITTED
         assert inner.children("/") == ["x"]
         node = inner.get("/x")
 
@@ -202,7 +202,7 @@ def test_a_chroot_deleted_under_a_live_session_is_noticed(
     create_all(session, [f"/{unique}"])
     with connect(server, chroot=f"/{unique}") as inner:
         assert inner.children("/consumers") is None
-        assert session.transaction([Delete(f"/{unique}", 0)]).state is State.COMMITTED
+        assert session.transaction([Delete(f"/{unique}", 0)]).state is OperationState.COMMITTED
 
         with pytest.raises(ServerError, match="does not exist"):
             inner.children("/consumers")
@@ -220,28 +220,32 @@ def test_a_transaction_happens_whole_or_not_at_all_and_names_the_culprit(
         [Create(f"/{unique}/one"), Create(f"/{unique}/there"), Create(f"/{unique}/two")],
     )
 
-    assert (outcome.state, outcome.culprit, outcome.code) == (State.REFUSED, 1, Code.NODE_EXISTS)
+    assert (outcome.state, outcome.failed_operation, outcome.code) == (
+        OperationState.REFUSED,
+        1,
+        ZookeeperError.NODE_EXISTS,
+    )
     assert session.children(f"/{unique}") == ["there"]
 
 
 @pytest.mark.parametrize(
     ("operation", "code"),
     [
-        (lambda path: SetData(f"{path}/there", b"", 3), Code.BAD_VERSION),
-        (lambda path: Check(f"{path}/there", 3), Code.BAD_VERSION),
-        (lambda path: SetData(f"{path}/missing", b"", 0), Code.NO_NODE),
-        (lambda path: Create(f"{path}/missing/below"), Code.NO_NODE),
-        (lambda path: Delete(path, 0), Code.NOT_EMPTY),
+        (lambda path: SetData(f"{path}/there", b"", 3), ZookeeperError.BAD_VERSION),
+        (lambda path: CheckVersion(f"{path}/there", 3), ZookeeperError.BAD_VERSION),
+        (lambda path: SetData(f"{path}/missing", b"", 0), ZookeeperError.NO_NODE),
+        (lambda path: Create(f"{path}/missing/below"), ZookeeperError.NO_NODE),
+        (lambda path: Delete(path, 0), ZookeeperError.NOT_EMPTY),
     ],
 )
 def test_why_a_transaction_is_refused(
-    session: ZookeeperSession, unique: str, operation: Callable[[str], Operation], code: Code
+    session: ZookeeperSession, unique: str, operation: Callable[[str], Operation], code: ZookeeperError
 ) -> None:
     create_all(session, [f"/{unique}", f"/{unique}/there"])
 
-    outcome = session.transaction([Check(f"/{unique}", 0), operation(f"/{unique}")])
+    outcome = session.transaction([CheckVersion(f"/{unique}", 0), operation(f"/{unique}")])
 
-    assert (outcome.state, outcome.culprit, outcome.code) == (State.REFUSED, 1, code)
+    assert (outcome.state, outcome.failed_operation, outcome.code) == (OperationState.REFUSED, 1, code)
 
 
 def test_several_transactions_each_have_their_own_outcome_in_order(session: ZookeeperSession, unique: str) -> None:
@@ -249,7 +253,9 @@ def test_several_transactions_each_have_their_own_outcome_in_order(session: Zook
         [[Create(f"/{unique}")], *([Create(f"/{unique}/{n % 10}")] for n in range(20)), [Create(f"/{unique}/last")]]
     )
 
-    assert [o.state for o in outcomes] == [State.COMMITTED] * 11 + [State.REFUSED] * 10 + [State.COMMITTED]
+    assert [o.state for o in outcomes] == [OperationState.COMMITTED] * 11 + [OperationState.REFUSED] * 10 + [
+        OperationState.COMMITTED
+    ]
 
 
 def test_the_server_takes_a_transaction_without_operations(session: ZookeeperSession) -> None:
@@ -257,20 +263,20 @@ def test_the_server_takes_a_transaction_without_operations(session: ZookeeperSes
     assert session.children("/") is not None
     before = session.session_id
 
-    assert session.transaction([]).state is State.COMMITTED
+    assert session.transaction([]).state is OperationState.COMMITTED
     assert session.children("/") is not None
     assert session.session_id == before
 
 
 def test_a_first_read_does_not_cost_the_write_after_it(zookeeper34: ZooKeeperServer) -> None:
     # A server before 3.6 closes the connection after the first read, and may answer other reads before it does so.
-    def read_and_write(_: int) -> State:
+    def read_and_write(_: int) -> OperationState:
         with connect(zookeeper34) as session:
             assert session.children("/") is not None
             return session.transaction([]).state
 
     with ThreadPoolExecutor(16) as sessions:
-        assert set(sessions.map(read_and_write, range(480))) == {State.COMMITTED}
+        assert set(sessions.map(read_and_write, range(480))) == {OperationState.COMMITTED}
 
 
 # --- watches --------------------------------------------------------------------------------------
@@ -312,7 +318,7 @@ def test_a_watch_on_data_tells_of_a_change(server: ZooKeeperServer, session: Zoo
         node = inner.watch_data("/node", heard)
         assert node is not None and (node.data, node.version) == (b"1", 0)
 
-        assert session.transaction([SetData(f"/{unique}/node", b"2", 0)]).state is State.COMMITTED
+        assert session.transaction([SetData(f"/{unique}/node", b"2", 0)]).state is OperationState.COMMITTED
 
         assert heard.wait() == ["/node"]
 
@@ -417,8 +423,8 @@ def test_a_write_to_a_dead_server_never_happens_later(own_server: ZooKeeperServe
         try:
             state = session.transaction([Create("/late")]).state
         except Unreachable:
-            state = State.NOT_SENT
-        assert state in (State.NOT_SENT, State.UNKNOWN)
+            state = OperationState.NOT_SENT
+        assert state in (OperationState.NOT_SENT, OperationState.UNKNOWN)
 
         own_server.start()
         with connect(own_server) as other:

@@ -18,6 +18,7 @@ from kazoo.security import make_digest_acl
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import (
     Conflict,
+    CorruptData,
     GroupActive,
     GroupNotFound,
     NotAuthorized,
@@ -26,11 +27,10 @@ from offsetmgr.core.errors import (
     ServerError,
     TimedOut,
     Unreachable,
-    Unreadable,
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupEdit, Verdict
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit
 from offsetmgr.sandbox import ZooKeeperServer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkRead
@@ -83,7 +83,7 @@ def test_junk_in_one_offset_node_is_that_partitions_error(
         store.fetch(unique)
 
     assert offsets(dict(scanned.offsets)) == {T0: 5}
-    assert isinstance(scanned.errors[T1], Unreadable)
+    assert isinstance(scanned.errors[T1], CorruptData)
     assert f"/consumers/{unique}/offsets/orders/1" in str(scanned.errors[T1])
     assert offsets(caught.value.successes) == {T0: 5}
     assert set(caught.value.failures) == {T1}
@@ -99,7 +99,7 @@ def test_junk_is_not_overwritten_and_does_not_stop_the_others(
     with pytest.raises(PartialFailure) as caught:
         store.commit(unique, {T0: OffsetAndMetadata(50), T1: OffsetAndMetadata(60)}, allow_rewind=True)
 
-    assert isinstance(caught.value.failures[T1], Unreadable)
+    assert isinstance(caught.value.failures[T1], CorruptData)
     assert client.get(f"/consumers/{unique}/offsets/orders/1")[0] == b"junk"
     assert client.get(f"/consumers/{unique}/offsets/orders/0")[0] == b"50"
 
@@ -112,10 +112,10 @@ def test_a_node_that_is_no_partition_makes_the_group_unreadable_as_a_whole_but_n
 
     (scanned,) = store.scan([unique])
 
-    assert isinstance(scanned.error, Unreadable)
+    assert isinstance(scanned.error, CorruptData)
     assert f"/consumers/{unique}/offsets/orders/0-1" in str(scanned.error)
     assert (dict(scanned.offsets), dict(scanned.errors)) == ({}, {})
-    with pytest.raises(Unreadable, match="0-1"):
+    with pytest.raises(CorruptData, match="0-1"):
         store.fetch(unique)
     assert offsets(dict(store.fetch(unique, [T0]))) == {T0: 5}
     client.delete(f"/consumers/{unique}", recursive=True)  # others look at all groups of this server
@@ -129,7 +129,7 @@ def test_an_offsets_node_of_the_wrong_kind(store: ZookeeperStore, client: KazooC
     leaf, deep, bare = store.scan([f"{unique}-leaf", f"{unique}-deep", f"{unique}-bare"])
 
     assert (dict(leaf.offsets), leaf.error) == ({}, None)
-    assert isinstance(deep.errors[T0], Unreadable) and "is empty" in str(deep.errors[T0])
+    assert isinstance(deep.errors[T0], CorruptData) and "is empty" in str(deep.errors[T0])
     assert (dict(bare.offsets), dict(bare.errors), bare.error) == ({}, {}, None)
     assert {f"{unique}-leaf", f"{unique}-deep", f"{unique}-bare"} <= set(store.groups())
 
@@ -153,7 +153,7 @@ def test_a_node_that_may_not_be_read_or_written_is_that_partitions_error(
     assert offsets(dict(scanned.offsets)) == {T0: 5, T2: 7}
     assert isinstance(scanned.errors[T1], NotAuthorized)
     assert {tp: type(error) for tp, error in caught.value.failures.items()} == {T1: NotAuthorized, T2: NotAuthorized}
-    assert caught.value.successes[T0].verdict is Verdict.WRITTEN
+    assert caught.value.successes[T0].verdict is EditStatus.WRITTEN
 
 
 def test_a_group_that_cannot_exist_is_refused_by_name_and_alone(store: ZookeeperStore, unique: str) -> None:
@@ -169,7 +169,7 @@ def test_a_group_that_cannot_exist_is_refused_by_name_and_alone(store: Zookeeper
     assert isinstance(scanned[bad].error, UsageError)
     assert offsets(dict(scanned[unique].offsets)) == {T0: 5}
     assert isinstance(edited[bad].failures[T0], UsageError)
-    assert edited[unique].outcomes[T0].verdict is Verdict.WRITTEN
+    assert edited[unique].outcomes[T0].verdict is EditStatus.WRITTEN
     with pytest.raises(UsageError, match="cannot exist in ZooKeeper"):
         store.fetch(bad)
 
@@ -252,7 +252,7 @@ def test_the_identity_is_the_cluster_id_or_else_the_creation_of_brokers(
         client.create(f"/{unique}/cluster/id", b'{"version":"1","id":"Xyz-123"}', makepath=True)
         with_id = store.identity()
         client.set(f"/{unique}/cluster/id", b"junk")
-        with pytest.raises(Unreadable, match="/cluster/id"):
+        with pytest.raises(CorruptData, match="/cluster/id"):
             store.identity()
 
     assert without.id == f"{connect}#brokers:{created.czxid}:{created.ctime}"
@@ -284,8 +284,8 @@ def test_a_partition_that_others_keep_changing_does_not_stop_the_rest(
             wanted = {tp: Change(OffsetAndMetadata(offset)) for tp in partitions}
             (result,) = store.edit([GroupEdit(unique, wanted)])
             hot = result.outcomes.pop(partitions[7])  # type: ignore[attr-defined]
-            assert {outcome.verdict for outcome in result.outcomes.values()} == {Verdict.WRITTEN}
-            assert hot.verdict is not Verdict.FAILED or isinstance(hot.error, Conflict | RewindRefused)
+            assert {outcome.verdict for outcome in result.outcomes.values()} == {EditStatus.WRITTEN}
+            assert hot.verdict is not EditStatus.FAILED or isinstance(hot.error, Conflict | RewindRefused)
     finally:
         stop.set()
         thread.join()
@@ -300,7 +300,7 @@ def test_compare_and_set_loses_no_update(zookeeper: ZooKeeperServer, unique: str
                 assert isinstance(held, Committed)
                 change = Change(OffsetAndMetadata(held.offset + 1), expected=held)
                 (result,) = mine.edit([GroupEdit(unique, {T0: change})])
-                done += result.outcomes[T0].verdict is Verdict.WRITTEN
+                done += result.outcomes[T0].verdict is EditStatus.WRITTEN
 
     with ZookeeperStore(zookeeper.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
         store.commit(unique, {T0: OffsetAndMetadata(0)})
@@ -319,11 +319,11 @@ def test_later_edits_of_the_same_partition_in_one_stream_come_later(store: Zooke
     results = list(store.edit(edits))
 
     assert [result.outcomes[T0].verdict for result in results] == [
-        Verdict.WRITTEN,
-        Verdict.WRITTEN,
-        Verdict.UNCHANGED,
-        Verdict.FAILED,
-        Verdict.WRITTEN,
+        EditStatus.WRITTEN,
+        EditStatus.WRITTEN,
+        EditStatus.UNCHANGED,
+        EditStatus.FAILED,
+        EditStatus.WRITTEN,
     ]
     assert isinstance(results[3].failures[T0], RewindRefused)
     assert offsets(dict(store.fetch(unique))) == {T0: 3}
@@ -450,7 +450,7 @@ def test_a_transaction_that_never_arrived_is_made_again(
     result = through_proxy.commit(unique, {T0: OffsetAndMetadata(6), T1: OffsetAndMetadata(1)})
 
     assert proxy.cuts == 1
-    assert {o.verdict for o in result.outcomes.values()} == {Verdict.WRITTEN}
+    assert {o.verdict for o in result.outcomes.values()} == {EditStatus.WRITTEN}
     data, stat = client.get(f"/consumers/{unique}/offsets/orders/0")
     assert (data, stat.version) == (b"6", 1)
 
@@ -471,7 +471,7 @@ def test_a_transaction_whose_answer_was_lost_is_found_to_have_happened(
     )
 
     assert proxy.cuts == 1
-    assert {o.verdict for o in result.outcomes.values()} == {Verdict.WRITTEN}
+    assert {o.verdict for o in result.outcomes.values()} == {EditStatus.WRITTEN}
     before = result.outcomes[T0].before
     assert isinstance(before, Committed) and before.offset == 5
     assert result.outcomes[T1].before == ABSENT
@@ -489,7 +489,7 @@ def test_one_untouched_witness_proves_the_whole_transaction(
     proxy.cut(TRANSACTION, deliver=True, between=lambda: client.set(f"/consumers/{unique}/offsets/orders/0", b"99"))
     result = through_proxy.commit(unique, {T0: OffsetAndMetadata(6), T1: OffsetAndMetadata(6)})
 
-    assert {o.verdict for o in result.outcomes.values()} == {Verdict.WRITTEN}
+    assert {o.verdict for o in result.outcomes.values()} == {EditStatus.WRITTEN}
     assert offsets(dict(through_proxy.fetch(unique))) == {T0: 99, T1: 6}
 
 
@@ -553,7 +553,7 @@ def test_twenty_thousand_groups(own_server: ZooKeeperServer) -> None:
         names = list(store.groups())
         found = {s.group: offsets(dict(s.offsets)) for s in store.scan(names)}
 
-    assert verdicts == {Verdict.WRITTEN}
+    assert verdicts == {EditStatus.WRITTEN}
     assert sorted(names) == [f"group-{n:05}" for n in range(20_000)]
     assert found == {f"group-{n:05}": {T0: n} for n in range(20_000)}
 

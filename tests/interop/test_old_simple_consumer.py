@@ -15,7 +15,7 @@ from confluent_kafka import TopicPartition as CkPartition
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.consumer import EARLIEST, LATEST, Fetched, SimpleConsumer
+from offsetmgr.consumer import EARLIEST, LATEST, FetchResult, SimpleConsumer
 from offsetmgr.core.errors import OffsetOutOfRange, PartialFailure, UnknownTopicOrPartition
 from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, jars
@@ -123,7 +123,7 @@ def _bytes(text: str) -> bytes | None:
     return None if text == r"\N" else bytes.fromhex(text)
 
 
-def as_java(fetched: Fetched) -> list[JavaMessage]:
+def as_java(fetched: FetchResult) -> list[JavaMessage]:
     """The records in the terms of the old format: no headers, -1 where there is no time."""
     return [JavaMessage(r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value) for r in fetched.records]
 
@@ -254,12 +254,12 @@ def test_several_partitions_at_once_empty_and_missing_ones_among_them(
     with pytest.raises(PartialFailure) as caught:
         ours.fetch(asked)
 
-    got: dict[TopicPartition, Fetched] = caught.value.successes
+    got: dict[TopicPartition, FetchResult] = caught.value.successes
     failed = caught.value.failures
     for tp in (full, more, empty):
         assert told[tp] == (0, got[tp].high_watermark, as_java(got[tp]))
     assert [len(got[tp].records) for tp in (full, more, empty)] == [15, 10, 0]
-    assert got[empty] == Fetched((), 0, 0, 0, 0)
+    assert got[empty] == FetchResult((), 0, 0, 0, 0)
     assert {tp: part.error for tp, part in told.items() if part.error} == {outside: 1, missing: 3, nowhere: 3}
     assert {tp: error.code for tp, error in failed.items()} == {outside: 1, missing: 3, nowhere: 3}
 
@@ -308,7 +308,7 @@ def test_out_of_range_is_raised_or_reset_as_the_caller_chose(
         earliest = ours.fetch({tp: offset}, out_of_range="earliest")[tp]
         assert as_java(earliest) == written[12:]
         assert (earliest.fetch_offset, earliest.log_start_offset) == (12, 12)
-        assert ours.fetch({tp: offset}, out_of_range="latest")[tp] == Fetched((), 30, 30, 30, 12)
+        assert ours.fetch({tp: offset}, out_of_range="latest")[tp] == FetchResult((), 30, 30, 30, 12)
     assert old.offsets_before(tp, EARLIEST, 1) == (0, (12,))
     assert old.offsets_before(tp, LATEST, 1) == (0, (30,))
     with SimpleConsumer(broker.bootstrap, out_of_range="earliest") as resetting:

@@ -19,7 +19,7 @@ from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.kafka.protocol.consumer_protocol import decode_assignment, decode_subscription
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue, Record, UnknownKey
-from offsetmgr.records.kafka import KEY_NAMES, KafkaFormat
+from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat
 from offsetmgr.records.kafka_group import GroupMetadata, decode_group_metadata
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, ZooKeeperServer, java_tool
 from offsetmgr.stores.kafka import KafkaStore
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.servers
 
 OFFSETS_TOPIC = "__consumer_offsets"
 NOW = 1_700_000_000_000
-form = KafkaFormat()
+form = KafkaRecordFormat()
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
@@ -258,7 +258,7 @@ def test_what_an_old_consumer_commits_to_both_stores_is_read(
 
 
 def written(group: str, topic: str) -> list[Record]:
-    """Everything that `KafkaFormat` writes."""
+    """Everything that `KafkaRecordFormat` writes."""
     return [
         *form.encode_commit(group, topic, [(0, 5, 3, "by hand, ü"), (1, 6, -1, "")], NOW, None),
         *form.encode_commit(group, topic, [(2, 7, 4, "m")], NOW, NOW + (1 << 40)),

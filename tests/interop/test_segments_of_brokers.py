@@ -26,9 +26,9 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer, java_tool
 from offsetmgr.segments.batch_builder import Producer, end_of_transaction
 from offsetmgr.segments.batch_reader import Record
-from offsetmgr.segments.entries import Entry
-from offsetmgr.segments.log_appender import Appender, Rolling
-from offsetmgr.segments.messages import Message, Wanted, entries_of, messages
+from offsetmgr.segments.entries import LogEntry
+from offsetmgr.segments.log_appender import LogAppender, RollPolicy
+from offsetmgr.segments.messages import LogMessage, MessageFilter, entries_of, messages
 from offsetmgr.segments.partition import partition_of, segments_in
 from offsetmgr.segments.segment import INDEX, LOG, TIME_INDEX, Segment
 from offsetmgr.segments.time_lookup import at_or_after, segments_before
@@ -334,8 +334,8 @@ def told(error: OffsetMgrError) -> None:
     raise AssertionError(f"an intact file is taken for damaged: {error}")
 
 
-def read(written: Written, **wanted: Any) -> list[Message]:
-    return list(messages(written.segments, Wanted(**wanted), told))
+def read(written: Written, **wanted: Any) -> list[LogMessage]:
+    return list(messages(written.segments, MessageFilter(**wanted), told))
 
 
 # --- what is shown --------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ def test_aborted_transactions_are_those_of_the_brokers_index(world: World) -> No
             continue
         walked = Transactions()
         for segment in written.segments:
-            walked.add_all(entries_of(segment, Wanted(), told))
+            walked.add_all(entries_of(segment, MessageFilter(), told))
         kept = [one for segment in written.segments for one in segment.aborted_index()]
 
         assert [one._replace(last_stable_offset=None) for one in kept] == walked.aborted
@@ -408,7 +408,7 @@ def time_of(magic: int, by_broker: bool, timestamp: int | None) -> str:
     return f"{_TIMES[None if magic == 0 else by_broker]}: {number(timestamp)}"
 
 
-def entry_line(entry: Entry) -> str:
+def entry_line(entry: LogEntry) -> str:
     """An entry's header as DumpLogSegments prints it."""
     h = entry.header()
     time_ = time_of(h.magic, h.log_append_time, h.largest_timestamp)
@@ -426,7 +426,7 @@ def entry_line(entry: Entry) -> str:
     )
 
 
-def record_line(message: Message) -> str:
+def record_line(message: LogMessage) -> str:
     """A record as DumpLogSegments prints it."""
     record, _, header, sequence = message
     key_size, value_size = (-1 if field is None else len(field) for field in (record.key, record.value))
@@ -443,9 +443,9 @@ def record_line(message: Message) -> str:
 
 def lines_of(segment: Segment) -> Iterator[str]:
     """A whole file as DumpLogSegments prints it."""
-    records = messages((segment,), Wanted(controls=True), told)
+    records = messages((segment,), MessageFilter(controls=True), told)
     message = next(records, None)
-    for entry in entries_of(segment, Wanted(), told):
+    for entry in entries_of(segment, MessageFilter(), told):
         yield entry_line(entry)
         while message is not None and message.entry.position == entry.position:
             yield record_line(message)
@@ -546,7 +546,7 @@ def test_kafka_reads_what_we_append_with_its_indexes(tmp_path: Path) -> None:
     and record, and finds nothing amiss in the indexes."""
     chance = random.Random(SEED)
     folder = tmp_path / "written-0"
-    with Appender(folder, Rolling(segment_bytes=20_000, index_interval_bytes=500)) as log:
+    with LogAppender(folder, RollPolicy(segment_bytes=20_000, index_interval_bytes=500)) as log:
         for turn in range(120):
             magic = turn % 3
             codec = chance.randrange(5 if magic == 2 else 4)
@@ -598,11 +598,11 @@ def test_a_broker_serves_what_we_appended(tmp_path: Path) -> None:
         for file in folder.iterdir():
             if file.suffix in (".log", ".index", ".timeindex", ".snapshot"):
                 file.unlink()
-        with Appender(folder, Rolling(segment_bytes=40_000)) as log:
+        with LogAppender(folder, RollPolicy(segment_bytes=40_000)) as log:
             for turn in range(300):
                 codec = chance.randrange(5)
                 log.append([ours(chance, 2, turn) for _ in range(chance.randint(1, 8))], codec, leader_epoch=0)
-        kept = [shown(m.record) for m in messages(segments_in(folder), Wanted(), told)]
+        kept = [shown(m.record) for m in messages(segments_in(folder), MessageFilter(), told)]
         broker.start()
 
         assert consumed(broker.bootstrap, ["given-0"], "read_uncommitted") == {"given-0": kept}

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from offsetmgr.cli.app import run
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KraftBroker
-from offsetmgr.spark.audit.page import SHOWN, Comparison, Differing, PageData, Unsteady, page
+from offsetmgr.spark.audit.page import SHOWN, Comparison, DifferingRow, PageData, UnsteadyGroup, page
 from offsetmgr.stores.kafka import KafkaStore
 
 if TYPE_CHECKING:
@@ -106,13 +106,13 @@ def test_the_longest_names_and_largest_numbers_fit_any_window(browser: Browser, 
         commit_rate={"all groups": curve},
         top=[(name, 10.0**12) for name in names],
         lag=[(name, 10**6, 10**12, 10**6) for name in names],
-        unsteady=[Unsteady(name, 10**9, 10**12, 10**9, 10**13) for name in names],
+        unsteady=[UnsteadyGroup(name, 10**9, 10**12, 10**9, 10**13) for name in names],
         silent=[(name, NOON, 10_000.125) for name in names],
         expiring=[(name, 10**6, NOON, "retention-unknown") for name in names],
         comparison=Comparison(
             f"zookeeper://{LONG}/chroot",
             [("offset", 10**9), ("leader-epoch", 3)],
-            [Differing(name, 10**6, 10**12, 10**12) for name in names],
+            [DifferingRow(name, 10**6, 10**12, 10**12) for name in names],
         ),
     )
     html.write_text(page(data), encoding="utf-8")

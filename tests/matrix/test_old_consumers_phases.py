@@ -20,7 +20,7 @@ from matrix_worlds import NewConsumer, Records, World, seen
 from oldfleet import restart
 from processes import Commands, wait_for
 
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.sandbox import OldConsumer
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 
@@ -74,7 +74,7 @@ class Job:
     def __init__(self, world: World, records: Records, group: str, members: list[OldConsumer]) -> None:
         self.world, self.records, self.group, self.members = world, records, group, members
         self.new: NewGroup | None = None
-        self.phase = Phase.ZOOKEEPER
+        self.phase = CommitMode.ZOOKEEPER
 
     def consume(self, partitions: range | list[int] = PARTITIONS) -> None:
         """Records are produced and consumed, and the members commit them where the phase says."""
@@ -84,7 +84,7 @@ class Job:
             self.new.check(lambda: self.records.send(partitions, 5))
         self._await_consumed()
         ends = {p: self.records.ends[p] for p in partitions}
-        stores = [self.world.zookeeper] if self.phase is not Phase.KAFKA else []
+        stores = [self.world.zookeeper] if self.phase is not CommitMode.KAFKA else []
         stores += [self.world.kafka] if self.phase.commits_to_kafka else []
         for store in stores:
             wait_for(lambda store=store: ends.items() <= self.held(store).items(), f"commits in {store}")
@@ -113,7 +113,7 @@ class Job:
             assert "STABLE with 2 members: " in said
             assert all(member in said for member in ids)
 
-    def go_to(self, phase: Phase) -> None:
+    def go_to(self, phase: CommitMode) -> None:
         """Restarts the members one after the other; records arrive when only one of them is in the new phase."""
         for number, member in enumerate(self.members):
             restart(member, phase)
@@ -167,11 +167,11 @@ def test_every_record_is_consumed_once_on_the_way_to_kafka_and_back(
         assert {row["group"] for row in world.rows(*plan)} == {group}
         world.run("migrate", "apply", "there.json", "--yes")
         assert job.held(kafka) == records.ends
-        job.go_to(Phase.DUAL)
+        job.go_to(CommitMode.DUAL)
         job.consume()
         assert job.held(zk) == job.held(kafka) == records.ends
         world.run("migrate", "verify", "there.json")
-        job.go_to(Phase.KAFKA)
+        job.go_to(CommitMode.KAFKA)
         left = job.held(zk)
         job.consume()
         with records.steadily(PARTITIONS):
@@ -179,14 +179,14 @@ def test_every_record_is_consumed_once_on_the_way_to_kafka_and_back(
         job.consume()
         assert job.held(zk) == left
 
-        job.go_to(Phase.DUAL)
+        job.go_to(CommitMode.DUAL)
         job.consume([p for p in PARTITIONS if p != QUIET])
         assert job.held(zk)[QUIET] == left[QUIET] < records.ends[QUIET]
         world.run("migrate", "rollback", "there.json", "--reverse-plan", "back.json")
         world.run("migrate", "apply", "back.json", "--yes")
         assert job.held(zk) == job.held(kafka) == records.ends
         world.run("migrate", "verify", "back.json")
-        job.go_to(Phase.ZOOKEEPER)
+        job.go_to(CommitMode.ZOOKEEPER)
         left = job.held(kafka)
         job.consume()
         assert job.held(kafka) == left

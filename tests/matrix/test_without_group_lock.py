@@ -16,7 +16,7 @@ from processes import wait_for
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, TimedOut
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupEdit, Verdict
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
@@ -169,7 +169,7 @@ def test_a_write_that_cannot_be_read_again_is_reported_as_written_and_not_confir
     store.commit(unique, {tp: OffsetAndMetadata(50)})
     interfered.no_read_after_commit(whole=whole)
     (result,) = store.edit([GroupEdit(unique, {tp: Change(OffsetAndMetadata(70))})])
-    assert result.outcomes[tp].verdict is Verdict.WRITTEN
+    assert result.outcomes[tp].verdict is EditStatus.WRITTEN
     assert result.outcomes[tp].error is None
     assert not result.atomic
     assert "written, but not confirmed: offsetmgr could not read" in result.how

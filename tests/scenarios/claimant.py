@@ -8,8 +8,8 @@ from typing import Any
 
 from scenarios.world import TIMEOUT, World
 
-from offsetmgr.manager.log.base import Fenced, NotWritten, OutcomeUnknown, SlotWriter
-from offsetmgr.manager.shard import Prepared, Shard, ShardLimits
+from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, ShardGroupWriter
+from offsetmgr.manager.shard import CoordinatorResult, Shard, ShardLimits
 from offsetmgr.records.base import Record, RecordFormat
 
 
@@ -26,10 +26,10 @@ class Claimant:
         self.world = world
         self.shard = Shard(world.partition, record_format, limits)
         self.role = Role.FOLLOWING
-        self.pending: list[Prepared[Any]] = []
+        self.pending: list[CoordinatorResult[Any]] = []
         """To be appended, in this order."""
-        self.doubtful: list[Prepared[Any]] = []
-        self._writer: SlotWriter | None = None
+        self.doubtful: list[CoordinatorResult[Any]] = []
+        self._writer: ShardGroupWriter | None = None
 
     def claim(self) -> None:
         """Takes the slot, or takes it again, and reads the log to its end."""
@@ -78,7 +78,7 @@ class Claimant:
         self.pending, self.doubtful = [], []
         self.role = Role.FOLLOWING
 
-    def put(self, prepared: Prepared[Any]) -> None:
+    def put(self, prepared: CoordinatorResult[Any]) -> None:
         if prepared.records:
             self.pending.append(prepared)
 
@@ -89,7 +89,7 @@ class Claimant:
         records: list[Record] = [record for prepared in batch for record in prepared.records]
         try:
             last = self._writer.append({self.world.partition: records}, TIMEOUT)[self.world.partition]
-        except NotWritten:
+        except AppendRejected:
             for prepared in batch:
                 self.shard.discarded(prepared)
         except OutcomeUnknown:

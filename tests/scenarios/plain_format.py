@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.records.base import (
+    FormatMismatch,
     GroupKey,
     GroupValue,
     Key,
     OffsetKey,
     OffsetValue,
-    OtherFormat,
     PartitionCommit,
     Record,
     UnknownKey,
@@ -48,12 +48,12 @@ class PlainFormat:
 
     def split(self, key: bytes) -> tuple[bytes, int] | None:
         if key.startswith(b"other|"):
-            raise OtherFormat("key", "of the other format")
+            raise FormatMismatch("key", "of the other format")
         if not key.startswith((b"o|", b"O|")):
             return None
         prefix, _, partition = key.rpartition(b"|")
         if not partition.isdigit():
-            raise Unreadable("key", f"partition {partition!r}")
+            raise CorruptData("key", f"partition {partition!r}")
         return prefix + b"|", int(partition)
 
     def read_offset(self, value: bytes) -> tuple[int, int, str]:
@@ -62,17 +62,17 @@ class PlainFormat:
 
     def decode_key(self, key: bytes) -> Key:
         if key.startswith(b"other|"):
-            raise OtherFormat("key", "of the other format")
+            raise FormatMismatch("key", "of the other format")
         kind, *rest = key.decode().split("|")
         if kind in ("o", "O"):  # two spellings of one key, as versions 0 and 1 of Kafka's are
             if len(rest) != 3:
-                raise Unreadable("key", f"{len(rest)} parts")
+                raise CorruptData("key", f"{len(rest)} parts")
             return OffsetKey(rest[0], rest[1], int(rest[2]))
         if kind == "g":
             return GroupKey(rest[0])
         if kind.startswith("v"):
             return UnknownKey(int(kind[1:]))
-        raise Unreadable("key", f"kind {kind!r}")
+        raise CorruptData("key", f"kind {kind!r}")
 
     def decode_value(self, value: bytes) -> OffsetValue:
         if value.startswith(b"version"):
@@ -82,7 +82,7 @@ class PlainFormat:
             known_epoch = None if epoch == "-1" else int(epoch)
             return OffsetValue(int(offset), known_epoch, metadata, int(commit), None if expire == "-" else int(expire))
         except ValueError:
-            raise Unreadable("value", repr(value)) from None
+            raise CorruptData("value", repr(value)) from None
 
     def encode_group_key(self, group: str) -> bytes:
         return f"g|{group}".encode()
@@ -92,5 +92,5 @@ class PlainFormat:
 
     def decode_group(self, value: bytes) -> GroupValue:
         if not value.isdigit():
-            raise Unreadable("group", repr(value))
+            raise CorruptData("group", repr(value))
         return GroupValue(int(value))

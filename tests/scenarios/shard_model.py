@@ -17,7 +17,7 @@ from scenarios.world import Fate, World
 
 from offsetmgr.manager.expiration import HOUR_MS
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
-from offsetmgr.manager.shard import Prepared
+from offsetmgr.manager.shard import CoordinatorResult
 from offsetmgr.records.base import GroupKey, OffsetKey, RecordFormat
 
 GROUPS = ("", "grüppe")
@@ -37,7 +37,7 @@ HOURS = st.sampled_from([0, 1, 6, 24, 30])
 class Waiting(NamedTuple):
     """Prepared, and what the oracle expects of it."""
 
-    prepared: Prepared[Any]
+    prepared: CoordinatorResult[Any]
     change: Change
 
 
@@ -90,7 +90,7 @@ class ShardModel(RuleBasedStateMachine):
             return self.owner
         return self.other if self.other.claimant.role is Role.SERVING else None
 
-    def asked(self, side: Side, prepared: Prepared[Any], change: Change, *, at_once: bool) -> None:
+    def asked(self, side: Side, prepared: CoordinatorResult[Any], change: Change, *, at_once: bool) -> None:
         """What was prepared is what the oracle expects to be written."""
         assert self.decoded(prepared) == change
         if change:
@@ -101,7 +101,7 @@ class ShardModel(RuleBasedStateMachine):
         if at_once and side is self.owner and side.waiting and side.claimant.role is Role.SERVING:
             self.append_so(len(side.waiting), Fate.WRITTEN)
 
-    def decoded(self, prepared: Prepared[Any]) -> Change:
+    def decoded(self, prepared: CoordinatorResult[Any]) -> Change:
         change: Change = {}
         for raw_key, raw in prepared.records:
             key = self.record_format.decode_key(raw_key)
@@ -161,7 +161,7 @@ class ShardModel(RuleBasedStateMachine):
         error, change = self.oracle.delete(side.view, side.in_flight(), group, places)
         shard = side.claimant.shard
         if places is None:
-            prepared: Prepared[Any] = shard.delete_group(group)
+            prepared: CoordinatorResult[Any] = shard.delete_group(group)
             assert prepared.response == error
         else:
             prepared = shard.delete_offsets(group, [(topic, [partition]) for topic, partition in places])

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
-from offsetmgr.manager.log.base import Fenced, NotWritten, OutcomeUnknown, PartitionLog, SlotWriter, slot_of
+from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, PartitionLog, ShardGroupWriter, slot_of
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.records.base import Record
 
@@ -50,7 +50,7 @@ class World:
         self.written_to = 0
         """The offset after the last record that was written."""
 
-    def writer(self) -> SlotWriter:
+    def writer(self) -> ShardGroupWriter:
         return FatefulWriter(self, self.log.writer(self.slot))
 
     def compact(self) -> None:
@@ -70,9 +70,9 @@ class MemoryWorld(World):
 
 
 class FatefulWriter:
-    """A `SlotWriter` whose next append meets its world's fate."""
+    """A `ShardGroupWriter` whose next append meets its world's fate."""
 
-    def __init__(self, world: World, inner: SlotWriter) -> None:
+    def __init__(self, world: World, inner: ShardGroupWriter) -> None:
         self._world = world
         self._inner = inner
 
@@ -82,7 +82,7 @@ class FatefulWriter:
     def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
         fate, self._world.fate = self._world.fate, Fate.WRITTEN
         if fate is Fate.NOT_WRITTEN:
-            raise NotWritten("append", fate.value)
+            raise AppendRejected("append", fate.value)
         if fate is Fate.UNKNOWN_NOT_WRITTEN:
             self._inner.close()
             raise OutcomeUnknown("append", fate.value)

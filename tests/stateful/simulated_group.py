@@ -1,8 +1,8 @@
 """A simulated world for the managers' group: processes with clocks and event loops of their own, a network that delays,
 and the coordinator of `simulated_coordinator`.
 
-What runs in the processes is the real `SlotOwnership` over the real `GroupMember`; only the connection is another.
-Everything follows from one seed.
+What runs in the processes is the real `OwnershipManager` over the real `KafkaGroupMember`; only the connection is
+another. Everything follows from one seed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from simulated_coordinator import REBALANCE, SESSION, Coordinator
 
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.groups.group_member import GroupMember
+from offsetmgr.kafka.groups.group_member import KafkaGroupMember
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.manager.assignment import Parameters
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, SlotOwnership
+from offsetmgr.manager.assignment import SharedConfig
+from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, OwnershipManager
 
 SLOTS: Final = 8
 
@@ -211,7 +211,7 @@ class SimulatedConnection:
 
 
 class SimulatedClient:
-    """What `GroupMember` uses of `Client`."""
+    """What `KafkaGroupMember` uses of `Client`."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -249,11 +249,11 @@ class Process:
         self._doing: list[asyncio.Task[None]] = []
         self.rate = world.random.uniform(0.85, 1.15)
         client = cast(Client, SimulatedClient(self))
-        self.ownership = SlotOwnership(
+        self.ownership = OwnershipManager(
             "host",
             number,
-            Parameters(topic, 50, SLOTS, "avro", RULES, 1, False),
-            lambda events: GroupMember(
+            SharedConfig(topic, 50, SLOTS, "avro", RULES, 1, False),
+            lambda events: KafkaGroupMember(
                 client,
                 "managers",
                 events,

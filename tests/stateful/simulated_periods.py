@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.leader_decision import Leader, Seen, Turn, next_turn
+from offsetmgr.period.leader_decision import Advance, Leader, LeaderView, next_step
 from offsetmgr.period.records import (
     OpenNode,
     ProgressNode,
@@ -25,10 +25,10 @@ from offsetmgr.period.records import (
     encode_partitions,
     encode_progress,
 )
-from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.schedule import PeriodSchedule
 
 OPEN, PARTITIONS, PROGRESS, HISTORY = "coordinator", "topic-partitions", "progress/", "history/"
-SCHEDULE = Schedule(0, 1_000)
+SCHEDULE = PeriodSchedule(0, 1_000)
 
 
 class Refused(Exception):
@@ -169,18 +169,18 @@ class World:
         for path in self.tree.under(PROGRESS):
             progress[path] = decode_progress(path, self.tree.get(path)[0])
             yield
-        seen = Seen(
+        seen = LeaderView(
             decode_open(OPEN, open_data) if open_data else None,
             decode_partitions(PARTITIONS, partitions_data) if partitions_data else None,
             progress,
         )
         now = self.all_partitions()
         yield
-        turn = next_turn(seen, SCHEDULE, now, Leader(member.name, epoch), 0)
-        if isinstance(turn, Turn):
+        turn = next_step(seen, SCHEDULE, now, Leader(member.name, epoch), 0)
+        if isinstance(turn, Advance):
             self.carry_out(turn, open_version, partitions_version)
 
-    def carry_out(self, turn: Turn, open_version: int | None, partitions_version: int | None) -> None:
+    def carry_out(self, turn: Advance, open_version: int | None, partitions_version: int | None) -> None:
         before, _ = self.tree.get(OPEN)
         asked = decode_partitions(PARTITIONS, self.tree.get(PARTITIONS)[0]).partitions if before else frozenset()
         writes = [
@@ -194,7 +194,7 @@ class World:
 
     # --- what must hold -----------------------------------------------------------------------------
 
-    def check(self, turn: Turn, before: OpenNode | None, asked: frozenset[TopicPartition]) -> None:
+    def check(self, turn: Advance, before: OpenNode | None, asked: frozenset[TopicPartition]) -> None:
         expected = 0 if before is None else before.number + 1
         if turn.open_.number != expected:
             self.faults.append(f"period {turn.open_.number} opened where {expected} was next")

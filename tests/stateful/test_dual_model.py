@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupEdit, Verdict
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
@@ -163,7 +163,7 @@ class DualModel(RuleBasedStateMachine):
 
         (result,) = self.dual.edit([GroupEdit("g", changes)])
 
-        assert {tp for tp, o in result.outcomes.items() if o.verdict is not Verdict.FAILED} == taken
+        assert {tp for tp, o in result.outcomes.items() if o.verdict is not EditStatus.FAILED} == taken
         assert set(result.secondary) == reported
 
     def _primary_takes(self, tp: TopicPartition, change: Change) -> bool:

@@ -17,7 +17,7 @@ from offsetmgr.migration import journaled_writer
 from offsetmgr.migration.apply import apply
 from offsetmgr.migration.journal import Journal, JournalError, Record, journal_path
 from offsetmgr.migration.journaled_writer import Executor, Report
-from offsetmgr.migration.plan import IfAhead, PlanOptions
+from offsetmgr.migration.plan import AheadPolicy, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
@@ -97,7 +97,7 @@ class MigrationModel(RuleBasedStateMachine):
     def _write(self, store: MemoryStore, key: tuple[str, TopicPartition], offset: int) -> None:
         store.data.setdefault(key[0], {})[key[1]] = Committed(offset)
 
-    @rule(mode=st.sampled_from(IfAhead))
+    @rule(mode=st.sampled_from(AheadPolicy))
     def plan_again(self, mode):
         self.number += 1
         path = Path(self.folder.name) / f"{self.number}.json"

@@ -59,12 +59,12 @@ def test_any_order_of_crashes_freezes_and_growth_keeps_the_rule() -> None:
 @pytest.mark.parametrize("fault", ["nobody holds", "whoever reported"])
 def test_the_simulation_finds_a_barrier_that_closes_early(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     if fault == "nobody holds":
-        monkeypatch.setattr(leader_decision, "holding", lambda open_, finished: [])
-        monkeypatch.setattr(barrier, "holding", lambda open_, finished: [])
+        monkeypatch.setattr(leader_decision, "lagging_partitions", lambda open_, finished: [])
+        monkeypatch.setattr(barrier, "lagging_partitions", lambda open_, finished: [])
     else:  # a partition counts as finished once it has finished any period
         wrong = lambda open_, finished: [tp for tp in open_.partitions if tp not in finished]  # noqa: E731
-        monkeypatch.setattr(leader_decision, "holding", wrong)
-        monkeypatch.setattr(barrier, "holding", wrong)
+        monkeypatch.setattr(leader_decision, "lagging_partitions", wrong)
+        monkeypatch.setattr(barrier, "lagging_partitions", wrong)
     assert any("had finished it" in fault for seed in range(5) for fault in run(seed).faults)
 
 

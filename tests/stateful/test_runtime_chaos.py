@@ -19,7 +19,7 @@ from offsetmgr.core.errors import Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.protocol_values import NONE, CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 
 PARTITIONS, GROUPS, CLIENTS = 16, 40, 8
 EVENTS = 4000 if os.environ.get("OFFSETMGR_SOAK") else 300
@@ -49,7 +49,7 @@ class Cluster:
         self.rng = random.Random(seed)
         self.log = MemoryLog(PARTITIONS, max_batch_bytes=4_000)
         self.leases = [Lease(), Lease()]
-        self.managers = [ManagerRuntime(self.log, AvroFormat(), lease, CONFIG) for lease in self.leases]
+        self.managers = [ManagerRuntime(self.log, AvroRecordFormat(), lease, CONFIG) for lease in self.leases]
         self.owner = {slot: slot % 2 for slot in range(8)}
         self.acknowledged = dict.fromkeys((f"g{number}" for number in range(GROUPS)), -1)
         self.sent = dict(self.acknowledged)
@@ -165,7 +165,7 @@ async def _at_rest(cluster: Cluster) -> None:
 
 
 async def _nothing_is_lost(cluster: Cluster) -> None:
-    fresh = ManagerRuntime(cluster.log, AvroFormat(), Lease(), ManagerConfig(standby=False, retry_pause=0.01))
+    fresh = ManagerRuntime(cluster.log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False, retry_pause=0.01))
     await fresh.start()
     for slot in range(8):
         fresh.take(slot)

@@ -9,8 +9,8 @@ from scenarios.plain_format import PlainFormat
 from scenarios.shard_model import ShardModel
 from scenarios.world import MemoryWorld
 
-from offsetmgr.records.avro import AvroFormat
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.avro import AvroRecordFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 
 EXAMPLES = 2000 if os.environ.get("OFFSETMGR_SOAK") else 100
 SETTINGS = settings(max_examples=EXAMPLES // 2, stateful_step_count=50, deadline=None, derandomize=True)
@@ -22,11 +22,11 @@ class InMemory(ShardModel):
 
 
 class AvroModel(InMemory):
-    record_format = AvroFormat()
+    record_format = AvroRecordFormat()
 
 
 class KafkaModel(InMemory):
-    record_format = KafkaFormat()
+    record_format = KafkaRecordFormat()
 
 
 class PlainModel(InMemory):

@@ -9,12 +9,14 @@ from scenarios.plain_format import PlainFormat
 from scenarios.shard_script import SCENARIOS, play
 from scenarios.world import MemoryWorld
 
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import RecordFormat
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 
 
-@pytest.mark.parametrize("record_format", [AvroFormat(), KafkaFormat(), PlainFormat()], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "record_format", [AvroRecordFormat(), KafkaRecordFormat(), PlainFormat()], ids=lambda one: one.name
+)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(scenario: Path, record_format: RecordFormat) -> None:
     play(scenario, MemoryWorld(), record_format)

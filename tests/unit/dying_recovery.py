@@ -18,7 +18,7 @@ from typing import Any
 
 from offsetmgr.segments.partition import segments_in
 from offsetmgr.segments.repair import copy_folder, cut_in_place
-from offsetmgr.segments.truncation import cut_of, look_through, unflushed
+from offsetmgr.segments.truncation import cut_of, scan_segments, unflushed
 
 STEPS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "ftruncate")
 
@@ -42,7 +42,7 @@ def deadly(name: str, real: Callable[..., Any], mine: int, moment: str, count: i
 
 
 def work(command: str, log: Path) -> None:
-    cut = cut_of(look_through(unflushed(log.parent, segments_in(log.parent))))
+    cut = cut_of(scan_segments(unflushed(log.parent, segments_in(log.parent))))
     assert cut.seen.segment.log.name == log.name
     if command == "cut":
         cut_in_place(cut)

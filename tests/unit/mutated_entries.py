@@ -23,10 +23,10 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from offsetmgr.core.errors import OffsetMgrError, OverLimit, UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, UnknownVersion
 from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction, message_set
 from offsetmgr.segments.batch_reader import Record
-from offsetmgr.segments.entries import Walk
+from offsetmgr.segments.entries import EntryReader
 from offsetmgr.segments.recovery import examine
 
 TIME = 1_700_000_000_000
@@ -34,7 +34,7 @@ ROOM = 256 * 1024 * 1024
 """Bytes of address space beyond the beginning: what tries to take more fails, and is told."""
 LIMIT = 8 * 1024 * 1024
 EXTREMES = (0, 1, 13, 14, 48, 49, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
-TYPED = (Unreadable, UnknownVersion, OverLimit)
+TYPED = (CorruptData, UnknownVersion, LimitExceeded)
 
 
 def records(first: int, number: int, *, time: bool = True, headers: bool = False) -> list[Record]:
@@ -129,7 +129,7 @@ def wrong_with_raw(data: bytes) -> tuple[str, str]:
     log = BEFORE + data
     found = examine(io.BytesIO(log), 94, "log")
     doubted = moved = False
-    walk = Walk(io.BytesIO(log), "log", end=found.sound)
+    walk = EntryReader(io.BytesIO(log), "log", end=found.sound)
     last = 93
     for entry in walk:
         knowns = [known for known in KNOWN if same_under_the_checksum(entry.data, known)]
@@ -141,7 +141,7 @@ def wrong_with_raw(data: bytes) -> tuple[str, str]:
         except TYPED:
             doubted = True
             continue
-        original = next(iter(Walk(io.BytesIO(knowns[0]), "known"))).batch()
+        original = next(iter(EntryReader(io.BytesIO(knowns[0]), "known"))).batch()
         # Compressed messages of format 0 carry their own offsets.
         by = 0 if read.magic == 0 and read.codec else entry.offset - offset
         if read.records != [record._replace(offset=record.offset + by) for record in original.records]:
@@ -159,7 +159,7 @@ def wrong_with_raw(data: bytes) -> tuple[str, str]:
 def wrong_with_proved(data: bytes) -> tuple[str, str]:
     """The same for an entry whose checksum is that of its bytes, whatever they are."""
     try:
-        for entry in Walk(io.BytesIO(data), "log"):
+        for entry in EntryReader(io.BytesIO(data), "log"):
             entry.header()
             entry.intact()
             found = entry.batch(controls=True, limit=LIMIT)

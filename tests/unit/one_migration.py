@@ -18,7 +18,7 @@ from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.migration.rollback import rollback
-from offsetmgr.migration.verify import Status, Verifier
+from offsetmgr.migration.verify import MigrationVerifier, Status
 from offsetmgr.testing.memory import MemoryStore
 
 ORDERS = [TopicPartition("orders", p) for p in range(4)]
@@ -56,7 +56,7 @@ class Migration:
             return rollback(plan, state, Executor("undo", self.target, opened, SystemClock()), force=force)
 
     def verify(self) -> dict[str, Status]:
-        verifier = Verifier(PlanFile(self.path), self.source, self.target)
+        verifier = MigrationVerifier(PlanFile(self.path), self.source, self.target)
         return {f"{v.target_group} {v.tp}": v.status for v in verifier.verdicts()}
 
     def held(self) -> dict[str, dict[TopicPartition, int]]:

@@ -9,11 +9,11 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.groups.disk_layout import find
 from offsetmgr.groups.disk_recovery import saved_groups
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.segments.batch_builder import Producer, batch
 from offsetmgr.segments.batch_reader import Record
 
-KAFKA = KafkaFormat()
+KAFKA = KafkaRecordFormat()
 NOON = 1_700_000_000_000
 HOUR = 60 * 60 * 1000
 ORDERS = TopicPartition("orders", 0)

@@ -11,13 +11,13 @@ from typing import Any
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
-from offsetmgr.server.backend import ManagerNode
+from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.storefront.store_backend import StoreBackend
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
-HERE = ManagerNode(1, "127.0.0.1", 9192)
+HERE = ManagerAddress(1, "127.0.0.1", 9192)
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from offsetmgr.spark.audit.page import SHOWN, Comparison, Differing, PageData, Unsteady, duration, page
+from offsetmgr.spark.audit.page import SHOWN, Comparison, DifferingRow, PageData, UnsteadyGroup, duration, page
 from offsetmgr.spark.audit.plots import bars, lines, moment, short, tick
 
 NOON = 1_767_268_800_000
@@ -21,7 +21,7 @@ DATA = PageData(
     commit_rate={},
     top=[("a", 40.0), ("<b>&", 10.0)],
     lag=[("a", 3, 40, 0), ("<b>&", 1, None, 1)],
-    unsteady=[Unsteady("a", 2, 30, 1, 3_720_000)],
+    unsteady=[UnsteadyGroup("a", 2, 30, 1, 3_720_000)],
     silent=[("old", NOON, 8.5)],
     expiring=[],
 )
@@ -74,7 +74,7 @@ def test_without_a_comparison_there_is_no_such_part() -> None:
 
 
 def test_a_comparison_is_told_in_words_by_kind_and_by_group() -> None:
-    groups = [Differing("a", 3, 40, 0), Differing("b", 1, 0, 7)]
+    groups = [DifferingRow("a", 3, 40, 0), DifferingRow("b", 1, 0, 7)]
     html = page(replace(DATA, comparison=Comparison("zookeeper:zk", [("offset", 1_002), ("only-left", 3)], groups)))
 
     shown = text_of(html)

@@ -1,4 +1,4 @@
-"""`AvroFormat` against fastavro, both ways: after the version the bytes are what the schemas say."""
+"""`AvroRecordFormat` against fastavro, both ways: after the version the bytes are what the schemas say."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import EXPIRIES, INT32, INT64, OFFSETS, TEXT, TIMES
 
-from offsetmgr.core.errors import Unreadable
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.core.errors import CorruptData
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 
 FOLDER = Path(__file__).parents[2] / "schemas"
@@ -23,7 +23,7 @@ SCHEMAS = {
     for name in ("offset-key", "offset-value", "group-key", "group-value")
 }
 VERSIONS = {"offset": b"\x4f\x00", "group": b"\x4f\x10"}
-form = AvroFormat()
+form = AvroRecordFormat()
 
 
 def written(schema: str, datum: dict[str, Any]) -> bytes:
@@ -108,10 +108,10 @@ def test_an_epoch_of_minus_one_is_unknown_however_it_is_written() -> None:
 )
 def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: str) -> None:
     """It would be another key of the log for the same offset."""
-    with pytest.raises(Unreadable, match=why):
+    with pytest.raises(CorruptData, match=why):
         form.decode_key(bytes.fromhex(data))
     if "UTF-8" not in why:  # told once a topic, by decode_key
-        with pytest.raises(Unreadable, match=why):
+        with pytest.raises(CorruptData, match=why):
             form.split(bytes.fromhex(data))
 
 
@@ -132,5 +132,5 @@ def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: st
 )
 def test_a_value_that_breaks_the_schema_is_unreadable(data: str, why: str) -> None:
     for call in (form.decode_value, form.read_offset):
-        with pytest.raises(Unreadable, match=why):
+        with pytest.raises(CorruptData, match=why):
             call(bytes.fromhex(data))

@@ -9,19 +9,19 @@ from typing import Any, cast
 
 import pytest
 
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GateRefused
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
 from offsetmgr.migration.bounce import BounceOutcome, BounceSpec, bounce
-from offsetmgr.migration.evidence import Rules
-from offsetmgr.migration.group_observer import GroupView, RegistryView, Window
-from offsetmgr.migration.group_snapshot import Observation, Owned, Registered
+from offsetmgr.migration.evidence import EvidenceThresholds
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow, RegistryView
+from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, RegisteredMember
 from offsetmgr.migration.precheck import find_start
 from offsetmgr.migration.restart_command import CommandResult
 
 START_MS = 1_700_000_000_000
-RULES = Rules(quiet_ms=2000)
-WINDOW = Window(seconds=30, poll_seconds=1)
+RULES = EvidenceThresholds(quiet_ms=2000)
+WINDOW = ObservationWindow(seconds=30, poll_seconds=1)
 
 
 @dataclass
@@ -44,8 +44,8 @@ class ScriptedClock:
 class ScriptedGroup:
     """A group whose members, owners and offsets follow from the second at which it is looked at."""
 
-    members_at: Callable[[float], list[Registered]]
-    owners_at: Callable[[float], Mapping[int, Owned]]
+    members_at: Callable[[float], list[RegisteredMember]]
+    owners_at: Callable[[float], Mapping[int, PartitionOwner]]
     zookeeper_at: Callable[[float], int]
     kafka_at: Callable[[float], int | None]
     partitions: int = 2
@@ -84,8 +84,8 @@ class ScriptedGroup:
         return cast("GroupView", self)
 
 
-def member(name: str, czxid: int) -> Registered:
-    return Registered(f"g_{name}-1700000000000-{czxid:08x}", name, START_MS, czxid, czxid, ("t",))
+def member(name: str, czxid: int) -> RegisteredMember:
+    return RegisteredMember(f"g_{name}-1700000000000-{czxid:08x}", name, START_MS, czxid, czxid, ("t",))
 
 
 def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> None:
@@ -96,14 +96,14 @@ def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> Non
     def since() -> float | None:
         return group.clock.seconds - restarted_at[0] if restarted_at else None
 
-    def owners(_: float) -> Mapping[int, Owned]:
+    def owners(_: float) -> Mapping[int, PartitionOwner]:
         passed = since()
         if passed is None:
-            return {0: Owned(old.id, 5), 1: Owned(other.id, 6)}
+            return {0: PartitionOwner(old.id, 5), 1: PartitionOwner(other.id, 6)}
         return (
-            {0: Owned(other.id, 60), 1: Owned(other.id, 61)}
+            {0: PartitionOwner(other.id, 60), 1: PartitionOwner(other.id, 61)}
             if passed < 3
-            else {0: Owned(new.id, 70), 1: Owned(other.id, 71)}
+            else {0: PartitionOwner(new.id, 70), 1: PartitionOwner(other.id, 71)}
         )
 
     def run(_command: str, _log: Path, _seconds: float, _started: Any) -> CommandResult:
@@ -116,7 +116,7 @@ def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> Non
         zookeeper_at=lambda second: 10 + int(second),
         kafka_at=lambda second: 10 + int(second),
     )
-    spec = BounceSpec("g", Phase.DUAL, "restart {member}", Phase.ZOOKEEPER, rules=RULES, window=WINDOW)
+    spec = BounceSpec("g", CommitMode.DUAL, "restart {member}", CommitMode.ZOOKEEPER, rules=RULES, window=WINDOW)
     result = bounce(group.view(), spec, tmp_path / "state.json", run=run)
     assert result.steps[0].status.value == "passed", result.why
     assert result.steps[0].successors == [new.id]
@@ -124,11 +124,11 @@ def test_the_gate_after_a_restart_waits_for_the_rebalance(tmp_path: Path) -> Non
 
 
 def test_a_member_whose_session_expired_is_restarted_when_it_has_registered_again(tmp_path: Path) -> None:
-    old, again = member("h1", 1), Registered(member("h1", 1).id, "h1", START_MS, 40, 40, ("t",))
+    old, again = member("h1", 1), RegisteredMember(member("h1", 1).id, "h1", START_MS, 40, 40, ("t",))
     commands: list[str] = []
     away: list[float] = []
 
-    def members(second: float) -> list[Registered]:
+    def members(second: float) -> list[RegisteredMember]:
         if not away:
             return [old]
         return [] if second < away[0] + 4 else [again]
@@ -143,11 +143,11 @@ def test_a_member_whose_session_expired_is_restarted_when_it_has_registered_agai
 
     group = ScriptedGroup(
         members_at=members,
-        owners_at=lambda second: {n: Owned(old.id, 5) for n in (0, 1)} if members(second) else {},
+        owners_at=lambda second: {n: PartitionOwner(old.id, 5) for n in (0, 1)} if members(second) else {},
         zookeeper_at=lambda second: 10 + int(second),
         kafka_at=lambda _: None,
     )
-    spec = BounceSpec("g", Phase.DUAL, "restart {member}", Phase.ZOOKEEPER, rules=RULES, window=WINDOW)
+    spec = BounceSpec("g", CommitMode.DUAL, "restart {member}", CommitMode.ZOOKEEPER, rules=RULES, window=WINDOW)
     result = bounce(group.view(), spec, tmp_path / "state.json", run=run, tell=tell)
     assert (result.outcome, commands) == (BounceOutcome.FAILED, [f"restart {old.id}"])
     assert result.steps[0].before == {again.id: 40}
@@ -158,21 +158,21 @@ def between_two_writes(catches_up: bool) -> ScriptedGroup:
     only = member("h1", 1)
     return ScriptedGroup(
         members_at=lambda _: [only],
-        owners_at=lambda _: {n: Owned(only.id, 5) for n in (0, 1)},
+        owners_at=lambda _: {n: PartitionOwner(only.id, 5) for n in (0, 1)},
         zookeeper_at=lambda second: 14 if catches_up and second >= 2 else 10,
         kafka_at=lambda _: 14,
     )
 
 
 def test_a_commit_between_its_two_writes_is_no_jump() -> None:
-    start = find_start(between_two_writes(True).view(), "g", Phase.DUAL, start=Phase.ZOOKEEPER, window=WINDOW)
-    assert start.change.start is Phase.ZOOKEEPER
+    start = find_start(between_two_writes(True).view(), "g", CommitMode.DUAL, start=CommitMode.ZOOKEEPER, window=WINDOW)
+    assert start.change.start is CommitMode.ZOOKEEPER
 
 
 def test_a_store_that_stays_ahead_is_refused_when_the_window_is_over() -> None:
     group = between_two_writes(False)
     with pytest.raises(GateRefused, match="Kafka is ahead of ZooKeeper"):
-        find_start(group.view(), "g", Phase.DUAL, start=Phase.ZOOKEEPER, window=WINDOW)
+        find_start(group.view(), "g", CommitMode.DUAL, start=CommitMode.ZOOKEEPER, window=WINDOW)
     assert group.clock.seconds >= WINDOW.seconds
 
 
@@ -200,8 +200,8 @@ def test_one_dual_member_does_not_show_that_the_whole_group_is_dual() -> None:
 
     group = HalfBounced(
         members_at=lambda _: [dual, old],
-        owners_at=lambda _: {0: Owned(dual.id, 60), 1: Owned(old.id, 5)},
+        owners_at=lambda _: {0: PartitionOwner(dual.id, 60), 1: PartitionOwner(old.id, 5)},
         zookeeper_at=lambda second: 10 + int(second),
         kafka_at=lambda second: 10 + int(second),
     )
-    assert find_start(group.view(), "g", Phase.DUAL, window=WINDOW).change.start is Phase.ZOOKEEPER
+    assert find_start(group.view(), "g", CommitMode.DUAL, window=WINDOW).change.start is CommitMode.ZOOKEEPER

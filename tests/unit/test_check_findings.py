@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offsetmgr.core.model import BrokerPartition
-from offsetmgr.zookeeper.check.findings import PASSING, SEVERITIES, Code, Finding, confirmed, partition_list
+from offsetmgr.zookeeper.check.findings import PASSING, SEVERITIES, Finding, FindingCode, confirmed, partition_list
 
 
-def finding(code: Code, *partitions: int, path: str = "/consumers/g/owners/t") -> Finding:
+def finding(code: FindingCode, *partitions: int, path: str = "/consumers/g/owners/t") -> Finding:
     return Finding(code, "g", path, "{partitions} of topic t have no owner", "restart a member", "t", partitions)
 
 
@@ -29,37 +29,37 @@ def test_partitions_as_people_write_them(numbers: list[int], text: str) -> None:
 
 
 def test_a_sentence_names_the_node_and_the_partitions() -> None:
-    assert finding(Code.NO_OWNER, 0, 1, 5).sentence == (
+    assert finding(FindingCode.NO_OWNER, 0, 1, 5).sentence == (
         "/consumers/g/owners/t: partitions 0-1,5 of topic t have no owner"
     )
-    assert Finding(Code.UNUSED, "g", "/consumers/g", "has no live member", "").sentence == (
+    assert Finding(FindingCode.UNUSED, "g", "/consumers/g", "has no live member", "").sentence == (
         "/consumers/g has no live member"
     )
 
 
 def test_every_code_has_a_severity() -> None:
-    assert set(SEVERITIES) == set(Code)
+    assert set(SEVERITIES) == set(FindingCode)
 
 
 def test_what_only_one_look_saw_is_dropped_where_it_may_pass() -> None:
-    before = [finding(Code.NO_OWNER, 0, 1, 2), finding(Code.OWNER_SESSION, 3, path="/a")]
+    before = [finding(FindingCode.NO_OWNER, 0, 1, 2), finding(FindingCode.OWNER_SESSION, 3, path="/a")]
     after = [
-        finding(Code.NO_OWNER, 2, 4),
-        finding(Code.OWNER_SESSION, 3, path="/b"),
-        finding(Code.OWNER_PERSISTENT, 1, path="/c"),
-        finding(Code.UNREADABLE, path="/d"),
+        finding(FindingCode.NO_OWNER, 2, 4),
+        finding(FindingCode.OWNER_SESSION, 3, path="/b"),
+        finding(FindingCode.OWNER_PERSISTENT, 1, path="/c"),
+        finding(FindingCode.UNREADABLE, path="/d"),
     ]
 
     kept = confirmed(before, after)
 
     assert [(one.code, one.path, one.partitions) for one in kept] == [
-        (Code.NO_OWNER, "/consumers/g/owners/t", (2,)),
-        (Code.OWNER_PERSISTENT, "/c", (1,)),
-        (Code.UNREADABLE, "/d", ()),
+        (FindingCode.NO_OWNER, "/consumers/g/owners/t", (2,)),
+        (FindingCode.OWNER_PERSISTENT, "/c", (1,)),
+        (FindingCode.UNREADABLE, "/d", ()),
     ]
 
 
-codes = st.sampled_from(sorted(Code))
+codes = st.sampled_from(sorted(FindingCode))
 some_findings = st.lists(
     st.builds(
         lambda code, path, partitions: finding(code, *sorted(partitions), path=path),
@@ -75,7 +75,7 @@ some_findings = st.lists(
 def test_a_finding_that_may_pass_is_kept_for_exactly_the_partitions_of_both_looks(
     before: list[Finding], after: list[Finding]
 ) -> None:
-    def seen(findings: list[Finding]) -> set[tuple[Code, str, int]]:
+    def seen(findings: list[Finding]) -> set[tuple[FindingCode, str, int]]:
         return {(one.code, one.path, number) for one in findings for number in one.partitions}
 
     expected = {one for one in seen(after) if one[0] not in PASSING or one in seen(before)}

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.protocol_edits import WiredEdits
+from offsetmgr.stores.protocol_edits import ProtocolEdits
 
 TP = TopicPartition("t", 0)
 
 
-class Edits(WiredEdits):
+class Edits(ProtocolEdits):
     """Edits of a group that stands at 100, and into which a consumer commits 200 while this process is stopped."""
 
     def __init__(self) -> None:
@@ -50,6 +50,6 @@ def test_a_process_that_was_stopped_between_reading_and_writing_reads_again() ->
         )
 
     result = asyncio.run(edit())
-    assert result.outcomes[TP].verdict is Verdict.FAILED
+    assert result.outcomes[TP].verdict is EditStatus.FAILED
     assert result.outcomes[TP].before == Committed(200)
     assert edits.at == 200

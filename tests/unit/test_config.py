@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.config.connection import Settings, config_path, resolve, state_folder
+from offsetmgr.config.connection import SettingsLayer, config_path, resolve, state_folder
 from offsetmgr.config.java_config import translate
 from offsetmgr.config.properties import parse_properties
 from offsetmgr.core.errors import ConfigError
@@ -34,7 +34,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_the_default_context_of_the_file_is_used(environ: dict[str, str]) -> None:
-    found = resolve(Settings(), environ=environ)
+    found = resolve(SettingsLayer(), environ=environ)
     assert (found.store, found.bootstrap_server) == ("kafka://prod:9092", "prod:9092")
     assert found.connection.timeout_ms == 1000
     assert found.connection.stores == {"both": {"primary": "kafka://prod:9092", "secondary": "zookeeper://zk:2181"}}
@@ -42,33 +42,33 @@ def test_the_default_context_of_the_file_is_used(environ: dict[str, str]) -> Non
 
 def test_a_variable_beats_the_file_and_a_flag_beats_both(environ: dict[str, str]) -> None:
     environ |= {"OFFSETMGR_BOOTSTRAP_SERVER": "env:9092", "OFFSETMGR_TIMEOUT": "2000"}
-    assert resolve(Settings(), environ=environ).store == "kafka://env:9092"
-    found = resolve(Settings(bootstrap_server="flag:9092", timeout_ms=3000), environ=environ)
+    assert resolve(SettingsLayer(), environ=environ).store == "kafka://env:9092"
+    found = resolve(SettingsLayer(bootstrap_server="flag:9092", timeout_ms=3000), environ=environ)
     assert (found.store, found.connection.timeout_ms) == ("kafka://flag:9092", 3000)
 
 
 def test_zookeeper_is_the_store_and_the_brokers_of_the_same_context_have_its_logs(environ: dict[str, str]) -> None:
-    found = resolve(Settings(), "old", environ)
+    found = resolve(SettingsLayer(), "old", environ)
     assert (found.store, found.bootstrap_server) == ("zookeeper://zk:2181/chroot", "old:9092")
 
 
 def test_a_flag_for_the_store_keeps_the_brokers_of_the_context(environ: dict[str, str]) -> None:
-    found = resolve(Settings(store="file:x.avro"), "old", environ)
+    found = resolve(SettingsLayer(store="file:x.avro"), "old", environ)
     assert (found.store, found.bootstrap_server) == ("file:x.avro", "old:9092")
 
 
 def test_command_config_of_a_context_lies_beside_the_config_file(environ: dict[str, str]) -> None:
-    found = resolve(Settings(), "old", environ)
+    found = resolve(SettingsLayer(), "old", environ)
     assert dict(found.connection.kafka) == {"sasl.username": "u", "sasl.password": "p"}
     assert found.connection.zookeeper_auth == (("digest", "a:b"),)
 
 
 def test_secrets_are_in_no_repr(environ: dict[str, str]) -> None:
     environ["OFFSETMGR_ZOOKEEPER_AUTH"] = "digest:user:hunter2"
-    found = resolve(Settings(zookeeper_auth="digest:user:hunter2"), "old", environ)
+    found = resolve(SettingsLayer(zookeeper_auth="digest:user:hunter2"), "old", environ)
     assert found.connection.zookeeper_auth == (("digest", "user:hunter2"),)
     assert "hunter2" not in repr(found)
-    assert "hunter2" not in repr(Settings(zookeeper_auth="digest:user:hunter2"))
+    assert "hunter2" not in repr(SettingsLayer(zookeeper_auth="digest:user:hunter2"))
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_secrets_are_in_no_repr(environ: dict[str, str]) -> None:
 def test_a_broken_config_file_is_named_with_the_reason(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "c.toml").write_text("default-context = 'a'\n" + text if "[context.a]\n" in text[:13] else text)
     with pytest.raises(ConfigError, match=why):
-        resolve(Settings(), environ={"OFFSETMGR_CONFIG": str(tmp_path / "c.toml")})
+        resolve(SettingsLayer(), environ={"OFFSETMGR_CONFIG": str(tmp_path / "c.toml")})
 
 
 def test_a_config_file_that_is_named_must_exist_and_the_default_one_need_not(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
-        resolve(Settings(), environ={"OFFSETMGR_CONFIG": str(tmp_path / "none.toml")})
-    assert resolve(Settings(), environ={"XDG_CONFIG_HOME": str(tmp_path)}).store is None
+        resolve(SettingsLayer(), environ={"OFFSETMGR_CONFIG": str(tmp_path / "none.toml")})
+    assert resolve(SettingsLayer(), environ={"XDG_CONFIG_HOME": str(tmp_path)}).store is None
 
 
 def test_files_are_where_xdg_says() -> None:
@@ -208,8 +208,8 @@ def test_addresses_and_times_of_a_properties_file_are_used_where_nothing_else_sa
     file = tmp_path / "c.properties"
     file.write_text("bootstrap.servers=h:9092\ndefault.api.timeout.ms=7000\n")
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
-    found = resolve(Settings(command_config=str(file)), environ=environ)
+    found = resolve(SettingsLayer(command_config=str(file)), environ=environ)
     assert (found.store, found.connection.timeout_ms) == ("kafka://h:9092", 7000)
     assert dict(found.connection.kafka) == {}
-    over = resolve(Settings(command_config=str(file), bootstrap_server="i:1", timeout_ms=5), environ=environ)
+    over = resolve(SettingsLayer(command_config=str(file), bootstrap_server="i:1", timeout_ms=5), environ=environ)
     assert (over.store, over.connection.timeout_ms) == ("kafka://i:1", 5)

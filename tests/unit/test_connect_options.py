@@ -8,8 +8,8 @@ import pytest
 
 import offsetmgr
 from offsetmgr.cli import members_source
-from offsetmgr.cli.options import Connect
-from offsetmgr.config.connection import Settings
+from offsetmgr.cli.options import ConnectFlags
+from offsetmgr.config.connection import SettingsLayer
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[ZookeeperSession]:
 
 
 def test_members_are_asked_for_in_the_session_of_the_store(asked: list[ZookeeperSession]) -> None:
-    with Connect(Settings(zookeeper=PLACE), None) as connect:
+    with ConnectFlags(SettingsLayer(zookeeper=PLACE), None) as connect:
         store = connect.store()
         connect.directory()
 
@@ -39,7 +39,7 @@ def test_members_are_asked_for_in_the_session_of_the_store(asked: list[Zookeeper
 
 
 def test_members_of_another_place_are_asked_for_in_a_session_of_its_own(asked: list[ZookeeperSession]) -> None:
-    with Connect(Settings(zookeeper="127.0.0.1:1/other"), None) as connect:
+    with ConnectFlags(SettingsLayer(zookeeper="127.0.0.1:1/other"), None) as connect:
         connect.store()
         connect.directory(f"zookeeper://{PLACE}")
 

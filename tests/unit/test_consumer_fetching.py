@@ -10,7 +10,7 @@ import pytest
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.fetch import Fetcher
-from offsetmgr.consumer.streams import Desk, Holding, MessageStream
+from offsetmgr.consumer.streams import MessageStream, PartitionState, StreamState
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import ABSENT, TopicPartition
 
@@ -62,7 +62,7 @@ class Client:
 
 class World:
     def __init__(self, *, from_smallest: bool = True) -> None:
-        self.desk = Desk()
+        self.desk = StreamState()
         self.desk.grant(lambda: True)
         self.failures: list[OffsetMgrError] = []
         self.fetcher = Fetcher(
@@ -75,9 +75,9 @@ class World:
             failed=self.failures.append,
         )
 
-    def hold(self, client: Client, partition: TopicPartition, position: int) -> tuple[Holding, MessageStream]:
+    def hold(self, client: Client, partition: TopicPartition, position: int) -> tuple[PartitionState, MessageStream]:
         stream = self.desk.stream("t")
-        holding = Holding(partition, stream, position, position, position, ABSENT)
+        holding = PartitionState(partition, stream, position, position, position, ABSENT)
         self.desk.add(holding)
         self.fetcher.add([holding])
         self.fetcher._obey(client)

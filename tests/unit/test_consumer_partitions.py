@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.consumer.partition_manager import Partitions
+from offsetmgr.consumer.partition_manager import PartitionManager
 from offsetmgr.consumer.settings import ConsumerSettings
-from offsetmgr.consumer.streams import Desk, Holding, Message
+from offsetmgr.consumer.streams import PartitionState, StreamMessage, StreamState
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
@@ -85,10 +85,10 @@ class World:
     def __init__(self, store: MemoryStore | None = None, **settings: Any) -> None:
         self.store = store or MemoryStore()
         self.clock = SetClock()
-        self.desk = Desk()
+        self.desk = StreamState()
         self.stream = self.desk.stream("t")
         place: Any = Place(self.store)
-        self.work = Partitions(
+        self.work = PartitionManager(
             "localhost:1",
             "g",
             ConnectionConfig(),
@@ -102,12 +102,12 @@ class World:
         session: Any = None
         self.work.joined(session, lease)
         for partition in (P0, P1):
-            self.desk.add(Holding(partition, self.stream, 10, 10, 10, ABSENT))
+            self.desk.add(PartitionState(partition, self.stream, 10, 10, 10, ABSENT))
         self.consume(10, 11)
 
     def consume(self, *offsets: int) -> None:
         for tp, holding in self.desk.holdings().items():
-            self.desk.feed(holding, [Message("t", tp.partition, offset, None, None, None) for offset in offsets])
+            self.desk.feed(holding, [StreamMessage("t", tp.partition, offset, None, None, None) for offset in offsets])
         while self.stream.get(0) is not None:
             pass
 

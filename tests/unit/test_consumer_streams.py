@@ -7,28 +7,28 @@ import time
 
 import pytest
 
-from offsetmgr.consumer.streams import Desk, Holding, Message, MessageStream
-from offsetmgr.core.errors import Unreadable
+from offsetmgr.consumer.streams import MessageStream, PartitionState, StreamMessage, StreamState
+from offsetmgr.core.errors import CorruptData
 from offsetmgr.core.model import ABSENT, TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def message(offset: int, partition: int = 0) -> Message:
-    return Message("t", partition, offset, None, b"v", None)
+def message(offset: int, partition: int = 0) -> StreamMessage:
+    return StreamMessage("t", partition, offset, None, b"v", None)
 
 
-def a_desk(*partitions: TopicPartition) -> tuple[Desk, MessageStream]:
+def a_desk(*partitions: TopicPartition) -> tuple[StreamState, MessageStream]:
     """One stream that holds these partitions from offset 10 on, and may hand out."""
-    desk = Desk()
+    desk = StreamState()
     stream = desk.stream("t")
     desk.grant(lambda: True)
     for partition in partitions:
-        desk.add(Holding(partition, stream, 10, 10, 10, ABSENT))
+        desk.add(PartitionState(partition, stream, 10, 10, 10, ABSENT))
     return desk, stream
 
 
-def positions(desk: Desk) -> dict[TopicPartition, int]:
+def positions(desk: StreamState) -> dict[TopicPartition, int]:
     return desk.positions(desk.holdings().values())
 
 
@@ -47,7 +47,7 @@ def test_a_message_is_done_with_when_the_next_one_is_asked_for() -> None:
 def test_committing_says_that_the_readers_own_message_is_done_with_and_no_others() -> None:
     desk, mine = a_desk(P0)
     theirs = desk.stream("t")
-    desk.add(Holding(P1, theirs, 10, 10, 10, ABSENT))
+    desk.add(PartitionState(P1, theirs, 10, 10, 10, ABSENT))
     desk.feed(desk.holdings()[P0], [message(10)])
     desk.feed(desk.holdings()[P1], [message(10, 1)])
     reader = threading.Thread(target=lambda: theirs.get(0))
@@ -133,7 +133,7 @@ def test_a_partition_that_comes_back_begins_where_it_is_told() -> None:
     desk, stream = a_desk(P0)
     earlier = desk.holdings()[P0]
     desk.remove([P0])
-    desk.add(Holding(P0, stream, 20, 20, 20, ABSENT))
+    desk.add(PartitionState(P0, stream, 20, 20, 20, ABSENT))
 
     desk.feed(earlier, [message(11)])
     desk.feed(desk.holdings()[P0], [message(20)])
@@ -155,7 +155,7 @@ def test_a_thread_that_got_a_dead_readers_number_does_not_speak_for_it() -> None
             idents.append(threading.get_ident())
             assert stream.get(0) == message(10)
 
-        def commits(desk: Desk = desk) -> None:
+        def commits(desk: StreamState = desk) -> None:
             idents.append(threading.get_ident())
             desk.done_by_caller()
 
@@ -245,13 +245,13 @@ def test_a_waiting_reader_is_told_why_the_consumer_gave_up() -> None:
     raised: list[BaseException] = []
 
     def read() -> None:
-        with pytest.raises(Unreadable) as error:
+        with pytest.raises(CorruptData) as error:
             next(stream)
         raised.append(error.value)
 
     reader = threading.Thread(target=read)
     reader.start()
-    why = Unreadable("ZooKeeper node /consumers/g/ids/x", "is not JSON")
+    why = CorruptData("ZooKeeper node /consumers/g/ids/x", "is not JSON")
     desk.fail(why)
     reader.join(10)
 

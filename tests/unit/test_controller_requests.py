@@ -7,17 +7,17 @@ import json
 import pytest
 
 from offsetmgr.core.errors import (
-    AdminRefused,
+    ControllerRequestRefused,
+    CorruptData,
     MalformedData,
     NotAuthorized,
     UnknownTopicOrPartition,
-    Unreadable,
     UsageError,
 )
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.admin import deletion, election, reassignment
 from offsetmgr.zookeeper.admin.admin_reader import live_brokers
-from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, TopicState
+from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, AssignedPartition
 from offsetmgr.zookeeper.client.jute import NodeData
 
 P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
@@ -25,7 +25,7 @@ P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
 
 def cluster(*partitions: AssignedPartition, **changes: object) -> AdminState:
     """Brokers 0, 1 and 2, of which 0 is the controller, and the topic "orders" of these partitions."""
-    topic = TopicState(dict(enumerate(partitions)), version=4, czxid=77)
+    topic = AdminTopicState(dict(enumerate(partitions)), version=4, czxid=77)
     state = {
         "controller": 0,
         "kraft": False,
@@ -90,7 +90,7 @@ def test_an_election_of_a_replica_that_is_dead_or_behind_is_refused_since_the_co
 def test_an_election_waits_for_the_one_under_way_and_for_a_controller() -> None:
     state = cluster(partition(2, 1, leader=1), election=True)
 
-    with pytest.raises(AdminRefused, match="/admin/preferred_replica_election exists"):
+    with pytest.raises(ControllerRequestRefused, match="/admin/preferred_replica_election exists"):
         election.plan_election(state, [P0])
     for changes, why in (({"controller": None}, "there is no /controller"), ({"kraft": True}, "is a KRaft one")):
         for plan in (
@@ -98,7 +98,7 @@ def test_an_election_waits_for_the_one_under_way_and_for_a_controller() -> None:
             lambda s: reassignment.plan_reassignment(s, {P0: (1, 2)}),
             lambda s: deletion.plan_deletion(s, ["orders"], enabled=None),
         ):
-            with pytest.raises(AdminRefused, match=why):
+            with pytest.raises(ControllerRequestRefused, match=why):
                 plan(cluster(partition(2, 1), **changes))
 
 
@@ -149,7 +149,7 @@ def test_a_reassignment_that_would_never_end_is_refused(
 ) -> None:
     (step,) = reassignment.plan_reassignment(cluster(partition(0, 1), **changes), {P0: replicas})
 
-    assert isinstance(step.refused, AdminRefused)
+    assert isinstance(step.refused, ControllerRequestRefused)
     assert step.refused.why == why
 
 
@@ -169,7 +169,7 @@ def test_partitions_that_do_not_exist_or_move_already_are_refused_and_a_second_r
     assert moving.refused is not None and moving.refused.why == "it is being reassigned already"
     assert str(missing.refused) == "partition orders-1: topic orders has no partition 1"
     assert isinstance(elsewhere.refused, UnknownTopicOrPartition)
-    with pytest.raises(AdminRefused, match="reassign_partitions holds 1 partition") as under_way:
+    with pytest.raises(ControllerRequestRefused, match="reassign_partitions holds 1 partition") as under_way:
         reassignment.plan_reassignment(cluster(partition(0, 1), reassignment=frozenset({P0})), {P0: (1, 2)})
     cancelled = "--reassignment-json-file FILE --cancel --preserve-throttles"
     assert cancelled in under_way.value.hint and cancelled in moving.refused.hint
@@ -178,7 +178,7 @@ def test_partitions_that_do_not_exist_or_move_already_are_refused_and_a_second_r
 
 
 def test_a_topic_that_cannot_be_read_refuses_its_partitions_with_that_error() -> None:
-    broken = Unreadable("ZooKeeper node /brokers/topics/orders", "is not JSON")
+    broken = CorruptData("ZooKeeper node /brokers/topics/orders", "is not JSON")
 
     (step,) = reassignment.plan_reassignment(cluster(topics={"orders": broken}), {P0: (1, 2)})
 
@@ -263,10 +263,10 @@ def test_a_deletion_says_how_much_goes_and_what_it_will_wait_for() -> None:
 
 
 def test_deletions_that_the_controller_would_drop_are_refused() -> None:
-    with pytest.raises(AdminRefused, match=r"delete\.topic\.enable is false on the controller, broker 0"):
+    with pytest.raises(ControllerRequestRefused, match=r"delete\.topic\.enable is false on the controller, broker 0"):
         deletion.plan_deletion(cluster(partition(0)), ["orders"], enabled=False)
     under_way = cluster(partition(0), deletions=frozenset({"orders"}))
-    internal = cluster(topics={"__consumer_offsets": TopicState({0: partition(0)}, 0, 5)})
+    internal = cluster(topics={"__consumer_offsets": AdminTopicState({0: partition(0)}, 0, 5)})
 
     (again,) = deletion.plan_deletion(under_way, ["orders"], enabled=None)
     (offsets,) = deletion.plan_deletion(internal, ["__consumer_offsets"], enabled=None)

@@ -16,12 +16,12 @@ from listening import Listening, MemoryBackend, WireClient, commit_errors, commi
 
 from offsetmgr.cli.app import run as run_command
 from offsetmgr.core.errors import InvalidRequest
-from offsetmgr.kafka.client.backing_cluster import AskedOffset, FoundOffset, TopicLayout
+from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery, TopicLayout
 from offsetmgr.kafka.protocol.primitives import Cursor, varint
 from offsetmgr.kafka.protocol.schema_codec import decode_request, decode_response, encode_request
 from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse
 from offsetmgr.server.apis import fetch_codec
-from offsetmgr.server.network.limits import Limits
+from offsetmgr.server.network.limits import ServerLimits
 from offsetmgr.server.process.config import ServeOptions
 
 FIND_COORDINATOR, DESCRIBE_GROUPS, API_VERSIONS, DELETE_GROUPS = 10, 15, 18, 42
@@ -145,7 +145,7 @@ def test_a_group_name_of_the_longest_length_is_read() -> None:
 
 
 def test_the_limits_have_the_documented_defaults() -> None:
-    found = Limits()
+    found = ServerLimits()
     assert (found.unauthenticated_bytes, found.api_versions_bytes, found.names) == (65_536, 8_192, 50_000)
     assert (found.tags, found.name_bytes, found.topic_bytes) == (64, 32_767, 249)
 
@@ -337,7 +337,7 @@ class AnyTopics:
         return [TopicLayout(name, None, 0) for name in names]
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[AskedOffset]], *, read_committed: bool
+        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
         assert not any(TOPICS[name] for name in asked)
         return {name: [FoundOffset(part.partition, 0, -1, 5, 0) for part in parts] for name, parts in asked.items()}
@@ -368,7 +368,7 @@ def test_the_longest_topic_name_is_an_option(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_client_that_takes_no_answers_is_read_no_further(listening: Listening) -> None:
     """500 requests of 20 bytes ask for 300 KB each. The listener holds a part of the answers, and no more."""
-    small = Limits(answer_bytes=1_000_000)
+    small = ServerLimits(answer_bytes=1_000_000)
     with Listening(listening.backend, limits=small) as slow, WireClient(slow.port, receive_buffer=65_536) as client:
         client.ask(*BULK["a commit of 15,000 partitions"])
         for _ in range(500):

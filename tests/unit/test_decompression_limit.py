@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import OffsetMgrError, OverLimit, Unreadable
+from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError
 from offsetmgr.segments.batch_builder import batch, message_set
 from offsetmgr.segments.batch_compression import compress
 from offsetmgr.segments.batch_reader import Record, batches
@@ -30,7 +30,7 @@ def test_exactly_the_limit_is_given_and_a_byte_more_is_refused(codec: int) -> No
     packed = compress(codec, data)
 
     assert decompress(codec, packed, "batch", len(data)) == data
-    with pytest.raises(OverLimit, match="batch: decompressed it is more than 1,048,575 bytes"):
+    with pytest.raises(LimitExceeded, match="batch: decompressed it is more than 1,048,575 bytes"):
         decompress(codec, packed, "batch", len(data) - 1)
 
 
@@ -43,7 +43,9 @@ def test_a_batch_and_a_message_are_refused_by_the_limit(codec: int, magic: int) 
     data = batch([record], codec) if magic == 2 else message_set([record], 1, codec)
 
     assert next(batches(data)).records == [record]
-    with pytest.raises(OverLimit, match=r"(batch|message) at offset 5: decompressed it is more than 1,000,000 bytes"):
+    with pytest.raises(
+        LimitExceeded, match=r"(batch|message) at offset 5: decompressed it is more than 1,000,000 bytes"
+    ):
         next(batches(data, limit=1_000_000))
 
 
@@ -55,7 +57,7 @@ def test_a_bomb_is_refused_in_little_memory(codec: int) -> None:
 import resource, sys
 sys.path[:0] = {sys.path!r}
 import zlib, cramjam, struct
-from offsetmgr.core.errors import OverLimit
+from offsetmgr.core.errors import LimitExceeded
 from offsetmgr.segments.compression import decompress
 from offsetmgr.segments.batch_compression import compress
 codec = {codec}
@@ -72,7 +74,7 @@ limit = 300 << 20
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
     decompress(codec, bomb, "bomb", 16 << 20)
-except OverLimit as error:
+except LimitExceeded as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
@@ -103,7 +105,7 @@ def test_snappy_that_claims_what_it_cannot_hold_is_damaged() -> None:
         size >>= 7
     claim.append(size)
 
-    with pytest.raises(Unreadable, match="50 bytes cannot have been 104857600 before"):
+    with pytest.raises(CorruptData, match="50 bytes cannot have been 104857600 before"):
         decompress(SNAPPY, bytes(claim) + bytes(50 - len(claim)), "batch")
 
 
@@ -133,4 +135,4 @@ def test_what_breaks_off_or_is_changed_gives_bytes_or_a_typed_error(
     try:
         assert len(decompress(codec, bytes(packed), "batch", 2 * MIB)) <= 2 * MIB
     except OffsetMgrError as error:
-        assert isinstance(error, Unreadable)
+        assert isinstance(error, CorruptData)

@@ -11,6 +11,7 @@ import pytest
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import (
     Conflict,
+    CorruptData,
     InvalidUri,
     NotAuthorized,
     OffsetMgrError,
@@ -18,11 +19,10 @@ from offsetmgr.core.errors import (
     PartialFailure,
     RewindRefused,
     Unreachable,
-    Unreadable,
 )
 from offsetmgr.core.log_origin import Translate
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.testing.faulty_store import FaultyStore
@@ -96,7 +96,7 @@ def test_a_fetch_is_the_larger_of_both_partition_by_partition(pair: Pair) -> Non
 @pytest.mark.parametrize("side", ["primary", "secondary"])
 def test_an_error_in_either_is_that_partitions_error_and_never_the_others_value(pair: Pair, side: str) -> None:
     pair.hold({T0: 10, T1: 5}, {T0: 7, T1: 6})
-    getattr(pair, side).fail("read", Unreadable("t-0", "not a number"), partition=T0)
+    getattr(pair, side).fail("read", CorruptData("t-0", "not a number"), partition=T0)
 
     with pytest.raises(PartialFailure) as caught:
         pair.dual.fetch("g")
@@ -152,7 +152,7 @@ def test_a_commit_goes_to_the_primary_first_and_to_both(pair: Pair) -> None:
 
     result = pair.commit(5)
 
-    assert result.outcomes[T0].verdict is Verdict.WRITTEN
+    assert result.outcomes[T0].verdict is EditStatus.WRITTEN
     assert pair.held == ({0: 5}, {0: 5})
     assert order == ["kafka", "zookeeper"]
 
@@ -180,7 +180,7 @@ def test_the_secondary_is_not_written_where_that_changes_nothing(pair: Pair) -> 
 
     result = pair.dual.commit("g", {T0: OffsetAndMetadata(7), T1: OffsetAndMetadata(3)})
 
-    assert {tp: o.verdict for tp, o in result.outcomes.items()} == {T0: Verdict.WRITTEN, T1: Verdict.WRITTEN}
+    assert {tp: o.verdict for tp, o in result.outcomes.items()} == {T0: EditStatus.WRITTEN, T1: EditStatus.WRITTEN}
     assert pair.held == ({0: 7, 1: 3}, {0: 7, 1: 3})
     assert pair.secondary.writes == 0
 
@@ -190,7 +190,7 @@ def test_a_secondary_that_lags_is_brought_up_by_a_commit_that_changes_nothing_in
 
     result = pair.commit(100)
 
-    assert result.outcomes[T0].verdict is Verdict.WRITTEN
+    assert result.outcomes[T0].verdict is EditStatus.WRITTEN
     assert pair.held == ({0: 100}, {0: 100})
 
 
@@ -229,7 +229,7 @@ def test_expected_is_what_fetch_gave(pair: Pair) -> None:
     error = wrong.outcomes[T0].error
     assert isinstance(error, Conflict)
     assert error.actual == Committed(9)
-    assert right.outcomes[T0].verdict is Verdict.WRITTEN
+    assert right.outcomes[T0].verdict is EditStatus.WRITTEN
     assert not right.atomic
     assert pair.held == ({0: 12}, {0: 12})
 
@@ -243,7 +243,7 @@ def test_a_secondary_failure_is_reported_retried_kept_and_never_a_lost_commit(pa
 
     result = pair.commit(8)
 
-    assert result.outcomes[T0].verdict is Verdict.WRITTEN
+    assert result.outcomes[T0].verdict is EditStatus.WRITTEN
     assert isinstance(result.secondary[T0], Unreachable)
     assert pair.clock.slept == [0.1, 0.1]  # three attempts
     assert pair.dual.pending["g"][T0].after == OffsetAndMetadata(8)
@@ -304,7 +304,7 @@ def test_a_commit_goes_to_the_primary_while_the_secondary_cannot_even_be_read(pa
 
     result = pair.commit(6)
 
-    assert result.outcomes[T0].verdict is Verdict.WRITTEN
+    assert result.outcomes[T0].verdict is EditStatus.WRITTEN
     assert result.outcomes[T0].before is None  # the larger of both is not known
     assert isinstance(result.secondary[T0], Unreachable)
     with pytest.raises(PartialFailure) as lower:
@@ -341,7 +341,7 @@ def test_a_rewind_that_the_secondary_did_not_take_does_not_hold_up_the_consumer_
     assert pair.dual.fetch("g")[T0] == Committed(100)  # as rule 7 has it: the maximum hides it until it is in both
 
     onward = pair.commit(60)
-    assert onward.outcomes[T0].verdict is Verdict.WRITTEN
+    assert onward.outcomes[T0].verdict is EditStatus.WRITTEN
     pair.secondary.heal()
 
     assert pair.dual.flush() == {}
@@ -398,7 +398,7 @@ def test_a_group_that_comes_twice_in_a_stream_sees_its_first_edit(pair: Pair) ->
 
     results = list(pair.dual.edit(edits))
 
-    assert [r.outcomes[T0].verdict for r in results] == [Verdict.WRITTEN] * 3
+    assert [r.outcomes[T0].verdict for r in results] == [EditStatus.WRITTEN] * 3
     assert pair.held == ({0: 8}, {0: 8})
 
 
@@ -411,10 +411,10 @@ def test_the_parts_that_fail_are_told_group_by_group(pair: Pair) -> None:
     }
 
     assert {g: r.outcomes[T0].verdict for g, r in results.items()} == {
-        "g0": Verdict.WRITTEN,
-        "g1": Verdict.FAILED,
-        "g2": Verdict.WRITTEN,
-        "g3": Verdict.WRITTEN,
+        "g0": EditStatus.WRITTEN,
+        "g1": EditStatus.FAILED,
+        "g2": EditStatus.WRITTEN,
+        "g3": EditStatus.WRITTEN,
     }
     assert {g for g, r in results.items() if r.secondary} == {"g2"}
     assert set(pair.dual.pending) == {"g2"}

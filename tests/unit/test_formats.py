@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import MalformedData, TimedOut, UnknownVersion, Unreadable, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import CorruptData, MalformedData, TimedOut, UnknownVersion, UnsupportedOperation, UsageError
 from offsetmgr.core.model import BrokerPartition, Committed, TopicPartition
 from offsetmgr.snapshots import line_formats as snapshot_lines
 from offsetmgr.snapshots.avro import SCHEMA, AvroFormat
 from offsetmgr.snapshots.base import Format, GroupEntry, SnapshotHeader, SnapshotReader
 from offsetmgr.snapshots.csv import CsvFormat
-from offsetmgr.snapshots.kafka_utils import YelpFormat
+from offsetmgr.snapshots.kafka_utils import KafkaUtilsFormat
 from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
 from offsetmgr.snapshots.spark import EARLIEST, LATEST, SparkFormat, SymbolicOffset
 from offsetmgr.snapshots.zk_export import ZkExportFormat
@@ -110,7 +110,7 @@ def test_export_lines_carry_names_and_offsets(groups: list[GroupEntry]) -> None:
 
 @given(groups_of(PRINTABLE, BARE))
 def test_yelps_json_carries_names_and_offsets(groups: list[GroupEntry]) -> None:
-    reader = read("json", write(YelpFormat(), groups))
+    reader = read("json", write(KafkaUtilsFormat(), groups))
 
     assert list(reader.read()) == groups
     assert [reader.find(g.group) for g in groups] == groups
@@ -151,7 +151,7 @@ def test_export_lines_are_znode_paths() -> None:
 
 
 def test_json_forms() -> None:
-    assert write(YelpFormat(), TWO[:1]) == b'{"groupid": "g1", "offsets": {"t": {"0": 4, "1": 5}}}\n'
+    assert write(KafkaUtilsFormat(), TWO[:1]) == b'{"groupid": "g1", "offsets": {"t": {"0": 4, "1": 5}}}\n'
     assert write(SparkFormat(), TWO[:1]) == b'{"t": {"0": 4, "1": 5}}\n'
 
 
@@ -210,17 +210,17 @@ def test_golden_bytes_of_avro_version_1() -> None:
 # --- what was unreadable ----------------------------------------------------------------------------
 
 PARTLY = GroupEntry(
-    "g", {TopicPartition("t", 0): Committed(1)}, {TopicPartition("t", 1): Unreadable("t-1", "not a number")}
+    "g", {TopicPartition("t", 0): Committed(1)}, {TopicPartition("t", 1): CorruptData("t-1", "not a number")}
 )
 
 
-@pytest.mark.parametrize("form", [AvroFormat(), CsvFormat(), ZkExportFormat(), YelpFormat(), SparkFormat()])
+@pytest.mark.parametrize("form", [AvroFormat(), CsvFormat(), ZkExportFormat(), KafkaUtilsFormat(), SparkFormat()])
 def test_a_snapshot_with_unreadable_partitions_is_refused(form: Format) -> None:
     with pytest.raises(UnsupportedOperation, match="1 partition of group g could not be read: t-1: not a number"):
         write(form, [PARTLY])
 
 
-@pytest.mark.parametrize("form", [CsvFormat(), ZkExportFormat(), YelpFormat(), SparkFormat()])
+@pytest.mark.parametrize("form", [CsvFormat(), ZkExportFormat(), KafkaUtilsFormat(), SparkFormat()])
 def test_text_cannot_record_what_was_unreadable(form: Format) -> None:
     with pytest.raises(UnsupportedOperation, match="could not be read"):
         write(form, [PARTLY], keep_errors=True)
@@ -234,7 +234,7 @@ def test_avro_records_what_was_unreadable_when_told_to() -> None:
     assert found is not None
     assert found.offsets == PARTLY.offsets
     error = found.errors[TopicPartition("t", 1)]
-    assert isinstance(error, Unreadable)
+    assert isinstance(error, CorruptData)
     assert str(error) == "t-1: not a number"
 
 
@@ -373,7 +373,7 @@ def test_byte_positions_of_kafka_0_7_survive_avro() -> None:
     assert group.offsets[tp].offset == 1024
 
 
-@pytest.mark.parametrize("form", [CsvFormat(), YelpFormat(), SparkFormat("g")])
+@pytest.mark.parametrize("form", [CsvFormat(), KafkaUtilsFormat(), SparkFormat("g")])
 def test_byte_positions_of_kafka_0_7_are_not_written_where_they_would_look_like_offsets(form: Format) -> None:
     with pytest.raises(UnsupportedOperation, match=r"byte positions of Kafka 0\.7 \(t-1-0\)"):
         write(form, [OLD])

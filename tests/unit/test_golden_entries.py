@@ -11,7 +11,7 @@ import pytest
 from offsetmgr.segments.batch_builder import Producer, batch, message_set
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import NONE
-from offsetmgr.segments.entries import Entry, split
+from offsetmgr.segments.entries import LogEntry, split
 
 GOLDEN = Path(__file__).resolve().parents[2] / "schemas" / "golden" / "log-entries.json"
 ENTRIES: list[dict[str, Any]] = json.loads(GOLDEN.read_text())["entries"]
@@ -35,7 +35,7 @@ def records_of(golden: dict[str, Any]) -> list[Record]:
     ]
 
 
-def entry_of(golden: dict[str, Any]) -> Entry:
+def entry_of(golden: dict[str, Any]) -> LogEntry:
     (entry,) = split(bytes.fromhex(golden["bytes"]))
     return entry
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from offsetmgr.core.errors import UnknownTopicOrPartition
-from offsetmgr.core.model import TopicPartition, can_be_a_topic
+from offsetmgr.core.model import TopicPartition, is_valid_topic_name
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.log_ranges import log_ranges, partition_counts
 from offsetmgr.kafka.client.security import Security
@@ -20,12 +20,12 @@ PARTITIONS = [TopicPartition(name, 0) for name in IMPOSSIBLE]
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_names_that_kafka_refuses(name: str) -> None:
-    assert not can_be_a_topic(name)
+    assert not is_valid_topic_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "...", "A.b_c-9", "__consumer_offsets", "x" * 249])
 def test_names_that_kafka_takes(name: str) -> None:
-    assert can_be_a_topic(name)
+    assert is_valid_topic_name(name)
 
 
 def test_a_cluster_that_cannot_be_reached_still_has_no_log_of_them() -> None:

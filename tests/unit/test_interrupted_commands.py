@@ -18,8 +18,8 @@ from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.migration.journal import Journal
-from offsetmgr.migration.journaled_writer import BATCH_GROUPS, Executor, Report, Task
-from offsetmgr.migration.plan import Action, Step
+from offsetmgr.migration.journaled_writer import BATCH_GROUPS, Executor, GroupWrite, Report
+from offsetmgr.migration.plan import Action, PlanStep
 from offsetmgr.migration.progress import MigrationState
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
@@ -105,8 +105,8 @@ def test_who_imports_the_command_line_keeps_his_own_ctrl_c() -> None:
 def carried_out(folder: Path, groups: int, stop_after: int) -> Report:
     """A run over so many groups that is asked to stop once so many are settled."""
     settled: list[object] = []
-    step = Step(ORDERS, Action.COPY, None, None, OffsetAndMetadata(5))
-    tasks = [Task(f"g{n}", f"g{n}", (step,), Guard.LOCK) for n in range(groups)]
+    step = PlanStep(ORDERS, Action.COPY, None, None, OffsetAndMetadata(5))
+    tasks = [GroupWrite(f"g{n}", f"g{n}", (step,), Guard.LOCK) for n in range(groups)]
     with Journal(folder / "journal", plan_sha256="0" * 64, clock=SystemClock()) as journal:
         return Executor(
             "apply", MemoryStore(), journal, SystemClock(), lambda: len(settled) >= stop_after, settled.append

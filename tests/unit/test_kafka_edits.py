@@ -18,10 +18,10 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, Verdict
-from offsetmgr.kafka.client.background_loop import Runner, batches, in_flight
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus
+from offsetmgr.kafka.client.background_loop import EventLoopThread, batches, in_flight
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import Outcomes, carry_out, decide
+from offsetmgr.stores.conditional_edit import Outcomes, decide, execute
 
 A, B, C = (TopicPartition("t", p) for p in range(3))
 
@@ -45,7 +45,7 @@ def test_what_is_there_already_is_unchanged() -> None:
         held({A: Committed(5, "m", 7), C: Committed(5, "m")}),
     )
 
-    assert {tp: o.verdict for tp, o in outcomes.items()} == {A: Verdict.UNCHANGED, B: Verdict.UNCHANGED}
+    assert {tp: o.verdict for tp, o in outcomes.items()} == {A: EditStatus.UNCHANGED, B: EditStatus.UNCHANGED}
     assert todo == [C]
 
 
@@ -67,7 +67,7 @@ def test_what_is_refused(change: Change, found: Committed | None, error: type[Ex
     outcomes, todo = decide({A: change}, held({} if found is None else {A: found}))
 
     assert todo == []
-    assert (outcomes[A].verdict, type(outcomes[A].error)) == (Verdict.FAILED, error)
+    assert (outcomes[A].verdict, type(outcomes[A].error)) == (EditStatus.FAILED, error)
     assert outcomes[A].before == (ABSENT if found is None else found)
 
 
@@ -84,7 +84,7 @@ def test_a_partition_that_could_not_be_read_is_never_written() -> None:
     outcomes, todo = decide({A: Change(OffsetAndMetadata(1))}, FetchedGroup({}, {A: TimedOut("t-0", "no answer")}))
 
     assert todo == []
-    assert (outcomes[A].verdict, outcomes[A].before) == (Verdict.FAILED, None)
+    assert (outcomes[A].verdict, outcomes[A].before) == (EditStatus.FAILED, None)
 
 
 def carried_out(
@@ -96,7 +96,7 @@ def carried_out(
         return dict.fromkeys(partitions)
 
     return asyncio.run(
-        carry_out(changes, found, lambda wanted: answer(write, list(wanted)), lambda gone: answer(erase, gone))
+        execute(changes, found, lambda wanted: answer(write, list(wanted)), lambda gone: answer(erase, gone))
     )
 
 
@@ -111,9 +111,9 @@ def test_a_commit_that_fails_as_a_whole_fails_each_of_its_partitions_and_erases_
     )
 
     assert {tp: (o.verdict, o.error) for tp, o in outcomes.items()} == {
-        A: (Verdict.FAILED, failure),
-        B: (Verdict.FAILED, failure),
-        C: (Verdict.UNCHANGED, None),
+        A: (EditStatus.FAILED, failure),
+        B: (EditStatus.FAILED, failure),
+        C: (EditStatus.UNCHANGED, None),
     }
 
 
@@ -127,8 +127,8 @@ def test_a_lock_lost_between_commit_and_deletion_fails_the_deletions_only() -> N
         {A: Change(OffsetAndMetadata(5)), B: Change(None)}, held({B: Committed(1)}), None, LockLost("lock", "lost")
     )
 
-    assert outcomes[A].verdict is Verdict.WRITTEN
-    assert (outcomes[B].verdict, type(outcomes[B].error)) == (Verdict.FAILED, LockLost)
+    assert outcomes[A].verdict is EditStatus.WRITTEN
+    assert (outcomes[B].verdict, type(outcomes[B].error)) == (EditStatus.FAILED, LockLost)
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def test_items_of_one_key_are_never_in_flight_together() -> None:
         busy.difference_update(batch)
         return batch
 
-    runner = Runner()
+    runner = EventLoopThread()
     try:
         done = list(in_flight(runner, [["a"], ["b"], ["a"], ["b", "c"]], do, most=3, key=str, finish=True))
     finally:
@@ -189,7 +189,7 @@ def test_edits_in_flight_are_carried_to_their_end_where_the_consumer_stops_early
         ended.extend(batch)
         return batch
 
-    runner = Runner()
+    runner = EventLoopThread()
     try:
         results = in_flight(runner, [["1"], ["5"], ["9"]], do, most=3, key=str, finish=True)
         assert next(results) == "1"

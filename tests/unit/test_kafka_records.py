@@ -1,4 +1,5 @@
-"""`KafkaFormat` and group metadata: every version that brokers ever wrote, written here field by field for the test."""
+"""`KafkaRecordFormat` and group metadata: every version that brokers ever wrote, written here field by field for the
+test."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import INT32, INT64, TEXT
 
-from offsetmgr.core.errors import Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 from offsetmgr.records.base import GroupValue, OffsetKey, OffsetValue
-from offsetmgr.records.kafka import KEY_NAMES, KafkaFormat
+from offsetmgr.records.kafka import KEY_NAMES, KafkaRecordFormat
 from offsetmgr.records.kafka_group import GroupMetadata, MemberMetadata, decode_group_metadata
 
-form = KafkaFormat()
+form = KafkaRecordFormat()
 VERSIONS = st.integers(0, 4)
 TAGS = st.dictionaries(st.integers(1, 1 << 30), st.binary(max_size=200), max_size=3)
 
@@ -128,7 +129,7 @@ def test_group_values_of_every_version(version: int, group: GroupMetadata, size:
 def test_a_group_without_a_time_is_unreadable_and_was_not_last_active_in_1970(version: int) -> None:
     data = group_value(version, GroupMetadata("consumer", 0, None, None, None, ()), {})
 
-    with pytest.raises(Unreadable, match="since when"):
+    with pytest.raises(CorruptData, match="since when"):
         form.decode_group(data)
 
 
@@ -161,7 +162,7 @@ def test_no_topic_id_is_none_and_a_short_one_is_unreadable() -> None:
     value = OffsetValue(42, None, "", 1000)
 
     assert form.decode_value(offset_value(4, value._replace(topic_id=UUID(int=0)), {})) == value
-    with pytest.raises(Unreadable, match="15 bytes"):
+    with pytest.raises(CorruptData, match="15 bytes"):
         form.decode_value(offset_value(4, value, {0: bytes(15)}))
 
 
@@ -192,10 +193,10 @@ def test_names_longer_than_kafkas_records_can_hold_are_refused(call: Callable[[]
     ],
 )
 def test_a_key_that_breaks_its_format_is_unreadable(data: str, why: str) -> None:
-    with pytest.raises(Unreadable, match=why):
+    with pytest.raises(CorruptData, match=why):
         form.decode_key(bytes.fromhex(data))
     if data.startswith("0001"):
-        with pytest.raises(Unreadable, match=why):
+        with pytest.raises(CorruptData, match=why):
             form.split(bytes.fromhex(data))
 
 
@@ -214,7 +215,7 @@ def test_a_key_that_breaks_its_format_is_unreadable(data: str, why: str) -> None
 )
 def test_a_value_that_breaks_its_format_is_unreadable(data: str, why: str) -> None:
     for call in (form.decode_value, form.read_offset):
-        with pytest.raises(Unreadable, match=why):
+        with pytest.raises(CorruptData, match=why):
             call(bytes.fromhex(data))
 
 

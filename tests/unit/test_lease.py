@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.manager.lease import Lease, boottime
+from offsetmgr.manager.lease import OwnershipLease, boottime
 
 SESSION, REBALANCE = 10.0, 30.0  # so the lease lasts 8 s from what was heard and 24 s from when nothing was owed
 
@@ -20,15 +20,15 @@ class Now:
         return self.seconds
 
 
-def begun(now: Now) -> Lease:
-    lease = Lease(SESSION, REBALANCE, now)
+def begun(now: Now) -> OwnershipLease:
+    lease = OwnershipLease(SESSION, REBALANCE, now)
     lease.begin(now.seconds)
     return lease
 
 
 def test_it_is_not_valid_before_the_first_generation() -> None:
     now = Now()
-    lease = Lease(SESSION, REBALANCE, now)
+    lease = OwnershipLease(SESSION, REBALANCE, now)
     assert not lease.valid()
     assert not lease.prolong(now.seconds, settled=True)
     assert not lease.valid()
@@ -86,7 +86,7 @@ def test_a_lease_that_ran_out_is_not_revived_by_a_heartbeat_but_by_a_generation(
 
 def test_a_generation_whose_sync_was_sent_before_a_freeze_begins_no_lease() -> None:
     now = Now()
-    lease = Lease(SESSION, REBALANCE, now)
+    lease = OwnershipLease(SESSION, REBALANCE, now)
     sent = now.seconds
     now.seconds += 60
     lease.begin(sent)

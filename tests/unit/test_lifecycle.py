@@ -7,22 +7,22 @@ from itertools import product
 import pytest
 
 from offsetmgr.manager import lifecycle
-from offsetmgr.manager.lifecycle import IllegalTransition, Lifecycle, State
+from offsetmgr.manager.lifecycle import IllegalTransition, Lifecycle, ShardState
 
 ALLOWED = {
-    (State.INITIAL, State.LOADING),
-    (State.INITIAL, State.CLOSED),
-    (State.LOADING, State.ACTIVE),
-    (State.LOADING, State.FAILED),
-    (State.LOADING, State.CLOSED),
-    (State.ACTIVE, State.CLOSED),
-    (State.FAILED, State.LOADING),
-    (State.FAILED, State.CLOSED),
+    (ShardState.INITIAL, ShardState.LOADING),
+    (ShardState.INITIAL, ShardState.CLOSED),
+    (ShardState.LOADING, ShardState.ACTIVE),
+    (ShardState.LOADING, ShardState.FAILED),
+    (ShardState.LOADING, ShardState.CLOSED),
+    (ShardState.ACTIVE, ShardState.CLOSED),
+    (ShardState.FAILED, ShardState.LOADING),
+    (ShardState.FAILED, ShardState.CLOSED),
 }
 
 
-@pytest.mark.parametrize(("before", "after"), [*product(State, State)], ids=lambda state: state.value)
-def test_every_pair(before: State, after: State) -> None:
+@pytest.mark.parametrize(("before", "after"), [*product(ShardState, ShardState)], ids=lambda state: state.value)
+def test_every_pair(before: ShardState, after: ShardState) -> None:
     life = Lifecycle(before)
     if (before, after) in ALLOWED:
         assert life.to(after, "asked to") == Lifecycle(after, "asked to")
@@ -37,13 +37,19 @@ def test_the_table_in_the_docs_is_the_one_that_holds() -> None:
     for line in (lifecycle.__doc__ or "").splitlines():
         if line.startswith("`"):
             before, *after = [part.strip("`") for part in line.replace(",", " ").split() if part.startswith("`")]
-            documented |= {(State[before], State[name]) for name in after}
+            documented |= {(ShardState[before], ShardState[name]) for name in after}
     assert documented == ALLOWED
 
 
 @pytest.mark.parametrize(
     ("state", "code"),
-    [(State.INITIAL, 14), (State.LOADING, 14), (State.ACTIVE, 0), (State.CLOSED, 16), (State.FAILED, 15)],
+    [
+        (ShardState.INITIAL, 14),
+        (ShardState.LOADING, 14),
+        (ShardState.ACTIVE, 0),
+        (ShardState.CLOSED, 16),
+        (ShardState.FAILED, 15),
+    ],
 )
-def test_what_requests_are_told(state: State, code: int) -> None:
+def test_what_requests_are_told(state: ShardState, code: int) -> None:
     assert Lifecycle(state).refusal == code

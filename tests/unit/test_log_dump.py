@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from offsetmgr.cli.app import run
-from offsetmgr.records.avro import AvroFormat
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.avro import AvroRecordFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import GZIP, LZ4
-from offsetmgr.segments.log_appender import Appender, Rolling
+from offsetmgr.segments.log_appender import LogAppender, RollPolicy
 
 T = 1_700_000_000_000
 FIRST = "00000000000000000000.log"
@@ -27,7 +27,7 @@ def log_dir(tmp_path: Path) -> Path:
     transaction, 9 behind it."""
     folder = tmp_path / "kafka" / "orders-0"
     first, second = Producer(7, 1, 20, transactional=True), Producer(8, 0, 0, transactional=True)
-    with Appender(folder) as log:
+    with LogAppender(folder) as log:
         log.append([Record(0, None, b"k0", b"zero"), Record(0, None, None, None)], GZIP, magic=0)
         log.append([Record(0, T + 2, b"k2", b"two", (), True), Record(0, T + 2, b"k3", b"", (), True)], LZ4, magic=1)
         log.append([Record(0, T + 4, b"k4", b"four", (("h", b"1"),)), Record(0, T + 5, b"k5", b"\xff")], producer=first)
@@ -125,7 +125,7 @@ def test_readers_of_committed_messages_stop_where_a_transaction_is_open(
 
 
 def test_messages_are_chosen_by_offset_time_topic_and_number(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Appender(log_dir / "other-1") as log:
+    with LogAppender(log_dir / "other-1") as log:
         log.append([Record(0, T, b"k", b"v")])
 
     assert offsets(capsys, log_dir / "orders-0", "--offset", "3", "--to-offset", "5") == [3, 4]
@@ -161,7 +161,7 @@ def test_entries_are_shown_as_they_lie(log_dir: Path, capsys: pytest.CaptureFixt
 
 
 def test_kafkas_own_offsets_are_decoded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    form = KafkaFormat()
+    form = KafkaRecordFormat()
     ((key, value),) = form.encode_commit("g", "orders", [(3, 42, 5, "meta")], T, None)
     later = struct.pack(">h", 4) + b"\0\1g"
     written = [
@@ -173,7 +173,7 @@ def test_kafkas_own_offsets_are_decoded(tmp_path: Path, capsys: pytest.CaptureFi
         (b"", b"no key at all"),
     ]
     folder = tmp_path / "__consumer_offsets-7"
-    with Appender(folder) as log:
+    with LogAppender(folder) as log:
         log.append([Record(0, T, *one) for one in written])
 
     found = [(row["key"], row["value"]) for row in rows(capsys, folder)]
@@ -215,9 +215,9 @@ def test_kafkas_own_offsets_are_decoded(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_an_offset_managers_topic_is_known_by_its_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ((key, value),) = AvroFormat().encode_commit("g", "orders", [(3, 42, -1, "")], T, None)
+    ((key, value),) = AvroRecordFormat().encode_commit("g", "orders", [(3, 42, -1, "")], T, None)
     folder = tmp_path / "offsetmgr-offsets-0"
-    with Appender(folder) as log:
+    with LogAppender(folder) as log:
         log.append([Record(0, T, key, value), Record(0, T, b"O\0plain", b"text")])
 
     auto, plain = rows(capsys, folder)
@@ -231,7 +231,7 @@ def test_an_offset_managers_topic_is_known_by_its_keys(tmp_path: Path, capsys: p
 
 
 def test_a_copied_file_is_decoded_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ((key, value),) = KafkaFormat().encode_commit("g", "orders", [(3, 42, 5, "")], T, None)
+    ((key, value),) = KafkaRecordFormat().encode_commit("g", "orders", [(3, 42, 5, "")], T, None)
     (tmp_path / FIRST).write_bytes(batch([Record(0, T, key, value)]))
 
     (row,) = rows(capsys, tmp_path / FIRST, "--decode", "offsets")
@@ -261,7 +261,7 @@ def test_a_damaged_entry_hides_no_other(log_dir: Path, capsys: pytest.CaptureFix
 
 
 def test_behind_a_size_that_is_none_nothing_can_be_read(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Appender(log_dir / "sound-0", Rolling()) as log:
+    with LogAppender(log_dir / "sound-0", RollPolicy()) as log:
         log.append([Record(0, T, b"k", b"v")])
     file = log_dir / "orders-0" / FIRST
     end = file.stat().st_size
@@ -276,7 +276,7 @@ def test_behind_a_size_that_is_none_nothing_can_be_read(log_dir: Path, capsys: p
 
 def test_a_batch_over_the_limit_is_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "orders-0"
-    with Appender(folder) as log:
+    with LogAppender(folder) as log:
         log.append([Record(0, T, b"k", bytes(50_000))], GZIP)
         log.append([Record(0, T, b"k", b"small")], GZIP)
 
@@ -290,7 +290,7 @@ def test_a_batch_over_the_limit_is_left_out_and_told(tmp_path: Path, capsys: pyt
 
 def test_a_control_record_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "orders-0"
-    with Appender(folder) as log:
+    with LogAppender(folder) as log:
         log.append_entries(batch([Record(0, T, b"\0", None)], control=True))
         log.append([Record(0, T, b"k", b"v")])
 
@@ -326,7 +326,7 @@ def test_a_large_file_is_streamed(tmp_path: Path, capsys: pytest.CaptureFixture[
     import tracemalloc
 
     folder = tmp_path / "orders-0"
-    with Appender(folder) as log:
+    with LogAppender(folder) as log:
         for _ in range(200):
             log.append([Record(0, T, b"k", bytes(100_000))])
     tracemalloc.start()

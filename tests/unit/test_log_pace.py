@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.manager.log.kafka.linger import LONGEST, REFUSED, Pace
+from offsetmgr.manager.log.kafka.linger import LONGEST, REFUSED, AdaptiveLinger
 from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import Record
 
 
 def test_a_refusal_makes_the_rest_longer_at_once_and_every_other_transaction_a_little_shorter() -> None:
-    pace = Pace()
+    pace = AdaptiveLinger()
     first = pace.rest
     pace.confirmed(REFUSED)
     longer = pace.rest
@@ -28,7 +28,7 @@ def test_a_refusal_makes_the_rest_longer_at_once_and_every_other_transaction_a_l
 
 
 def test_the_rest_has_a_bound_and_ends_where_the_broker_needs_none() -> None:
-    pace = Pace()
+    pace = AdaptiveLinger()
     for _ in range(20):
         pace.confirmed(0.030)
     assert pace.rest == LONGEST
@@ -39,7 +39,7 @@ def test_the_rest_has_a_bound_and_ends_where_the_broker_needs_none() -> None:
 
 @pytest.mark.parametrize("needed", [0.0005, 0.002, 0.004])
 def test_few_transactions_are_refused_whatever_time_the_broker_needs(needed: float) -> None:
-    pace = Pace()
+    pace = AdaptiveLinger()
     refused = 0
     for _ in range(10_000):
         late = pace.rest < needed
@@ -83,7 +83,7 @@ def test_what_arrives_during_the_rest_goes_into_one_append() -> None:
         return CommitRequest(group, [("t", [(0, 1, -1, "")])])
 
     async def work() -> None:
-        runtime = ManagerRuntime(log, AvroFormat(), Always(), ManagerConfig())
+        runtime = ManagerRuntime(log, AvroRecordFormat(), Always(), ManagerConfig())
         await runtime.start()
         try:
             for slot in range(runtime.slots):

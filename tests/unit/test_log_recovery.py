@@ -17,8 +17,8 @@ from offsetmgr.core.errors import Conflict
 from offsetmgr.segments import broker_lock as standing_module
 from offsetmgr.segments.batch_builder import batch
 from offsetmgr.segments.batch_reader import Record
-from offsetmgr.segments.broker_lock import Use, standing
-from offsetmgr.segments.log_appender import Appender
+from offsetmgr.segments.broker_lock import Use, detect_broker
+from offsetmgr.segments.log_appender import LogAppender
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.truncation import cut_of, look
 
@@ -465,7 +465,7 @@ def test_a_dry_run_refuses_as_the_run_would(log_dir, log, broker, offsetmgr) -> 
 
 
 def test_a_new_partition_is_not_begun_in_a_running_brokers_log_directory(log_dir, broker) -> None:
-    with pytest.raises(Conflict, match="a running broker uses it"), Appender(log_dir / "new-0"):
+    with pytest.raises(Conflict, match="a running broker uses it"), LogAppender(log_dir / "new-0"):
         raise AssertionError("nothing is to be appended there")
 
     assert not (log_dir / "new-0").exists(), "a broker would find a partition"
@@ -474,7 +474,7 @@ def test_a_new_partition_is_not_begun_in_a_running_brokers_log_directory(log_dir
 def test_a_process_that_has_a_log_open_for_writing_is_a_running_broker_where_no_lock_tells(log_dir, log) -> None:
     (log_dir / ".lock").unlink()
     for process in holding(log, "open"):
-        found = standing(log)
+        found = detect_broker(log)
         assert (found.use, found.known) == (Use.RUNNING, "seen")
         assert found.how == f"no .lock in {log_dir}, but process {process.pid} has {log} open for writing"
 
@@ -482,7 +482,7 @@ def test_a_process_that_has_a_log_open_for_writing_is_a_running_broker_where_no_
 def test_a_process_that_only_reads_is_none(log_dir, log) -> None:
     (log_dir / ".lock").unlink()
     for process in holding(log, "read"):
-        assert f"process {process.pid} " not in standing(log).how
+        assert f"process {process.pid} " not in detect_broker(log).how
 
 
 def test_where_nothing_can_be_told_nothing_is_cut(log_dir, log, tmp_path, offsetmgr, monkeypatch) -> None:
@@ -500,7 +500,7 @@ def test_hidden_processes_make_it_unknown(log_dir, log, monkeypatch) -> None:
     (log_dir / ".lock").unlink()
     monkeypatch.setattr(standing_module, "_writes_to", lambda process, files: None)
 
-    found = standing(log)
+    found = detect_broker(log)
 
     assert (found.use, found.known) == (Use.UNKNOWN, "unknown")
     assert "processes may not be looked at" in found.how
@@ -509,7 +509,7 @@ def test_hidden_processes_make_it_unknown(log_dir, log, monkeypatch) -> None:
 def test_no_broker_can_start_while_we_are_alone(log_dir) -> None:
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", program, str(log_dir / ".lock")]
-    with standing_module.alone(log_dir / "orders-0"):
+    with standing_module.require_unused(log_dir / "orders-0"):
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "BlockingIOError" in refused.stderr
     subprocess.run(command, timeout=60, check=True)
@@ -518,9 +518,9 @@ def test_no_broker_can_start_while_we_are_alone(log_dir) -> None:
 def test_who_looks_or_leaves_does_not_let_a_broker_in_while_another_is_alone(log_dir) -> None:
     program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", program, str(log_dir / ".lock")]
-    with standing_module.alone(log_dir / "orders-0"):
-        with standing_module.alone(log_dir):
-            assert standing(log_dir).how == f"this process itself holds the lock of {log_dir}/.lock"
+    with standing_module.require_unused(log_dir / "orders-0"):
+        with standing_module.require_unused(log_dir):
+            assert detect_broker(log_dir).how == f"this process itself holds the lock of {log_dir}/.lock"
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "BlockingIOError" in refused.stderr
     subprocess.run(command, timeout=60, check=True)

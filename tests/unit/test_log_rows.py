@@ -8,20 +8,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupValue, Record
-from offsetmgr.records.kafka import KafkaFormat
-from offsetmgr.spark.log_rows import Decoder
+from offsetmgr.records.kafka import KafkaRecordFormat
+from offsetmgr.spark.log_rows import RowDecoder
 from offsetmgr.spark.log_source import Range, share
 
 NOW = 1_700_000_000_000
-KAFKA, AVRO = KafkaFormat(), AvroFormat()
+KAFKA, AVRO = KafkaRecordFormat(), AvroRecordFormat()
 
 
 def rows(records: list[tuple[bytes | None, bytes | None]]) -> list[dict[str, Any]]:
     count = len(records)
     keys, values = [key for key, _ in records], [value for _, value in records]
-    batch = Decoder().batch([7] * count, list(range(count)), [NOW] * count, keys, values)
+    batch = RowDecoder().batch([7] * count, list(range(count)), [NOW] * count, keys, values)
     return batch.to_pylist()
 
 

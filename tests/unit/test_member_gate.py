@@ -8,28 +8,28 @@ from typing import Any, cast
 from test_runbook_evidence import NEW, look
 
 from offsetmgr.cli.members_source import both
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, TopicPartition
-from offsetmgr.migration.evidence import Rules
+from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.finalize import GroupGate
 from offsetmgr.migration.finalize_gates import ACCEPT_IDLE, CoordinatorGate, closed_gate
-from offsetmgr.migration.group_observer import Window
-from offsetmgr.migration.ownership_history import Watch
-from offsetmgr.migration.phase_inference import judge
+from offsetmgr.migration.group_observer import ObservationWindow
+from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.migration.phase_inference import assess_phase
 from offsetmgr.migration.plan import GroupPlan
-from offsetmgr.migration.verify import Evidence
+from offsetmgr.migration.verify import VerifyEvidence
 from offsetmgr.testing.memory import MemoryStore
 
-RULES = Rules(quiet_ms=2000)
+RULES = EvidenceThresholds(quiet_ms=2000)
 
 
 def gate_of(
-    zookeeper: dict[int, list[int]], kafka: dict[int, list[int]], *phases: Phase, asked_by: str = ""
+    zookeeper: dict[int, list[int]], kafka: dict[int, list[int]], *phases: CommitMode, asked_by: str = ""
 ) -> GroupGate:
     """The gate after one look a second; every partition's log ends where Kafka's last offset stands."""
     seconds = range(len(next(iter(kafka.values()))))
     ends = {number: moves[-1] for number, moves in kafka.items()}
-    watch = Watch(
+    watch = GroupHistory(
         [
             look(
                 second,
@@ -40,7 +40,7 @@ def gate_of(
             for second in seconds
         ]
     )
-    reports = [judge(watch, phase, rules=RULES) for phase in phases]
+    reports = [assess_phase(watch, phase, rules=RULES) for phase in phases]
     assert not any(report.passed for report in reports)
     return closed_gate("shop", watch, reports, RULES, asked_by)
 
@@ -50,27 +50,27 @@ BUSY, IDLE = [10, 11, 12, 13], [50, 50, 50, 50]
 
 def test_idle_partitions_of_a_dual_group_are_named_with_the_option_that_lets_them_pass() -> None:
     offsets = {0: BUSY, 1: IDLE, 2: IDLE}
-    gate = gate_of(offsets, offsets, Phase.KAFKA, Phase.DUAL)
+    gate = gate_of(offsets, offsets, CommitMode.KAFKA, CommitMode.DUAL)
     assert gate.detail == "of 2 partitions without traffic no commit of phase dual can be seen: t-1, t-2"
     assert gate.hint == ACCEPT_IDLE
     assert "--accept-idle" in gate.hint
 
 
 def test_a_member_that_commits_to_zookeeper_alone_is_named_and_must_be_bounced() -> None:
-    gate = gate_of({0: [10, 20, 30, 40]}, {0: [5, 5, 5, 5]}, Phase.KAFKA, Phase.DUAL)
+    gate = gate_of({0: [10, 20, 30, 40]}, {0: [5, 5, 5, 5]}, CommitMode.KAFKA, CommitMode.DUAL)
     assert gate.detail.startswith(f"not seen in phase kafka or dual: member {NEW.id}: t-0: commits to ZooKeeper alone")
     assert gate.hint == ""
 
 
 def test_the_phase_that_a_removal_asks_for_is_named_with_the_option() -> None:
-    gate = gate_of({0: BUSY}, {0: BUSY}, Phase.KAFKA, asked_by="--delete-source")
+    gate = gate_of({0: BUSY}, {0: BUSY}, CommitMode.KAFKA, asked_by="--delete-source")
     assert gate.detail.startswith("not seen in phase kafka (which --delete-source asks for): member ")
     assert "t-0: commits to both" in gate.detail
     assert gate.hint == ""
 
 
 def test_a_member_without_any_traffic_is_not_said_to_pass_with_idle_partitions_accepted() -> None:
-    gate = gate_of({0: IDLE}, {0: IDLE}, Phase.KAFKA, Phase.DUAL)
+    gate = gate_of({0: IDLE}, {0: IDLE}, CommitMode.KAFKA, CommitMode.DUAL)
     assert "none of its partitions has traffic" in gate.detail
     assert "--accept-idle" not in gate.detail + gate.hint
 
@@ -93,20 +93,20 @@ class Brokers082:
         self.store.data["shop"][TopicPartition("t", 0)] = Committed(self.meanwhile)
 
     def gate(self) -> GroupGate:
-        gate = CoordinatorGate(self.store, cast("Any", self), Window(2), cast("Any", self))
+        gate = CoordinatorGate(self.store, cast("Any", self), ObservationWindow(2), cast("Any", self))
         (found,) = gate([GroupPlan("shop", "shop", ())])
         return found
 
 
 def test_brokers_without_group_members_pass_where_nothing_moves() -> None:
     gate = Brokers082(meanwhile=5).gate()
-    assert (gate.passed, gate.evidence) == (True, Evidence.INFERRED)
+    assert (gate.passed, gate.evidence) == (True, VerifyEvidence.INFERRED)
     assert gate.detail == "the source's brokers (Kafka 0.8.2) have no group members, and nothing moved in 2 s"
 
 
 def test_brokers_without_group_members_do_not_pass_where_an_offset_moves() -> None:
     gate = Brokers082(meanwhile=6).gate()
-    assert (gate.passed, gate.evidence) == (False, Evidence.SEEN)
+    assert (gate.passed, gate.evidence) == (False, VerifyEvidence.SEEN)
 
 
 def test_a_state_that_is_unknown_for_another_reason_does_not_pass() -> None:

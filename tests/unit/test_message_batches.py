@@ -13,7 +13,7 @@ import cramjam
 import pytest
 from crc32c import crc32c
 
-from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
 from offsetmgr.segments.batch_reader import Record, batches, begins_with_a_whole_batch
 from offsetmgr.segments.compression import decompress
 
@@ -236,7 +236,7 @@ def test_a_flipped_bit_anywhere_under_the_checksum_is_found(codec: int) -> None:
             for bit in range(8):
                 damaged = bytearray(data)
                 damaged[at] ^= 1 << bit
-                with pytest.raises((Unreadable, UnknownVersion)):
+                with pytest.raises((CorruptData, UnknownVersion)):
                     records_of(bytes(damaged))
 
 
@@ -246,7 +246,7 @@ def test_what_lies_before_the_damage_is_read() -> None:
     found = batches(good + bytes(bad))
 
     assert next(found).records == [Record(0, TIME, b"k", b"v")]
-    with pytest.raises(Unreadable, match="batch at offset 1: its checksum is not that of its bytes"):
+    with pytest.raises(CorruptData, match="batch at offset 1: its checksum is not that of its bytes"):
         next(found)
 
 
@@ -266,7 +266,7 @@ def test_negative_offsets_are_an_error_and_not_left_out() -> None:
         message(1, 3, None, gzip.compress(inner), attributes=1),  # the first one's would be -1
         batch(-(2**63), [record(0, b"k", b"v", [])]),
     ):
-        with pytest.raises(Unreadable, match=r"negative|would have offset -1"):
+        with pytest.raises(CorruptData, match=r"negative|would have offset -1"):
             records_of(data)
 
 
@@ -274,14 +274,14 @@ def test_negative_offsets_are_an_error_and_not_left_out() -> None:
 def test_a_wrong_number_of_records_is_found(count: int) -> None:
     written = [record(0, b"a", b"1", []), record(1, b"b", b"2", [])]
 
-    with pytest.raises(Unreadable):
+    with pytest.raises(CorruptData):
         records_of(batch(3, written, count=count))
 
 
 def test_lz4_blocks_that_depend_on_each_other_are_refused_as_by_kafka() -> None:
     linked = bytes(cramjam.lz4.compress(b"x" * 200_000))
 
-    with pytest.raises(Unreadable, match="depend on each other"):
+    with pytest.raises(CorruptData, match="depend on each other"):
         decompress(3, linked, "batch at offset 0")
 
 
@@ -311,6 +311,6 @@ def test_mutated_bytes_give_records_or_typed_errors() -> None:
             records_of(bytes(data))
             outcomes["records"] += 1
         except OffsetMgrError as error:
-            assert isinstance(error, Unreadable | UnknownVersion), f"seed {SEED}: {data.hex()}"
+            assert isinstance(error, CorruptData | UnknownVersion), f"seed {SEED}: {data.hex()}"
             outcomes["refused"] += 1
     assert min(outcomes.values()) > MUTATIONS // 20

@@ -13,21 +13,21 @@ from one_migration import ORDERS, Migration, OneLog, commit
 
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import (
+    CorruptData,
     GateRefused,
     GroupNotFound,
     JournalError,
     OffsetOutOfRange,
     PlanError,
-    Unreadable,
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.migration.finalize import GroupGate, check_gates
 from offsetmgr.migration.journal import Journal, journal_path, read_journal
-from offsetmgr.migration.plan import Action, IfAhead, PlanOptions, Step, decide
+from offsetmgr.migration.plan import Action, AheadPolicy, PlanOptions, PlanStep, decide
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.reverse_plan import reverse_options
-from offsetmgr.migration.verify import Evidence, Status, Verifier
+from offsetmgr.migration.verify import MigrationVerifier, Status, VerifyEvidence
 
 
 @pytest.fixture
@@ -49,8 +49,15 @@ def steps(plan: PlanFile) -> dict[TopicPartition, Action]:
         (OffsetAndMetadata(42), Committed(40), LogRange(0, 100), PlanOptions(), Action.COPY, 42),
         (OffsetAndMetadata(42), Committed(42), LogRange(0, 100), PlanOptions(), Action.SKIP_EQUAL, 42),
         (OffsetAndMetadata(42), Committed(43), LogRange(0, 100), PlanOptions(), Action.KEEP_NEWER, 43),
-        (OffsetAndMetadata(42), Committed(43), None, PlanOptions(if_ahead=IfAhead.REFUSE), Action.REFUSE_REWIND, None),
-        (OffsetAndMetadata(42), Committed(43), None, PlanOptions(if_ahead=IfAhead.REWIND), Action.REWIND, 42),
+        (
+            OffsetAndMetadata(42),
+            Committed(43),
+            None,
+            PlanOptions(if_ahead=AheadPolicy.REFUSE),
+            Action.REFUSE_REWIND,
+            None,
+        ),
+        (OffsetAndMetadata(42), Committed(43), None, PlanOptions(if_ahead=AheadPolicy.REWIND), Action.REWIND, 42),
         (OffsetAndMetadata(0), ABSENT, LogRange(0, 0), PlanOptions(), Action.COPY, 0),
         (OffsetAndMetadata(100), ABSENT, LogRange(0, 100), PlanOptions(), Action.COPY, 100),
         (OffsetAndMetadata(101), ABSENT, LogRange(0, 100), PlanOptions(), Action.REFUSE_OUT_OF_RANGE, None),
@@ -59,9 +66,9 @@ def steps(plan: PlanFile) -> dict[TopicPartition, Action]:
         (OffsetAndMetadata(101), ABSENT, LogRange(5, 100), PlanOptions(clamp=True), Action.COPY, 100),
         (OffsetAndMetadata(101), Committed(100), LogRange(5, 100), PlanOptions(clamp=True), Action.SKIP_EQUAL, 100),
         (None, Committed(7), None, PlanOptions(), Action.TARGET_ONLY, 7),
-        (Unreadable("node", "junk"), ABSENT, None, PlanOptions(), Action.REFUSE_UNREADABLE, None),
-        (OffsetAndMetadata(1), Unreadable("group", "no answer"), None, PlanOptions(), Action.REFUSE_UNREADABLE, None),
-        (OffsetAndMetadata(1), ABSENT, Unreadable("log", "no answer"), PlanOptions(), Action.REFUSE_UNREADABLE, None),
+        (CorruptData("node", "junk"), ABSENT, None, PlanOptions(), Action.REFUSE_UNREADABLE, None),
+        (OffsetAndMetadata(1), CorruptData("group", "no answer"), None, PlanOptions(), Action.REFUSE_UNREADABLE, None),
+        (OffsetAndMetadata(1), ABSENT, CorruptData("log", "no answer"), PlanOptions(), Action.REFUSE_UNREADABLE, None),
     ],
 )
 def test_each_step_is_decided_by_both_sides_and_the_log(source, target, log, options, action, after):
@@ -80,7 +87,7 @@ def test_an_offset_out_of_range_is_refused_with_what_clamping_would_give():
     st.integers(0, 50),
     st.integers(0, 50),
     st.booleans(),
-    st.sampled_from(IfAhead),
+    st.sampled_from(AheadPolicy),
 )
 def test_nothing_moves_backwards_or_out_of_the_log_unless_the_caller_said_so(source, target, start, size, clamp, mode):
     log = LogRange(start, start + size)
@@ -91,7 +98,7 @@ def test_nothing_moves_backwards_or_out_of_the_log_unless_the_caller_said_so(sou
         assert step.after is not None
         assert log.start <= step.after.offset <= log.end
         assert clamp or step.after.offset == source
-        assert target is None or step.after.offset > target or mode is IfAhead.REWIND
+        assert target is None or step.after.offset > target or mode is AheadPolicy.REWIND
 
 
 # --- the plan file -------------------------------------------------------------------------------
@@ -103,7 +110,7 @@ def test_a_plan_reads_back_as_it_was_written_and_is_valid_json(migration):
     migration.source.data["g2"][ORDERS[1]] = Committed(9, "métadata", 4)
     plan = migration.plan()
     assert [g.group for g in plan.groups()] == ["g1", "g2"]
-    assert list(plan.groups())[1].steps[1] == Step(
+    assert list(plan.groups())[1].steps[1] == PlanStep(
         ORDERS[1], Action.COPY, OffsetAndMetadata(9, "métadata", 4), None, OffsetAndMetadata(9, "métadata", 4)
     )
     assert json.loads(migration.path.read_text())["summary"]["actions"] == {"copy": 4}
@@ -184,7 +191,7 @@ def test_one_bad_group_does_not_stop_the_others(migration):
 def test_an_unreadable_source_is_never_taken_for_absent(migration):
     commit(migration.source, "g1", 10)
     commit(migration.source, "g2", 10, 20)
-    migration.source.broken = {"g1": Unreadable("g1", "no answer"), ("g2", ORDERS[1]): Unreadable("node", "junk")}
+    migration.source.broken = {"g1": CorruptData("g1", "no answer"), ("g2", ORDERS[1]): CorruptData("node", "junk")}
     plan = migration.plan()
     assert [g.error for g in plan.groups()] == ["source: g1: no answer", ""]
     migration.apply()
@@ -211,7 +218,7 @@ def test_a_target_that_changed_since_the_plan_is_not_written_over(migration):
 def test_a_rewind_happens_only_when_it_was_allowed(migration):
     commit(migration.source, "g", 10)
     commit(migration.target, "g", 15)
-    migration.options = PlanOptions(IfAhead.REWIND)
+    migration.options = PlanOptions(AheadPolicy.REWIND)
     migration.plan()
     migration.apply()
     assert migration.held() == {"g": {ORDERS[0]: 10}}
@@ -282,7 +289,7 @@ def test_a_rollback_that_was_refused_does_not_close_the_plan(migration):
 def test_a_planned_rewind_that_moved_on_is_a_conflict_and_never_called_done(migration):
     commit(migration.source, "g", 10)
     commit(migration.target, "g", 50)
-    migration.options = PlanOptions(IfAhead.REWIND)
+    migration.options = PlanOptions(AheadPolicy.REWIND)
     migration.plan()
     commit(migration.target, "g", 60)
     assert list(migration.apply().failed) == ["g"]
@@ -317,7 +324,7 @@ def test_verify_holds_equal_and_unplanned_offsets_against_the_log(migration, par
     migration.apply()
     migration.target.data["g"][ORDERS[partition]] = Committed(held)
     log = OneLog(LogRange(0, 5)) if partition == 0 else OneLog(LogRange(0, 100))
-    verifier = Verifier(PlanFile(migration.path), migration.source, migration.target, lambda: log)
+    verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target, lambda: log)
     assert {v.tp: v.status for v in verifier.verdicts()}[ORDERS[partition]] is Status.BEYOND_LOG_END
 
 
@@ -372,7 +379,9 @@ def test_verify_judges_a_fresh_read_of_both_sides(migration, source, target, sta
     migration.target.data["g"].clear()
     commit(migration.source, "g", *source)
     commit(migration.target, "g", *target)
-    verifier = Verifier(PlanFile(migration.path), migration.source, migration.target, lambda: OneLog(LogRange(0, 100)))
+    verifier = MigrationVerifier(
+        PlanFile(migration.path), migration.source, migration.target, lambda: OneLog(LogRange(0, 100))
+    )
     verdicts = {v.tp: v for v in verifier.verdicts()}
     judged = verdicts[ORDERS[1]] if len(source) + len(target) == 3 else verdicts[ORDERS[0]]
     assert judged.status is status
@@ -543,7 +552,7 @@ def test_what_was_refused_for_its_log_is_no_write_of_ours_and_is_written_once_it
 def test_a_log_that_cannot_be_asked_is_no_reason_to_write(migration):
     commit(migration.source, "g", 900)
     migration.plan(OneLog(LogRange(0, 1000)))
-    report = migration.apply(logs=OneLog(Unreadable("log", "no answer")))
+    report = migration.apply(logs=OneLog(CorruptData("log", "no answer")))
     assert "its log could not be asked: log: no answer" in str(report.failed["g"].failed[ORDERS[0]])
     assert migration.held() == {}
     assert not migration.state().apply.touched
@@ -571,7 +580,7 @@ def test_verify_does_not_pass_an_offset_below_the_log_start(migration, held):
     migration.plan(OneLog(LogRange(0, 1000)))
     migration.apply(logs=OneLog(LogRange(0, 1000)))
     logs = OneLog(LogRange(800, 1000))
-    verifier = Verifier(PlanFile(migration.path), migration.source, migration.target, lambda: logs)
+    verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target, lambda: logs)
     found = {v.tp: v for v in verifier.verdicts()}
     assert {tp: v.status for tp, v in found.items()} == {
         ORDERS[0]: Status.BELOW_LOG_START,
@@ -599,7 +608,9 @@ def test_what_is_missing_is_told_by_what_the_journal_knows(migration):
     migration.plan()
 
     def why() -> set[str]:
-        verifier = Verifier(PlanFile(migration.path), migration.source, migration.target, state=migration.state())
+        verifier = MigrationVerifier(
+            PlanFile(migration.path), migration.source, migration.target, state=migration.state()
+        )
         return {v.detail for v in verifier.verdicts() if v.status is Status.MISSING}
 
     assert why() == {"the target has no commit: not applied yet, run migrate apply"}
@@ -626,14 +637,14 @@ def test_only_groups_in_which_something_was_written_are_counted_as_changed(migra
 
 class NobodyThere:
     def __call__(self, groups):
-        return iter(GroupGate(plan.group, True, Evidence.SEEN, "nobody") for plan in groups)
+        return iter(GroupGate(plan.group, True, VerifyEvidence.SEEN, "nobody") for plan in groups)
 
 
 def test_finalize_counts_as_verified_only_what_passed(migration):
     commit(migration.source, "g", 10, 2000)
     migration.plan(OneLog(LogRange(0, 1000)))
     migration.apply()
-    verifier = Verifier(PlanFile(migration.path), migration.source, migration.target)
+    verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target)
     done = check_gates(verifier, NobodyThere(), (Status.REFUSED,))
     assert (done.verified, done.left_out) == (1, 1)
 
@@ -641,11 +652,11 @@ def test_finalize_counts_as_verified_only_what_passed(migration):
 def test_what_cannot_be_read_stands_in_the_way_with_a_hint_of_what_can_be_done(migration):
     commit(migration.source, "g", 10, 20)
     commit(migration.source, "h", 2000)
-    migration.source.broken = {("g", ORDERS[1]): Unreadable("node", "junk")}
+    migration.source.broken = {("g", ORDERS[1]): CorruptData("node", "junk")}
     migration.plan(OneLog(LogRange(0, 1000)))
     migration.apply()
     for accept, wrong in (((), 2), ((Status.REFUSED,), 1)):
-        verifier = Verifier(PlanFile(migration.path), migration.source, migration.target)
+        verifier = MigrationVerifier(PlanFile(migration.path), migration.source, migration.target)
         with pytest.raises(GateRefused, match=f"{wrong} of 3 partitions do not verify") as refused:
             check_gates(verifier, NobodyThere(), accept)
         assert refused.value.hint == (

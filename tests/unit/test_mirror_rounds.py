@@ -15,7 +15,7 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
 from offsetmgr.migration.mirror import Mirror, PollingFeed
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
-from offsetmgr.migration.mirror_safety import MemberWatch, OldGroup, Owned
+from offsetmgr.migration.mirror_safety import LegacyGroup, MemberWatch, OwnedGroup
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.testing.memory import MemoryStore
 
@@ -210,7 +210,7 @@ def of(**offsets: int) -> dict[TopicPartition, Committed]:
     return {{"p0": P0, "p1": P1}[name]: Committed(offset) for name, offset in offsets.items()}
 
 
-ONE = OldGroup({"a": 1}, {P0: Owned("a", 10)})
+ONE = LegacyGroup({"a": 1}, {P0: OwnedGroup("a", 10)})
 
 
 def test_a_partition_that_moved_beyond_the_target_proves_its_owner():
@@ -241,8 +241,8 @@ def test_a_partition_whose_target_moved_along_proves_nothing():
 def test_a_move_while_the_owner_changed_proves_nobody():
     watch = MemberWatch()
     both = {"a": 1, "b": 2}
-    watch.look(OldGroup(both, {P0: Owned("a", 10)}), of(p0=5), {}, 0)
-    later = OldGroup(both, {P0: Owned("b", 11)})
+    watch.look(LegacyGroup(both, {P0: OwnedGroup("a", 10)}), of(p0=5), {}, 0)
+    later = LegacyGroup(both, {P0: OwnedGroup("b", 11)})
     watch.look(later, of(p0=6), {}, 1)
     assert watch.unproven(later, 20) == ["b"]
 
@@ -251,7 +251,7 @@ def test_a_member_that_comes_back_under_its_name_is_new():
     watch = MemberWatch()
     watch.look(ONE, of(p0=5), {}, 0)
     watch.look(ONE, of(p0=6), {}, 1)
-    again = OldGroup({"a": 2}, {P0: Owned("a", 20)})
+    again = LegacyGroup({"a": 2}, {P0: OwnedGroup("a", 20)})
     assert not watch.admits(again)
     watch.look(again, of(p0=6), {}, 2)
     assert watch.unproven(again, 2) == ["a"]
@@ -259,7 +259,7 @@ def test_a_member_that_comes_back_under_its_name_is_new():
 
 def test_a_member_without_partitions_counts_until_it_can_get_none_any_more():
     watch = MemberWatch()
-    two = OldGroup({"a": 1, "spare": 2}, {P0: Owned("a", 10)})
+    two = LegacyGroup({"a": 1, "spare": 2}, {P0: OwnedGroup("a", 10)})
     watch.look(ONE, of(p0=5), {}, 0)
     watch.look(two, of(p0=6), {}, 1)
     assert watch.unproven(two, 2) == ["spare"]
@@ -267,13 +267,13 @@ def test_a_member_without_partitions_counts_until_it_can_get_none_any_more():
     fresh.look(two, {}, {}, 1)
     assert fresh.unproven(two, 2) == ["a", "spare"]
     assert watch.unproven(two, 12) == []
-    rebalancing = OldGroup({"a": 1, "spare": 2}, {})
+    rebalancing = LegacyGroup({"a": 1, "spare": 2}, {})
     assert watch.unproven(rebalancing, 12) == ["spare"]
 
 
 def test_an_owner_that_cannot_be_read_is_never_proven():
     watch = MemberWatch()
-    unknown = OldGroup({"a": 1}, {P0: Owned(None, 10)})
+    unknown = LegacyGroup({"a": 1}, {P0: OwnedGroup(None, 10)})
     watch.look(unknown, of(p0=5), {}, 0)
     watch.look(unknown, of(p0=6), {}, 1)
     assert watch.unproven(unknown, 20) == ["an owner that cannot be read"]

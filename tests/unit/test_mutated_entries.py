@@ -36,7 +36,7 @@ def test_mutated_entries_give_typed_errors_or_what_was_written() -> None:
     assert found["wrong"] == [], f"seed {SEED}"
     outcomes = found["outcomes"]
     assert sum(outcomes.values()) == MUTATIONS
-    for expected in ("raw: damage", "raw: doubt", "raw: sound", "proved: Unreadable", "proved: records"):
+    for expected in ("raw: damage", "raw: doubt", "raw: sound", "proved: CorruptData", "proved: records"):
         assert outcomes[expected] > MUTATIONS // 500, (SEED, outcomes)
     assert found["kib"] < 64 * 1024
 
@@ -86,14 +86,14 @@ READER = """
 import json, resource, sys
 from pathlib import Path
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.segments.entries import Walk
+from offsetmgr.segments.entries import EntryReader
 outcomes = []
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + 512 * 2**20,) * 2)
 for limit in ({}, {"limit": 2**20}):
     with open(sys.argv[1], "rb") as file:
         try:
-            next(iter(Walk(file, "bomb"))).batch(**limit)
+            next(iter(EntryReader(file, "bomb"))).batch(**limit)
             outcomes.append("read")
         except OffsetMgrError as error:
             outcomes.append(f"{type(error).__name__}: {error}")
@@ -117,7 +117,7 @@ def test_a_bomb_is_refused_by_the_limit_before_it_takes_the_memory(tmp_path: Pat
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [
-        f"OverLimit: {what} at offset 0: decompressed it is more than {limit} bytes"
+        f"LimitExceeded: {what} at offset 0: decompressed it is more than {limit} bytes"
         for what in [("message", "batch")[magic - 1]]
         for limit in ("134,217,728", "1,048,576")
     ]

@@ -12,7 +12,7 @@ from typing import Any
 
 from zookeeper_examples import EXAMPLES
 
-from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
 from offsetmgr.zookeeper.nodes.kinds import shown
 
 MUTATIONS = 100_000 if os.environ.get("OFFSETMGR_SOAK") else 10_000
@@ -110,7 +110,7 @@ def test_mutated_nodes_are_values_or_typed_errors_with_their_path() -> None:
             understood += 1
             continue
         refused += 1
-        assert isinstance(found.error, Unreadable | UnknownVersion), junk
+        assert isinstance(found.error, CorruptData | UnknownVersion), junk
         assert found.error.what == f"ZooKeeper node {path}", junk
         assert found.error.why and found.value is None, junk
 

@@ -6,15 +6,15 @@ import pytest
 
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.log.topic import (
-    FoundTopic,
+    ExistingTopic,
     PartitionCountChanged,
     TooFewBrokers,
-    TopicMadeAnew,
+    TopicRecreated,
     UnsuitableTopic,
+    durability_warnings,
     examine,
     replicas_for,
     settings_for,
-    weaker,
 )
 
 FIT = {"cleanup.policy": "compact", "min.insync.replicas": "2", "max.message.bytes": "1048588"}
@@ -22,8 +22,8 @@ FIT = {"cleanup.policy": "compact", "min.insync.replicas": "2", "max.message.byt
 
 def found(
     settings: dict[str, str] | None = None, *, partitions: int = 50, replicas: int = 3, topic_id: str = "a"
-) -> FoundTopic:
-    return FoundTopic(topic_id, partitions, replicas, frozenset(), {**FIT, **(settings or {})})
+) -> ExistingTopic:
+    return ExistingTopic(topic_id, partitions, replicas, frozenset(), {**FIT, **(settings or {})})
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_was_asked_for_wins() -> None:
 
 
 def test_a_topic_as_we_create_it_is_fit_without_a_warning() -> None:
-    state = examine("t", FoundTopic("a", 50, 3, frozenset(), settings_for(3)), 50, "a")
+    state = examine("t", ExistingTopic("a", 50, 3, frozenset(), settings_for(3)), 50, "a")
 
     assert (state.partitions, state.replication_factor, state.min_insync_replicas) == (50, 3, 2)
     assert state.warnings == ()
@@ -91,7 +91,7 @@ def test_a_topic_with_retention_is_refused(policy: str) -> None:
 
 def test_a_topic_whose_policy_is_not_told_is_refused() -> None:
     with pytest.raises(UnsuitableTopic):
-        examine("t", FoundTopic("a", 50, 3, frozenset(), {}), 50)
+        examine("t", ExistingTopic("a", 50, 3, frozenset(), {}), 50)
 
 
 @pytest.mark.parametrize("partitions", [49, 51, 100])
@@ -101,7 +101,7 @@ def test_another_number_of_partitions_is_refused(partitions: int) -> None:
 
 
 def test_a_topic_that_was_made_anew_is_refused_and_its_id_is_told() -> None:
-    with pytest.raises(TopicMadeAnew, match="made anew") as caught:
+    with pytest.raises(TopicRecreated, match="made anew") as caught:
         examine("t", found(topic_id="b"), 50, "a")
     assert caught.value.topic_id == "b"
 
@@ -139,9 +139,9 @@ def test_what_may_hurt_is_said(settings: dict[str, str], replicas: int, warning:
 def test_a_transaction_log_that_keeps_less_than_the_offsets_topic_is_said(
     replicas: int, in_sync: str, warnings: list[str]
 ) -> None:
-    transactions = FoundTopic("b", 50, replicas, frozenset(), {"min.insync.replicas": in_sync})
+    transactions = ExistingTopic("b", 50, replicas, frozenset(), {"min.insync.replicas": in_sync})
 
-    said = weaker(transactions, examine("t", found(), 50))
+    said = durability_warnings(transactions, examine("t", found(), 50))
 
     assert [text.removeprefix("__transaction_state has ").split(":")[0] for text in said] == warnings
 

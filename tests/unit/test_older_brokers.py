@@ -20,10 +20,10 @@ from kio.static.primitive import i32, i64
 
 from offsetmgr.core.errors import AuthenticationFailed, ServerError, UnsupportedOperation
 from offsetmgr.core.model import KEEPS_IN_USE, TopicPartition, deletion_mark
-from offsetmgr.kafka.client.connection import Connection, _is_metadata_0
+from offsetmgr.kafka.client.connection import BrokerConnection, _is_metadata_0
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import releases
-from offsetmgr.kafka.protocol.channel import Address, Encoded
+from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 from offsetmgr.kafka.protocol.old_versions import ask_older
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, string
 from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, METADATA, Versions
@@ -47,19 +47,19 @@ _ports = itertools.count(1)
 class Broker:
     """Stands where a connection does: answers each request by a function, and remembers what was sent."""
 
-    def __init__(self, versions: Versions, answer: Callable[[Encoded], bytes]) -> None:
+    def __init__(self, versions: Versions, answer: Callable[[EncodedRequest], bytes]) -> None:
         self.versions = versions
         self.address = Address("broker", next(_ports))
-        self.sent: list[Encoded] = []
+        self.sent: list[EncodedRequest] = []
         self._answer = answer
 
-    async def exchange(self, request: Encoded, timeout: float) -> bytes:
+    async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:
         assert timeout
         self.sent.append(request)
         return bytes(4) + self._answer(request)
 
     def ask(self, api_key: int, version: int, message: dict[str, Any]) -> dict[str, Any]:
-        return asyncio.run(ask_older(cast(Connection, self), api_key, version, message, 1))
+        return asyncio.run(ask_older(cast(BrokerConnection, self), api_key, version, message, 1))
 
 
 def text(value: str) -> bytes:
@@ -76,7 +76,7 @@ def orders(partitions: int) -> dict[str, Any]:
 
 
 def test_a_commit_for_a_partition_that_does_not_exist_is_refused_where_the_broker_would_take_it() -> None:
-    def answer(request: Encoded) -> bytes:
+    def answer(request: EncodedRequest) -> bytes:
         if request.api_key == 3:
             return encode_response(3, request.version, orders(1))
         part = {"partition_index": 0, "error_code": 0}
@@ -97,7 +97,7 @@ def test_a_commit_for_a_partition_that_does_not_exist_is_refused_where_the_broke
 
 
 def test_commits_to_082_are_of_version_1_and_live_from_now_on() -> None:
-    def answer(request: Encoded) -> bytes:
+    def answer(request: EncodedRequest) -> bytes:
         if request.api_key == 3:
             return encode_response(3, 0, orders(5))
         parts = INT32.pack(1) + INT32.pack(4) + INT16.pack(0)
@@ -109,12 +109,12 @@ def test_commits_to_082_are_of_version_1_and_live_from_now_on() -> None:
     found = broker.ask(8, 7, {**commit, "topics": [{"name": "orders", "partitions": [part]}]})
     body = text("g") + INT32.pack(-1) + text("") + INT32.pack(1) + text("orders") + INT32.pack(1)
     body += INT32.pack(4) + INT64.pack(7) + INT64.pack(-1) + text("note")
-    assert broker.sent[-1] == Encoded(8, 1, body)
+    assert broker.sent[-1] == EncodedRequest(8, 1, body)
     assert found == {"topics": [{"name": "orders", "partitions": [{"partition_index": 4, "error_code": 0}]}]}
 
 
 def test_a_commit_to_1_1_keeps_the_brokers_retention_and_drops_the_leader_epoch() -> None:
-    def answer(request: Encoded) -> bytes:
+    def answer(request: EncodedRequest) -> bytes:
         if request.api_key == 3:
             return encode_response(3, request.version, orders(5))
         return encode_response(8, 3, {"throttle_time": 0, "topics": []})
@@ -139,7 +139,7 @@ class Coordinator:
     def __init__(self, fetched: Sequence[dict[str, Any]], codes: Sequence[int] = ()) -> None:
         self._fetched, self._codes = list(fetched), list(codes)
 
-    def __call__(self, request: Encoded) -> bytes:
+    def __call__(self, request: EncodedRequest) -> bytes:
         if request.api_key == 9:
             return encode_response(9, request.version, {"error_code": 0, **self._fetched.pop(0)})
         group = {"group_id": "g", "group_state": "", "protocol_type": "", "protocol_data": "", "members": []}
@@ -179,7 +179,7 @@ def test_before_0_10_2_an_empty_answer_counts_only_from_a_coordinator_that_has_l
 def test_082_says_unknown_topic_of_what_was_never_committed_and_of_what_it_does_not_know_yet(
     existing: list[str], error: int
 ) -> None:
-    def answer(request: Encoded) -> bytes:
+    def answer(request: EncodedRequest) -> bytes:
         if request.api_key == 3:
             return encode_response(
                 3, 0, {"brokers": [], "topics": [{**orders(1)["topics"][0], "name": n} for n in existing]}
@@ -214,7 +214,7 @@ def test_a_broker_is_0_8_2_only_if_it_closes_two_connections_at_the_same_request
     async def run() -> Versions:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            connection = await Connection.open(Address("127.0.0.1", port), Security(), 5)
+            connection = await BrokerConnection.open(Address("127.0.0.1", port), Security(), 5)
             await connection.close()
             return connection.versions
 
@@ -230,7 +230,7 @@ def test_082_is_never_asked_for_all_offsets_of_a_group() -> None:
 
 
 def test_an_error_of_the_group_that_an_old_broker_says_of_partitions_is_the_groups() -> None:
-    def answer(request: Encoded) -> bytes:
+    def answer(request: EncodedRequest) -> bytes:
         part = {"partition_index": 0, "committed_offset": -1, "metadata": "", "error_code": 14}
         return encode_response(9, 1, {"topics": [{"name": "orders", "partitions": [part]}]})
 
@@ -240,7 +240,7 @@ def test_an_error_of_the_group_that_an_old_broker_says_of_partitions_is_the_grou
 
 
 def test_a_missing_topic_is_not_named_to_brokers_that_would_create_it() -> None:
-    def answer(request: Encoded) -> bytes:
+    def answer(request: EncodedRequest) -> bytes:
         topic = {"error_code": 0, "name": "there", "is_internal": False, "partitions": []}
         return encode_response(3, request.version, {"brokers": [], "controller_id": 0, "topics": [topic]})
 
@@ -307,7 +307,7 @@ def test_a_metadata_answer_with_a_false_number_of_replicas_is_refused(count: byt
 
 
 def test_times_are_refused_and_ends_are_found_where_only_segments_can_be_asked_for() -> None:
-    def answer(request: Encoded) -> bytes:
+    def answer(request: EncodedRequest) -> bytes:
         parts = INT32.pack(1) + INT32.pack(0) + INT16.pack(0) + INT32.pack(1) + INT64.pack(42)
         return INT32.pack(1) + text("orders") + parts
 
@@ -383,8 +383,8 @@ class Listener:
         async def run() -> Versions:
             async with await asyncio.start_server(self._serve, "127.0.0.1", 0) as server:
                 port = server.sockets[0].getsockname()[1]
-                connection = await Connection.open(Address("127.0.0.1", port), LOGIN, timeout)
-                assert await connection.exchange(Encoded(METADATA, 0, INT32.pack(0)), timeout)
+                connection = await BrokerConnection.open(Address("127.0.0.1", port), LOGIN, timeout)
+                assert await connection.exchange(EncodedRequest(METADATA, 0, INT32.pack(0)), timeout)
                 await connection.close()
                 return connection.versions
 

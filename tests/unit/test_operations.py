@@ -26,20 +26,20 @@ from offsetmgr.groups import edit_plan as proposals
 from offsetmgr.groups.before_images import header_for, holds_images, load_images, new_path
 from offsetmgr.groups.copy import propose_copy, verify_copy
 from offsetmgr.groups.diff import diff
-from offsetmgr.groups.edit_plan import GroupProposal, Proposal, ProposedChange
-from offsetmgr.groups.edits import left_empty, propose_delete, propose_import, propose_undo
-from offsetmgr.groups.execute import carry_out
+from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
+from offsetmgr.groups.edits import groups_left_without_offsets, propose_delete, propose_import, propose_undo
+from offsetmgr.groups.execute import execute
 from offsetmgr.groups.export import SnapshotFile
-from offsetmgr.groups.lag import LagRow, lag_of, needs_a_look
+from offsetmgr.groups.lag import LagRow, lag_of, needs_log_range
 from offsetmgr.groups.reset import (
     Scenario,
     ShiftBy,
     Target,
     ToCurrent,
     ToEarliest,
-    ToGiven,
     ToLatest,
     ToOffset,
+    ToOffsets,
     ToTime,
     propose_set,
     resolve,
@@ -53,7 +53,7 @@ from offsetmgr.groups.selection import (
     scan_in_order,
 )
 from offsetmgr.snapshots.group_images import IMAGES_SCHEMA
-from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.crossing import CrossClusterCheck
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -69,10 +69,10 @@ def store(tmp_path: Path) -> Iterator[SnapshotStore]:
         yield opened
 
 
-def carry(store: SnapshotStore, groups: Iterable[GroupProposal], image: Path) -> int:
+def carry(store: SnapshotStore, groups: Iterable[GroupEditPlan], image: Path) -> int:
     """Carries proposals out, and gives the number of failures."""
-    with Proposal.of(groups) as proposal:
-        results = list(carry_out(store, proposal, image, header_for(store)))
+    with EditPlan.of(groups) as proposal:
+        results = list(execute(store, proposal, image, header_for(store)))
     return sum(len(r.failures) for r in results)
 
 
@@ -163,7 +163,7 @@ def test_an_existing_group_of_that_very_name_wins_over_the_glob(store: SnapshotS
     [(0, "", False), (1, "", True), (None, "", True), (None, "beyond", True), (0, "below", True)],
 )
 def test_what_needs_a_look_is_more_than_a_lag(lag: int | None, note: str, kept: bool) -> None:
-    assert needs_a_look(LagRow("g", T0, Committed(1), 0, 1, lag, note)) is kept
+    assert needs_log_range(LagRow("g", T0, Committed(1), 0, 1, lag, note)) is kept
 
 
 def test_groups_come_in_the_order_asked_whatever_the_store_does() -> None:
@@ -215,7 +215,7 @@ def test_reset_lands_where_kafkas_tool_would(
         "offset": ToOffset(abs(number)),
         "shift": ShiftBy(number),
         "time": ToTime(0),
-        "given": ToGiven({}),
+        "given": ToOffsets({}),
     }[kind]
     committed: Offset = ABSENT if current is None else Committed(current)
     if kind == "shift" and current is None:
@@ -234,7 +234,7 @@ def test_clamping_and_falling_back_are_said() -> None:
     assert resolve(ToCurrent(), None, ABSENT, log, None) == Target(9, "nothing committed: the log's end")
     assert resolve(ToOffset(7), None, ABSENT, log, None) == Target(7)
     with pytest.raises(UsageError, match="gives no offset"):
-        resolve(ToGiven({}), None, ABSENT, log, None)
+        resolve(ToOffsets({}), None, ABSENT, log, None)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_other_durations_are_refused(text: str) -> None:
         parse_duration(text)
 
 
-def no_file(snapshot: SnapshotFile) -> Crossing:
+def no_file(snapshot: SnapshotFile) -> CrossClusterCheck:
     raise AssertionError(f"no file is given, and {snapshot} is compared")
 
 
@@ -305,13 +305,13 @@ def test_a_large_proposal_moves_to_disk_and_comes_back_whole(monkeypatch: pytest
     monkeypatch.setattr(proposals, "IN_MEMORY", 3)
     refused = RewindRefused("what", "why", "hint")
     given = [
-        GroupProposal(
-            f"g{n}", (ProposedChange(T0, Committed(n), OffsetAndMetadata(n + 1)), ProposedChange(T1, ABSENT, None))
+        GroupEditPlan(
+            f"g{n}", (PlannedChange(T0, Committed(n), OffsetAndMetadata(n + 1)), PlannedChange(T1, ABSENT, None))
         )
         for n in range(10)
     ]
-    given.append(GroupProposal("refused", (ProposedChange(T0, ABSENT, None, problem=refused, writes=False),)))
-    with Proposal.of(given) as proposal:
+    given.append(GroupEditPlan("refused", (PlannedChange(T0, ABSENT, None, problem=refused, writes=False),)))
+    with EditPlan.of(given) as proposal:
         for _ in range(2):
             found = list(proposal)
             assert [g.group for g in found] == [g.group for g in given]
@@ -324,16 +324,16 @@ def test_a_large_proposal_moves_to_disk_and_comes_back_whole(monkeypatch: pytest
 
 def test_an_edit_holds_only_what_is_to_be_written_each_on_its_before_image() -> None:
     changes = (
-        ProposedChange(T0, Committed(1, version=7), OffsetAndMetadata(2)),
-        ProposedChange(T1, Committed(5), OffsetAndMetadata(5), writes=False),
-        ProposedChange(T2, ABSENT, OffsetAndMetadata(0), problem=UsageError("no")),
+        PlannedChange(T0, Committed(1, version=7), OffsetAndMetadata(2)),
+        PlannedChange(T1, Committed(5), OffsetAndMetadata(5), writes=False),
+        PlannedChange(T2, ABSENT, OffsetAndMetadata(0), problem=UsageError("no")),
     )
-    edit = GroupProposal("g", changes).edit()
+    edit = GroupEditPlan("g", changes).edit()
     assert edit is not None
     assert {tp: (c.expected, c.after) for tp, c in edit.changes.items()} == {
         T0: (Committed(1, version=7), OffsetAndMetadata(2))
     }
-    assert GroupProposal("g", changes, problem=UsageError("no")).edit() is None
+    assert GroupEditPlan("g", changes, problem=UsageError("no")).edit() is None
 
 
 # --- edits of a snapshot file, and taking them back ------------------------------------------------
@@ -443,12 +443,12 @@ def test_setting_an_unknown_group_is_an_error_unless_it_may_be_made(store: Snaps
     with pytest.raises(GroupNotFound):
         propose_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)})
     made = propose_set(store, "zz", lambda _: {T0: OffsetAndMetadata(1)}, create=True)
-    assert made.changes == (ProposedChange(T0, ABSENT, OffsetAndMetadata(1)),)
+    assert made.changes == (PlannedChange(T0, ABSENT, OffsetAndMetadata(1)),)
 
 
 def test_groups_that_are_known_and_hold_nothing_are_empty() -> None:
     store = MemoryStore(data={"empty": {}, "full": {T0: Committed(5)}, "dark": {}}, broken={"dark": Unreachable("it")})
-    assert left_empty(store, ["empty", "full", "dark", "gone"]) == ["empty"]
+    assert groups_left_without_offsets(store, ["empty", "full", "dark", "gone"]) == ["empty"]
 
 
 def test_diff_walks_over_the_union(store: SnapshotStore, tmp_path: Path) -> None:

@@ -25,12 +25,20 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import BrokerPartition, Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Capabilities, GroupOffsets, Partitions
-from offsetmgr.migration.partition_map import Found, MapEntry, PartitionMap, PositionTable, Start, parse_map, read_map
+from offsetmgr.migration.partition_map import (
+    MapEntry,
+    MappedStart,
+    PartitionMap,
+    PositionTable,
+    ResolvedStart,
+    parse_map,
+    read_map,
+)
 from offsetmgr.migration.partition_map_draft import MapDraft, write_draft
-from offsetmgr.migration.plan import Action, GroupPlan, Origin, PlanOptions, Step
+from offsetmgr.migration.plan import Action, GroupPlan, PlanOptions, PlanSource, PlanStep
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.verify import Evidence, Status, judge
+from offsetmgr.migration.verify import Status, VerifyEvidence, judge
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 
@@ -98,8 +106,8 @@ class TestTheFile:
         assert found.origin.confirmed_by == "anna"
         assert found.origin.sha256 == hashlib.sha256(data).hexdigest()
         assert found.entries == {
-            old(0, 0): MapEntry(0, Start.EARLIEST),
-            old(0, 1): MapEntry(1, Start.LATEST),
+            old(0, 0): MapEntry(0, MappedStart.EARLIEST),
+            old(0, 1): MapEntry(1, MappedStart.LATEST),
             old(1, 0): MapEntry(2, 1_367_409_600_000),
             old(1, 1): MapEntry(3, PositionTable(((0, 0), (1024, 17)))),
             old(2, 0): MapEntry(4, PositionTable(((0, 0),), floor=True)),
@@ -187,15 +195,17 @@ class TestTheTable:
     FLOOR = PositionTable(((100, 7), (250, 9)), floor=True)
 
     def test_an_exact_position(self) -> None:
-        assert self.TABLE.find(100) == Found(7, "byte 100 is offset 7 in the table")
-        assert self.FLOOR.find(250) == Found(9, "byte 250 is offset 9 in the table")
+        assert self.TABLE.find(100) == ResolvedStart(7, "byte 100 is offset 7 in the table")
+        assert self.FLOOR.find(250) == ResolvedStart(9, "byte 250 is offset 9 in the table")
 
     def test_a_position_between_is_refused_or_the_one_before_as_declared(self) -> None:
         assert self.TABLE.find(249) == (
             'byte 249 is not in the table (the entry before it: byte 100), and "between" does not say floor'
         )
-        assert self.FLOOR.find(249) == Found(7, "floor: byte 249 lies after byte 100, offset 7 in the table")
-        assert self.FLOOR.find(10**12) == Found(9, f"floor: byte {10**12} lies after byte 250, offset 9 in the table")
+        assert self.FLOOR.find(249) == ResolvedStart(7, "floor: byte 249 lies after byte 100, offset 7 in the table")
+        assert self.FLOOR.find(10**12) == ResolvedStart(
+            9, f"floor: byte {10**12} lies after byte 250, offset 9 in the table"
+        )
 
     def test_a_position_before_the_first_is_refused_in_any_case(self) -> None:
         assert self.FLOOR.find(99) == "byte 99 lies before the table's first entry, byte 100"
@@ -207,7 +217,7 @@ class TestTheTable:
 
         found = PositionTable(rows, floor=True).find(wanted)
 
-        assert (found.offset if isinstance(found, Found) else None) == (before[-1] if before else None)
+        assert (found.offset if isinstance(found, ResolvedStart) else None) == (before[-1] if before else None)
 
 
 def plan(
@@ -216,7 +226,7 @@ def plan(
     map_: PartitionMap | None,
     target: Mapping[TopicPartition, int] | None = None,
     logs: Logs | None = None,
-) -> tuple[Step, ...]:
+) -> tuple[PlanStep, ...]:
     """The steps of one group's plan, from a snapshot of Kafka 0.7 to one that can hold no byte positions."""
     to = MemoryStore(data={"g": {tp: Committed(n) for tp, n in (target or {}).items()}})
     (tmp_path / "from.zk").write_text(
@@ -242,7 +252,7 @@ class TestThePlan:
     def test_without_a_map_byte_positions_are_refused_with_the_reason(self, tmp_path: Path) -> None:
         (step,) = plan(tmp_path, {old(1, 0): 1024}, None)
 
-        assert step == Step(
+        assert step == PlanStep(
             old(1, 0),
             Action.REFUSE_BYTE_POSITION,
             OffsetAndMetadata(1024),
@@ -258,14 +268,14 @@ class TestThePlan:
 
         how = "byte 1024 is offset 17 in the table"
         note = f"from 1-0: {how}"
-        assert step == Step(
+        assert step == PlanStep(
             new(3),
             Action.COPY,
             OffsetAndMetadata(1024),
             None,
             OffsetAndMetadata(17),
             note,
-            Origin(BrokerPartition(1, 0), how, "inferred"),
+            PlanSource(BrokerPartition(1, 0), how, "inferred"),
         )
         assert step.source_tp == old(1, 0)
 
@@ -371,15 +381,15 @@ class TestThePlan:
         )
         header = planner.header()
         steps = (
-            Step(old(1, 1), Action.REFUSE_BYTE_POSITION, OffsetAndMetadata(9), None, None, "why"),
-            Step(
+            PlanStep(old(1, 1), Action.REFUSE_BYTE_POSITION, OffsetAndMetadata(9), None, None, "why"),
+            PlanStep(
                 new(3),
                 Action.COPY,
                 OffsetAndMetadata(1024),
                 None,
                 OffsetAndMetadata(17),
                 "",
-                Origin(BrokerPartition(1, 0), "how"),
+                PlanSource(BrokerPartition(1, 0), "how"),
             ),
         )
 
@@ -408,31 +418,31 @@ class TestThePlan:
 class TestVerifying:
     """A byte position is compared with what the plan saw of it, and never with an offset."""
 
-    STEP = Step(
+    STEP = PlanStep(
         new(0),
         Action.COPY,
         OffsetAndMetadata(1024),
         None,
         OffsetAndMetadata(17),
         "",
-        Origin(BrokerPartition(1, 0), "how"),
+        PlanSource(BrokerPartition(1, 0), "how"),
     )
 
     @pytest.mark.parametrize(
         ("there", "here", "status", "evidence"),
         [
-            (1024, 17, Status.EQUAL, Evidence.INFERRED),
-            (1024, 20, Status.PROGRESS, Evidence.INFERRED),
-            (1024, 16, Status.BEHIND, Evidence.SEEN),
-            (1024, None, Status.MISSING, Evidence.SEEN),
-            (1024, 91, Status.BEYOND_LOG_END, Evidence.SEEN),
-            (1025, 17, Status.SOURCE_AHEAD, Evidence.SEEN),
-            (1025, 20, Status.SOURCE_AHEAD, Evidence.SEEN),
-            (18, 17, Status.SOURCE_REWOUND, Evidence.SEEN),
-            (None, 17, Status.SOURCE_GONE, Evidence.INFERRED),
+            (1024, 17, Status.EQUAL, VerifyEvidence.INFERRED),
+            (1024, 20, Status.PROGRESS, VerifyEvidence.INFERRED),
+            (1024, 16, Status.BEHIND, VerifyEvidence.SEEN),
+            (1024, None, Status.MISSING, VerifyEvidence.SEEN),
+            (1024, 91, Status.BEYOND_LOG_END, VerifyEvidence.SEEN),
+            (1025, 17, Status.SOURCE_AHEAD, VerifyEvidence.SEEN),
+            (1025, 20, Status.SOURCE_AHEAD, VerifyEvidence.SEEN),
+            (18, 17, Status.SOURCE_REWOUND, VerifyEvidence.SEEN),
+            (None, 17, Status.SOURCE_GONE, VerifyEvidence.INFERRED),
         ],
     )
-    def test_the_verdict(self, there: int | None, here: int | None, status: Status, evidence: Evidence) -> None:
+    def test_the_verdict(self, there: int | None, here: int | None, status: Status, evidence: VerifyEvidence) -> None:
         sides = (None if n is None else Committed(n) for n in (there, here))
 
         found = judge(self.STEP, *sides, 90)
@@ -440,7 +450,7 @@ class TestVerifying:
         assert found[:2] == (status, evidence)
 
     def test_a_refused_byte_position_is_not_equal_to_an_offset_of_the_same_number(self) -> None:
-        step = Step(new(0), Action.REFUSE_OUT_OF_RANGE, OffsetAndMetadata(17), None, None, "why", self.STEP.origin)
+        step = PlanStep(new(0), Action.REFUSE_OUT_OF_RANGE, OffsetAndMetadata(17), None, None, "why", self.STEP.origin)
 
         assert judge(step, Committed(17), Committed(17), 90)[0] is Status.REFUSED
 
@@ -473,7 +483,10 @@ class TestTheDraft:
         with pytest.raises(PlanError, match="nobody has confirmed it"):
             parse_map("m.json", data)
         confirmed = parse_map("m.json", json.dumps({**document, "confirmed_by": "anna"}).encode())
-        assert confirmed.entries == {old(0, 1): MapEntry(0, Start.EARLIEST), old(1, 0): MapEntry(1, Start.EARLIEST)}
+        assert confirmed.entries == {
+            old(0, 1): MapEntry(0, MappedStart.EARLIEST),
+            old(1, 0): MapEntry(1, MappedStart.EARLIEST),
+        }
 
     def test_a_source_without_byte_positions_needs_no_map(self) -> None:
         with pytest.raises(GroupNotFound, match=r"no group in kafka://h:1 holds a byte position"):
@@ -497,7 +510,9 @@ class TestBetweenStoresOfKafka07:
 
         (group,) = planner.plan(["g"])
 
-        assert group.steps == (Step(old(1, 0), Action.COPY, OffsetAndMetadata(1024), None, OffsetAndMetadata(1024)),)
+        assert group.steps == (
+            PlanStep(old(1, 0), Action.COPY, OffsetAndMetadata(1024), None, OffsetAndMetadata(1024)),
+        )
 
     def test_an_offset_has_no_place_in_one(self) -> None:
         class Old(MemoryStore):
@@ -510,4 +525,4 @@ class TestBetweenStoresOfKafka07:
         (group,) = Planner(source, Old("there"), PlanOptions(), SystemClock()).plan(["g"])
 
         why = "memory:there keeps byte positions of Kafka 0.7, and this is an offset"
-        assert group.steps == (Step(new(0), Action.REFUSE_NUMBERED, OffsetAndMetadata(5), None, None, why),)
+        assert group.steps == (PlanStep(new(0), Action.REFUSE_NUMBERED, OffsetAndMetadata(5), None, None, why),)

@@ -8,14 +8,23 @@ from hypothesis import strategies as st
 
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.barrier import OpenPeriod, Place, Verdict, holding, judge, merged, opening, turn
-from offsetmgr.period.leader_decision import Leader, Seen, Turn, next_turn
+from offsetmgr.period.barrier import (
+    OpenPeriod,
+    ReportStatus,
+    TimePosition,
+    advance,
+    check_report,
+    lagging_partitions,
+    merged,
+    opening,
+)
+from offsetmgr.period.leader_decision import Advance, Leader, LeaderView, next_step
 from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode, Rerun
-from offsetmgr.period.schedule import MAX_TIME_MS, Period, Schedule
+from offsetmgr.period.schedule import MAX_TIME_MS, Period, PeriodSchedule
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
-HOURLY = Schedule(first_ms=1_000, length_ms=100)
+HOURLY = PeriodSchedule(first_ms=1_000, length_ms=100)
 LEADER = Leader("m", 7)
 
 
@@ -29,11 +38,11 @@ def test_a_period_has_its_start_and_not_its_end() -> None:
 @pytest.mark.parametrize(("first", "length"), [(0, 0), (0, -1), (-1, 10), (MAX_TIME_MS, 1)])
 def test_a_schedule_that_makes_no_sense_is_refused(first: int, length: int) -> None:
     with pytest.raises(UsageError):
-        Schedule(first, length)
+        PeriodSchedule(first, length)
 
 
 def test_times_are_of_64_bits_and_a_period_beyond_them_is_refused() -> None:
-    late = Schedule(MAX_TIME_MS - 10, 5)
+    late = PeriodSchedule(MAX_TIME_MS - 10, 5)
     assert late.period(1).end_ms == MAX_TIME_MS
     with pytest.raises(UsageError):
         late.period(2)
@@ -43,7 +52,7 @@ def test_times_are_of_64_bits_and_a_period_beyond_them_is_refused() -> None:
 
 @given(st.integers(0, 2**40), st.integers(1, 2**30), st.integers(0, 2**45))
 def test_every_time_is_in_the_period_of_its_number_and_in_no_other(first: int, length: int, time: int) -> None:
-    schedule = Schedule(first, length)
+    schedule = PeriodSchedule(first, length)
     number = schedule.number_of(first + time)
     assert first + time in schedule.period(number)
     assert first + time not in schedule.period(number + 1)
@@ -52,37 +61,37 @@ def test_every_time_is_in_the_period_of_its_number_and_in_no_other(first: int, l
 def test_a_record_is_earlier_than_the_open_period_or_in_it_or_later() -> None:
     open_ = OpenPeriod(HOURLY.period(1), frozenset({A0}))
     assert [open_.place(t) for t in (1_099, 1_100, 1_199, 1_200)] == [
-        Place.EARLIER,
-        Place.OPEN,
-        Place.OPEN,
-        Place.LATER,
+        TimePosition.EARLIER,
+        TimePosition.OPEN,
+        TimePosition.OPEN,
+        TimePosition.LATER,
     ]
 
 
 def test_reports_are_judged_by_the_open_period_and_by_what_was_reported_before() -> None:
     open_ = OpenPeriod(HOURLY.period(5), frozenset({A0, A1}))
     finished = {A0: 5, A1: 4}
-    assert judge(open_, finished, A1, 5) is Verdict.COUNTED
-    assert judge(open_, finished, A0, 5) is Verdict.REPEATED
-    assert judge(open_, finished, A1, 3) is Verdict.REPEATED
-    assert judge(open_, finished, A1, 6) is Verdict.JUMPED
-    assert judge(open_, finished, B0, 5) is Verdict.NOT_ASKED
-    assert judge(open_, finished, B0, 4) is Verdict.LATE
+    assert check_report(open_, finished, A1, 5) is ReportStatus.COUNTED
+    assert check_report(open_, finished, A0, 5) is ReportStatus.REPEATED
+    assert check_report(open_, finished, A1, 3) is ReportStatus.REPEATED
+    assert check_report(open_, finished, A1, 6) is ReportStatus.JUMPED
+    assert check_report(open_, finished, B0, 5) is ReportStatus.NOT_ASKED
+    assert check_report(open_, finished, B0, 4) is ReportStatus.LATE
 
 
 def test_a_period_is_held_by_each_partition_that_has_not_finished_it() -> None:
     open_ = OpenPeriod(HOURLY.period(5), frozenset({A1, A0, B0}))
-    assert holding(open_, {A0: 5, A1: 4}) == [A1, B0]
+    assert lagging_partitions(open_, {A0: 5, A1: 4}) == [A1, B0]
     with pytest.raises(Conflict, match="a-1, b-0"):
-        turn(HOURLY, open_, {A0: 5, A1: 4}, [A0])
-    assert turn(HOURLY, open_, {A0: 5, A1: 5, B0: 5}, [A0, A1]) == OpenPeriod(HOURLY.period(6), frozenset({A0, A1}))
+        advance(HOURLY, open_, {A0: 5, A1: 4}, [A0])
+    assert advance(HOURLY, open_, {A0: 5, A1: 5, B0: 5}, [A0, A1]) == OpenPeriod(HOURLY.period(6), frozenset({A0, A1}))
 
 
 def test_a_barrier_without_partitions_is_refused_instead_of_closing_for_ever() -> None:
     with pytest.raises(UsageError):
         opening(HOURLY, [])
     with pytest.raises(UsageError):
-        turn(HOURLY, opening(HOURLY, [A0]), {A0: 0}, [])
+        advance(HOURLY, opening(HOURLY, [A0]), {A0: 0}, [])
 
 
 def test_what_one_member_has_finished_is_not_undone_by_what_another_says() -> None:
@@ -92,8 +101,8 @@ def test_what_one_member_has_finished_is_not_undone_by_what_another_says() -> No
 # --- the leader's next step ---------------------------------------------------------------------------
 
 
-def seen(number: int, *finished: dict[TopicPartition, int], of: int | None = None, stopped: str = "") -> Seen:
-    return Seen(
+def seen(number: int, *finished: dict[TopicPartition, int], of: int | None = None, stopped: str = "") -> LeaderView:
+    return LeaderView(
         OpenNode(HOURLY, number, "before", 6, 50, stopped),
         PartitionsNode(number if of is None else of, frozenset({A0, A1})),
         {f"m{at}": ProgressNode(f"m{at}", at, each) for at, each in enumerate(finished)},
@@ -101,21 +110,21 @@ def seen(number: int, *finished: dict[TopicPartition, int], of: int | None = Non
 
 
 def test_the_first_leader_opens_the_first_period() -> None:
-    step = next_turn(Seen(None, None, {}), HOURLY, [A0, A1], LEADER, 60)
-    assert isinstance(step, Turn)
+    step = next_step(LeaderView(None, None, {}), HOURLY, [A0, A1], LEADER, 60)
+    assert isinstance(step, Advance)
     assert (step.open_, step.closed) == (OpenNode(HOURLY, 0, "m", 7, 60), None)
     assert step.partitions == PartitionsNode(0, frozenset({A0, A1}))
 
 
 def test_a_later_leader_keeps_the_schedule_that_was_given_first() -> None:
-    step = next_turn(seen(4, {A0: 4, A1: 4}), Schedule(0, 5), [A0, A1], LEADER, 60)
-    assert isinstance(step, Turn)
+    step = next_step(seen(4, {A0: 4, A1: 4}), PeriodSchedule(0, 5), [A0, A1], LEADER, 60)
+    assert isinstance(step, Advance)
     assert (step.open_.schedule, step.open_.number) == (HOURLY, 5)
 
 
 def test_a_turn_tells_the_history_who_finished_what() -> None:
-    step = next_turn(seen(4, {A0: 4}, {A1: 4}, {B0: 4}), HOURLY, [A0, A1, B0], LEADER, 60)
-    assert isinstance(step, Turn) and step.closed is not None
+    step = next_step(seen(4, {A0: 4}, {A1: 4}, {B0: 4}), HOURLY, [A0, A1, B0], LEADER, 60)
+    assert isinstance(step, Advance) and step.closed is not None
     assert step.closed.period == HOURLY.period(4)
     assert step.closed.by == {"m0": {A0}, "m1": {A1}}
     assert (step.closed.opened_ms, step.closed.closed_ms, step.closed.leader) == (50, 60, "m")
@@ -123,13 +132,13 @@ def test_a_turn_tells_the_history_who_finished_what() -> None:
 
 
 def test_a_leader_waits_for_whoever_holds_the_period_and_says_who() -> None:
-    assert next_turn(seen(4, {A0: 4}, {A1: 3}), HOURLY, [A0, A1], LEADER, 60) == [A1]
+    assert next_step(seen(4, {A0: 4}, {A1: 3}), HOURLY, [A0, A1], LEADER, 60) == [A1]
 
 
 def test_nothing_is_decided_from_nodes_that_do_not_belong_together_or_of_a_stopped_run() -> None:
     done = {A0: 9, A1: 9}
-    assert next_turn(seen(4, done, of=3), HOURLY, [A0, A1], LEADER, 60) == []
-    assert next_turn(seen(4, done, stopped="aborted"), HOURLY, [A0, A1], LEADER, 60) == []
+    assert next_step(seen(4, done, of=3), HOURLY, [A0, A1], LEADER, 60) == []
+    assert next_step(seen(4, done, stopped="aborted"), HOURLY, [A0, A1], LEADER, 60) == []
 
 
 def test_a_turn_tells_the_history_which_offsets_the_period_had_and_who_had_none() -> None:
@@ -137,22 +146,22 @@ def test_a_turn_tells_the_history_which_offsets_the_period_had_and_who_had_none(
         "m0": ProgressNode("m0", 1, {A0: 4}, ranges={A0: OffsetRange(10, 25)}),
         "m1": ProgressNode("m1", 2, {A1: 4, A0: 3}, frozenset({A1}), {A0: OffsetRange(5, 10)}),
     }
-    nodes = Seen(OpenNode(HOURLY, 4, "m", 6, 50), PartitionsNode(4, frozenset({A0, A1})), progress)
-    step = next_turn(nodes, HOURLY, [A0, A1], LEADER, 60)
-    assert isinstance(step, Turn) and step.closed is not None
+    nodes = LeaderView(OpenNode(HOURLY, 4, "m", 6, 50), PartitionsNode(4, frozenset({A0, A1})), progress)
+    step = next_step(nodes, HOURLY, [A0, A1], LEADER, 60)
+    assert isinstance(step, Advance) and step.closed is not None
     assert step.closed.ranges == {A0: OffsetRange(10, 25)}, "m1's range is of an earlier period"
     assert step.closed.idle == {A1}
 
 
-def rerun_turn(rerun: Rerun, now_ms: int, number: int = 4) -> Turn:
+def rerun_turn(rerun: Rerun, now_ms: int, number: int = 4) -> Advance:
     """What follows period 4, from 1,400 to 1,500."""
-    nodes = Seen(
+    nodes = LeaderView(
         OpenNode(HOURLY, number, "m", 6, 50, rerun=rerun),
         PartitionsNode(number, frozenset({A0})),
         {"m": ProgressNode("m", 6, {A0: number})},
     )
-    step = next_turn(nodes, HOURLY, [A0], LEADER, now_ms)
-    assert isinstance(step, Turn) and step.closed is not None and step.closed.period == HOURLY.period(number)
+    step = next_step(nodes, HOURLY, [A0], LEADER, now_ms)
+    assert isinstance(step, Advance) and step.closed is not None and step.closed.period == HOURLY.period(number)
     return step
 
 
@@ -169,10 +178,10 @@ def test_a_rerun_to_the_present_ends_where_the_next_period_has_not_passed_yet() 
 
 
 def test_a_rerun_takes_on_the_other_schedule_where_one_of_its_periods_begins() -> None:
-    at_once = rerun_turn(Rerun(1_500, Schedule(0, 500)), 10**6).open_
+    at_once = rerun_turn(Rerun(1_500, PeriodSchedule(0, 500)), 10**6).open_
     assert (at_once.number, at_once.rerun, at_once.schedule.period(5)) == (5, None, Period(5, 1_500, 2_000))
-    not_yet = rerun_turn(Rerun(1_500, Schedule(0, 400)), 10**6).open_
+    not_yet = rerun_turn(Rerun(1_500, PeriodSchedule(0, 400)), 10**6).open_
     assert (not_yet.schedule, not_yet.schedule.period(5)) == (HOURLY, Period(5, 1_500, 1_600))
-    then = rerun_turn(Rerun(1_500, Schedule(0, 400)), 10**6, number=5).open_
+    then = rerun_turn(Rerun(1_500, PeriodSchedule(0, 400)), 10**6, number=5).open_
     assert (then.rerun, then.schedule.period(6)) == (None, Period(6, 1_600, 2_000))
     assert then.schedule.number_of(2_000) == 7

@@ -8,7 +8,7 @@ from typing import cast
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.period.idle_partitions import Idle, idle_partitions, look
+from offsetmgr.period.idle_partitions import IdleCheck, idle_partitions, look
 from offsetmgr.period.schedule import Period
 
 PERIOD = Period(3, 1_300, 1_400)
@@ -46,14 +46,14 @@ LOGS = cast(Cluster, Logs(RECORDS))
 
 def test_only_a_partition_without_any_record_since_the_start_is_idle() -> None:
     assert look(LOGS, PERIOD, [*RECORDS, GONE]) == {
-        EMPTY: Idle(EMPTY, PERIOD, 0),
-        OLD: Idle(OLD, PERIOD, 2),
+        EMPTY: IdleCheck(EMPTY, PERIOD, 0),
+        OLD: IdleCheck(OLD, PERIOD, 2),
         WITHIN: None,
         LATER: None,  # its consumer meets the later record and reports by itself
         AHEAD: None,  # the record dated ahead hides from the question about times the one behind it
         GONE: BROKEN,
     }
-    assert str(Idle(OLD, PERIOD, 2)) == "t-1: no record below offset 2 is dated 1300 or later"
+    assert str(IdleCheck(OLD, PERIOD, 2)) == "t-1: no record below offset 2 is dated 1300 or later"
 
 
 def test_a_partition_that_could_not_be_asked_holds_the_barrier() -> None:

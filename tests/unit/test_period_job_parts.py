@@ -8,7 +8,7 @@ import pytest
 
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.spark.period_ranges import Bounds
 from offsetmgr.spark.period_work import PeriodRules
 from offsetmgr.spark.periods import Coordination, run_periods
@@ -38,7 +38,15 @@ def test_a_job_without_a_topic_is_refused() -> None:
     nothing: Any = None
     with pytest.raises(UsageError, match="no topic is named"):
         run_periods(
-            nothing, [], Schedule(0, 1), nothing, nothing, None, Coordination("h:1", "/r", "m"), bootstrap="", output=""
+            nothing,
+            [],
+            PeriodSchedule(0, 1),
+            nothing,
+            nothing,
+            None,
+            Coordination("h:1", "/r", "m"),
+            bootstrap="",
+            output="",
         )
 
 

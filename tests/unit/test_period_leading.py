@@ -8,15 +8,15 @@ import pytest
 
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.leader import Idle, Leading
-from offsetmgr.period.leader_decision import Leader, Seen, Turn
+from offsetmgr.period.leader import Idle, LeaderRound
+from offsetmgr.period.leader_decision import Advance, Leader, LeaderView
 from offsetmgr.period.records import OpenNode, PartitionsNode, ProgressNode
-from offsetmgr.period.schedule import Schedule
-from offsetmgr.period.state_nodes import Room, View
+from offsetmgr.period.schedule import PeriodSchedule
+from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 LEADER = Leader("m", 7)
-OPEN = OpenNode(Schedule(0, 10_000), 0, "m", 7, 0)
+OPEN = OpenNode(PeriodSchedule(0, 10_000), 0, "m", 7, 0)
 
 
 class Time:
@@ -32,14 +32,14 @@ class Time:
         return self.s
 
 
-class Writes(Room):
+class Writes(BarrierStateStore):
     """What a leader would write; ZooKeeper takes everything."""
 
     def __init__(self) -> None:
-        self.turns: list[Turn] = []
+        self.turns: list[Advance] = []
         self.reports: list[ProgressNode] = []
 
-    def turn(self, turn: Turn, view: View) -> bool:
+    def turn(self, turn: Advance, view: BarrierView) -> bool:
         self.turns.append(turn)
         return True
 
@@ -47,17 +47,17 @@ class Writes(Room):
         self.reports.append(node)
         return True
 
-    def forget(self, members: object, view: View) -> None:
+    def forget(self, members: object, view: BarrierView) -> None:
         """Nobody has died."""
 
 
-def view(finished: dict[TopicPartition, int], open_: OpenNode = OPEN) -> View:
-    seen = Seen(open_, PartitionsNode(open_.number, frozenset({A0, A1})), {"m": ProgressNode("m", 7, finished)})
-    return View(seen, 3, 3, {"m": 1})
+def view(finished: dict[TopicPartition, int], open_: OpenNode = OPEN) -> BarrierView:
+    seen = LeaderView(open_, PartitionsNode(open_.number, frozenset({A0, A1})), {"m": ProgressNode("m", 7, finished)})
+    return BarrierView(seen, 3, 3, {"m": 1})
 
 
-def leading(time: Time, idle: Idle | None) -> Leading:
-    return Leading(OPEN.schedule, lambda: [A0, A1], idle, 2_000, 100, time)
+def leading(time: Time, idle: Idle | None) -> LeaderRound:
+    return LeaderRound(OPEN.schedule, lambda: [A0, A1], idle, 2_000, 100, time)
 
 
 def test_a_leader_without_anything_to_look_at_sleeps_until_it_is_woken() -> None:
@@ -105,7 +105,7 @@ def test_partitions_that_are_not_known_anew_are_those_of_before(answer: object) 
             raise answer
         return []
 
-    leader, room = Leading(OPEN.schedule, topics, None, 0, 100, Time()), Writes()
+    leader, room = LeaderRound(OPEN.schedule, topics, None, 0, 100, Time()), Writes()
     assert leader.step(room, view({A0: 0, A1: 0}), LEADER)
     assert [turn.partitions.partitions for turn in room.turns] == [{A0, A1}]
 
@@ -119,7 +119,7 @@ def test_a_leader_that_led_before_does_not_fall_back_on_what_there_was_then() ->
             return answers.pop()
         raise Unreachable("kafka", "is down")
 
-    leader, room = Leading(OPEN.schedule, topics, None, 0, 100, time), Writes()
+    leader, room = LeaderRound(OPEN.schedule, topics, None, 0, 100, time), Writes()
     assert leader.step(room, view({A0: 0, A1: 0}), LEADER)
     time.s = 100.0
     assert leader.step(room, view({A0: 0, A1: 0}), LEADER)
@@ -128,7 +128,7 @@ def test_a_leader_that_led_before_does_not_fall_back_on_what_there_was_then() ->
 
 def test_a_cluster_is_asked_only_where_a_period_opens() -> None:
     asked = []
-    leader = Leading(OPEN.schedule, lambda: asked.append(1) or [A0], None, 0, 100, Time())  # type: ignore[func-returns-value]
+    leader = LeaderRound(OPEN.schedule, lambda: asked.append(1) or [A0], None, 0, 100, Time())  # type: ignore[func-returns-value]
     assert not leader.step(Writes(), view({A0: 0}), LEADER)
     assert asked == []
     assert leader.step(Writes(), view({A0: 0, A1: 0}), LEADER)

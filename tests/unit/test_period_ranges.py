@@ -7,18 +7,18 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.period.job_records import Scan
+from offsetmgr.period.job_records import RangeScan
 from offsetmgr.period.node_codec import OffsetRange
-from offsetmgr.period.schedule import Schedule
-from offsetmgr.spark.period_ranges import Bounds, Found, Scanner, ScanRule
+from offsetmgr.period.schedule import PeriodSchedule
+from offsetmgr.spark.period_ranges import Bounds, Scanner, ScanResult, ScanRule
 
-TENS = Schedule(100, 10)
+TENS = PeriodSchedule(100, 10)
 FAR = 10**9
 
 
 def scanned(
     times: list[int], *, number: int = 0, bounds: Bounds | None = None, lateness: int = 5, sure_after: int = 2
-) -> Found:
+) -> ScanResult:
     """A scan of a log whose offsets are the positions in ``times``; everything after time 10,000 is set aside."""
     bounds = bounds or Bounds(0, len(times), None)
     scanner = Scanner(bounds, ScanRule(TENS.period(number), lateness, 10_000, sure_after))
@@ -30,7 +30,7 @@ def scanned(
 def test_a_range_ends_behind_the_last_record_of_its_period_and_the_next_begins_at_the_first_later_one() -> None:
     found = scanned([100, 105, 112, 109, 113])
     assert found.range == OffsetRange(0, 4)
-    assert found.scan == Scan(start=0, late_from=5, end=5, resume=2)
+    assert found.scan == RangeScan(start=0, late_from=5, end=5, resume=2)
     assert (found.taken, found.late, found.set_aside) == (3, 0, 0)
 
 
@@ -57,7 +57,7 @@ def test_what_is_dated_beyond_the_horizon_is_set_aside_once_it_is_passed() -> No
 
 def test_a_partition_without_records_has_an_empty_range() -> None:
     found = scanned([])
-    assert (found.range, found.scan) == (OffsetRange(0, 0), Scan(0, 0, 0, 0))
+    assert (found.range, found.scan) == (OffsetRange(0, 0), RangeScan(0, 0, 0, 0))
     later = scanned([150, 151, 152], lateness=0)
     assert (later.range, later.scan.resume) == (OffsetRange(0, 0), 0)
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period import legacy_nodes, records
 from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, ProgressNode, Rerun
-from offsetmgr.period.schedule import Period, Schedule
+from offsetmgr.period.schedule import Period, PeriodSchedule
 
 A0, A1, A2, DOTTED = (
     TopicPartition("a", 0),
@@ -23,7 +23,7 @@ A0, A1, A2, DOTTED = (
     TopicPartition("a", 2),
     TopicPartition("b.c.d", 7),
 )
-DAILY = Schedule(1_700_000_000_000, 86_400_000)
+DAILY = PeriodSchedule(1_700_000_000_000, 86_400_000)
 partitions = st.sets(
     st.builds(TopicPartition, st.sampled_from(["a", "b.c", "d-e_f"]), st.integers(0, 2_000)), max_size=60
 )
@@ -49,7 +49,7 @@ def test_golden_bytes() -> None:
 @given(st.integers(0, 10_000), partitions)
 def test_what_is_written_is_read_again(number: int, some: set[TopicPartition]) -> None:
     for rerun in (None, Rerun(None, None), Rerun(7, DAILY), Rerun(0, None)):
-        schedule = Schedule(DAILY.first_ms, DAILY.length_ms, number // 2)
+        schedule = PeriodSchedule(DAILY.first_ms, DAILY.length_ms, number // 2)
         opened = OpenNode(schedule, number, "m", 3, 10, "aborted", rerun, done=rerun is None)
         assert records.decode_open("/c", records.encode_open(opened)) == opened
     named = PartitionsNode(number, frozenset(some))
@@ -86,21 +86,21 @@ def test_an_unknown_version_is_named_and_fields_of_the_future_are_left_alone() -
     ],
 )  # fmt: skip
 def test_a_broken_node_is_named_by_its_path(data: bytes) -> None:
-    with pytest.raises(Unreadable, match="/periods/coordinator"):
+    with pytest.raises(CorruptData, match="/periods/coordinator"):
         records.decode_open("/periods/coordinator", data)
 
 
 @pytest.mark.parametrize("runs", ["", "5-3", "0-9999999999", "a", "1,,2", "-1", "01", 7, None])
 def test_partitions_that_are_no_runs_of_numbers_are_refused(runs: object) -> None:
     data = json.dumps({"version": 1, "period": 0, "topics": {"t": runs}}).encode()
-    with pytest.raises(Unreadable, match="/p"):
+    with pytest.raises(CorruptData, match="/p"):
         records.decode_partitions("/p", data)
 
 
 @pytest.mark.parametrize("offsets", [[1], [2, 1], [-1, 3], ["0", 1], None, [True, 3], {"0": 1}])
 def test_offsets_that_are_no_range_are_refused(offsets: object) -> None:
     fields = {"version": 1, "member": "m", "epoch": 1, "finished": {}, "idle": {}, "ranges": {"t": {"0": offsets}}}
-    with pytest.raises(Unreadable, match="/p"):
+    with pytest.raises(CorruptData, match="/p"):
         records.decode_progress("/p", json.dumps(fields).encode())
 
 
@@ -143,13 +143,13 @@ def test_a_limit_that_was_never_set_is_unknown_and_not_0() -> None:
 
 @pytest.mark.parametrize("data", [b"a", b":0", b"a:", b"a:x", b"a:0,,1", b"\xff"])
 def test_old_partitions_that_cannot_be_understood_are_refused(data: bytes) -> None:
-    with pytest.raises(Unreadable, match="/t"):
+    with pytest.raises(CorruptData, match="/t"):
         legacy_nodes.parse_partitions("/t", data)
 
 
 @pytest.mark.parametrize("data", [b"a:10", b"a.0", b".0:10", b"a.0:-1", b"a.x:10", b"a.0:1;a.0:2"])
 def test_old_progress_that_cannot_be_understood_is_refused(data: bytes) -> None:
-    with pytest.raises(Unreadable, match="/p"):
+    with pytest.raises(CorruptData, match="/p"):
         legacy_nodes.parse_progress("/p", data)
 
 

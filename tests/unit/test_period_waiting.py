@@ -13,10 +13,10 @@ from offsetmgr.core.errors import TimedOut
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.coordinator import PeriodCoordinator
 from offsetmgr.period.records import OpenNode, PartitionsNode
-from offsetmgr.period.schedule import Schedule
+from offsetmgr.period.schedule import PeriodSchedule
 
 A = [TopicPartition("a", 0), TopicPartition("a", 1)]
-HOURLY = Schedule(1_000, 100)
+HOURLY = PeriodSchedule(1_000, 100)
 PATIENT = ConnectionConfig(timeout_ms=3_600_000)
 
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.job_records import (
     LATE,
     SET_ASIDE,
     TAKEN,
     Attempt,
-    Published,
-    Scan,
+    PublishedOutput,
+    RangeScan,
     Work,
     decode_work,
     encode_work,
@@ -32,8 +32,8 @@ WORK = Work(
     {A0: OffsetRange(5, 9)},
     1,
     (Attempt("m", 4, 2),),
-    Published(0, "out", 3, {"records": 4}),
-    {A0: Scan(5, 7, 12, 10)},
+    PublishedOutput(0, "out", 3, {"records": 4}),
+    {A0: RangeScan(5, 7, 12, 10)},
     {TAKEN: 4, LATE: 2, SET_ASIDE: 1},
     topic_ids={"a": "x"},
 )
@@ -52,7 +52,7 @@ def test_golden_bytes() -> None:
 
 @given(st.lists(offsets, min_size=4, max_size=4), st.text(max_size=9), st.booleans())
 def test_what_is_written_is_read_again(four: list[int], same_as: str, published: bool) -> None:
-    scan = Scan(*sorted(four))
+    scan = RangeScan(*sorted(four))
     work = replace(
         WORK, scans={A0: scan, DOTTED: scan}, same_as=same_as, published=WORK.published if published else None
     )
@@ -71,12 +71,12 @@ def test_work_of_jobs_that_tell_no_scans_is_read() -> None:
     ("name", "value", "error"),
     [
         ("version", 2, UnknownVersion),
-        ("scans", {"a": {"0": [1, 2, 3]}}, Unreadable),
-        ("scans", {"a": {"0": [1, 2, 3, -1]}}, Unreadable),
-        ("ranges", {"a": {"0": [3, 2]}}, Unreadable),
-        ("counts", {"late": "2"}, Unreadable),
-        ("topic_ids", {"a": 1}, Unreadable),
-        ("published", [{}, {}], Unreadable),
+        ("scans", {"a": {"0": [1, 2, 3]}}, CorruptData),
+        ("scans", {"a": {"0": [1, 2, 3, -1]}}, CorruptData),
+        ("ranges", {"a": {"0": [3, 2]}}, CorruptData),
+        ("counts", {"late": "2"}, CorruptData),
+        ("topic_ids", {"a": 1}, CorruptData),
+        ("published", [{}, {}], CorruptData),
     ],
 )
 def test_broken_work_is_an_error_that_names_the_node(name: str, value: object, error: type[Exception]) -> None:

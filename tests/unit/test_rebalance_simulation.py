@@ -17,12 +17,12 @@ from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.groups.assignors import Moves, ThreadId
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.rebalance_preview import changes
-from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 from offsetmgr.zookeeper.rebalance_preview.predict import (
     as_ranges,
     assignment,
+    matching_strategies,
     predict,
-    strategies_that_explain,
 )
 from offsetmgr.zookeeper.rebalance_preview.scenario_file import decode, encode
 
@@ -44,17 +44,17 @@ def group(
     partitions: int = 5,
     owners: Mapping[TopicPartition, ThreadId | None] | None = None,
     subscription: Subscription = ORDERS,
-) -> GroupPicture:
+) -> GroupSnapshot:
     """Members that consume ``orders``, whose partitions broker 1 leads and broker 2 follows."""
     topics = {"orders": dict.fromkeys(range(partitions), (1, 2))}
-    return GroupPicture("g", dict.fromkeys(members, subscription), topics, owners, frozenset({1, 2}))
+    return GroupSnapshot("g", dict.fromkeys(members, subscription), topics, owners, frozenset({1, 2}))
 
 
-def of_0_7(*members: str) -> GroupPicture:
+def of_0_7(*members: str) -> GroupSnapshot:
     partitions: dict[int, tuple[int, ...]] = {
         BrokerPartition(broker, n): (broker,) for broker in (0, 10) for n in range(2)
     }
-    return GroupPicture("g", dict.fromkeys(members, ORDERS), {"orders": partitions}, None, frozenset({0, 10}))
+    return GroupSnapshot("g", dict.fromkeys(members, ORDERS), {"orders": partitions}, None, frozenset({0, 10}))
 
 
 # --- what happens -------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_in_0_7_a_brokers_partitions_come_and_go_with_it() -> None:
 
 
 def test_a_registration_that_cannot_be_read_stops_everybody_until_its_member_leaves() -> None:
-    broken = GroupPicture("g", {A: ORDERS, B: None}, {"orders": {0: ()}}, None, None)
+    broken = GroupSnapshot("g", {A: ORDERS, B: None}, {"orders": {0: ()}}, None, None)
     with pytest.raises(AssignmentRefused) as refused:
         assignment(broken, "range")
     assert refused.value.what == f"member {B}"
@@ -152,17 +152,17 @@ def test_a_registration_that_cannot_be_read_stops_everybody_until_its_member_lea
 
 def test_owners_tell_the_strategy() -> None:
     dealt = {TopicPartition("orders", n): ThreadId(m, 0) for n, m in enumerate([A, B, A, B, A])}
-    assert strategies_that_explain(group(A, B, owners=dealt)) == ["roundrobin"]
-    assert strategies_that_explain(group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4"))) == ["range"]
-    assert strategies_that_explain(group(A, owners=owned(a="orders:0,1,2,3,4"))) == ["range", "roundrobin"]
-    assert strategies_that_explain(group(A, owners=owned(a="orders:0"))) == []
-    assert strategies_that_explain(group(A)) == []
+    assert matching_strategies(group(A, B, owners=dealt)) == ["roundrobin"]
+    assert matching_strategies(group(A, B, owners=owned(a="orders:0,1,2", b="orders:3,4"))) == ["range"]
+    assert matching_strategies(group(A, owners=owned(a="orders:0,1,2,3,4"))) == ["range", "roundrobin"]
+    assert matching_strategies(group(A, owners=owned(a="orders:0"))) == []
+    assert matching_strategies(group(A)) == []
 
 
 def test_doubts_about_round_robin_are_said() -> None:
     topics = {name: {0: ()} for name in ("Aa", "BB")}
     both, one = Subscription.static({"Aa": 1, "BB": 1}), Subscription.static({"Aa": 1})
-    picture = GroupPicture("g", {A: both, B: one}, topics, None, None)
+    picture = GroupSnapshot("g", {A: both, B: one}, topics, None, None)
     assert predict(picture, picture, "roundrobin").doubts == (
         "topics Aa and BB hash alike: real members may swap their partitions",
         f"members before Kafka 0.10.2 refuse these subscriptions: {B} differ",
@@ -226,14 +226,14 @@ def test_a_partition_of_0_7_needs_its_broker() -> None:
 
 def test_a_newcomer_subscribes_as_the_others_do() -> None:
     two, three = Subscription.static({"orders": 2}), Subscription.static({"orders": 3})
-    crowd = GroupPicture("g", {"g_a": two, "g_b": three, "g_c": two, "g_d": None}, {}, None, None)
+    crowd = GroupSnapshot("g", {"g_a": two, "g_b": three, "g_c": two, "g_d": None}, {}, None, None)
     assert changes.usual_subscription(crowd) == two
     assert changes.with_streams(two, 5) == Subscription.static({"orders": 5})
-    differing = GroupPicture("g", {"g_a": two, "g_b": Subscription.white_list("orders")}, {}, None, None)
+    differing = GroupSnapshot("g", {"g_a": two, "g_b": Subscription.white_list("orders")}, {}, None, None)
     with pytest.raises(UsageError, match="its members subscribed to different topics"):
         changes.usual_subscription(differing)
     with pytest.raises(UsageError, match="has no member whose subscription a new one could take"):
-        changes.usual_subscription(GroupPicture("g", {}, {}, None, None))
+        changes.usual_subscription(GroupSnapshot("g", {}, {}, None, None))
 
 
 @pytest.mark.parametrize("name", [A, A.removeprefix("g_"), "alpha"])
@@ -266,7 +266,7 @@ subscriptions = st.none() | st.builds(
 )
 threads = st.none() | st.builds(ThreadId, names, st.integers(0, 99))
 pictures = st.builds(
-    GroupPicture,
+    GroupSnapshot,
     names,
     st.dictionaries(names, subscriptions, max_size=4),
     st.dictionaries(names, st.dictionaries(numbers, st.lists(st.integers(0, 9), max_size=3).map(tuple)), max_size=3),
@@ -276,7 +276,7 @@ pictures = st.builds(
 
 
 @given(pictures)
-def test_a_saved_picture_is_read_as_it_was(picture: GroupPicture) -> None:
+def test_a_saved_picture_is_read_as_it_was(picture: GroupSnapshot) -> None:
     assert decode("f", encode(picture, 1700000000000)) == picture
 
 
@@ -284,7 +284,7 @@ def test_a_saved_picture_is_read_as_it_was(picture: GroupPicture) -> None:
 def test_a_damaged_file_is_a_typed_error_or_another_picture(data: bytes, at: int, byte: int) -> None:
     damaged = data[:at] + bytes([byte]) + data[at + 1 :]
     try:
-        assert isinstance(decode("f", damaged), GroupPicture)
+        assert isinstance(decode("f", damaged), GroupSnapshot)
     except (MalformedData, UnknownVersion, UsageError) as refused:
         assert refused.what.startswith(("file f", "group "))
 
@@ -326,7 +326,7 @@ LISTED = [
 
 def test_what_zk_members_prints_is_a_picture_without_topics_and_owners() -> None:
     found = decode("f", json.dumps(LISTED).encode(), "g")
-    assert found == GroupPicture("g", {A: ORDERS, B: Subscription("white_list", {"(?=o)orders": 2})}, {}, None, None)
+    assert found == GroupSnapshot("g", {A: ORDERS, B: Subscription("white_list", {"(?=o)orders": 2})}, {}, None, None)
     with pytest.raises(UsageError, match="file f: has 2 groups"):
         decode("f", json.dumps(LISTED).encode())
     with pytest.raises(UsageError, match="group i: is not in f"):
@@ -336,7 +336,7 @@ def test_what_zk_members_prints_is_a_picture_without_topics_and_owners() -> None
 # --- the command --------------------------------------------------------------------------------------
 
 
-def saved(folder: Path, picture: GroupPicture) -> str:
+def saved(folder: Path, picture: GroupSnapshot) -> str:
     path = folder / "group.json"
     path.write_bytes(encode(picture, 1700000000000))
     return str(path)

@@ -15,13 +15,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from record_strategies import COMMITS, EXPIRIES, INT64, TEXT, TIMES
 
-from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable, UnsupportedOperation, UsageError
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion, UnsupportedOperation, UsageError
 from offsetmgr.records.base import (
+    FormatMismatch,
     GroupKey,
     GroupValue,
     OffsetKey,
     OffsetValue,
-    OtherFormat,
     PartitionCommit,
     RecordFormat,
     UnknownKey,
@@ -185,9 +185,9 @@ def test_a_key_of_the_other_format_is_no_key_of_this_one(form: RecordFormat) -> 
     other = record_format("kafka" if form.name == "avro" else "avro")
     for key in (other.offset_prefix("g", "t") + other.partition_suffix(3), other.encode_group_key("g")):
         assert format_of(key) == other.name
-        with pytest.raises(OtherFormat, match=f"'{other.name}'.*'{form.name}'"):
+        with pytest.raises(FormatMismatch, match=f"'{other.name}'.*'{form.name}'"):
             form.split(key)
-        with pytest.raises(OtherFormat, match=f"'{other.name}'.*'{form.name}'"):
+        with pytest.raises(FormatMismatch, match=f"'{other.name}'.*'{form.name}'"):
             form.decode_key(key)
 
 
@@ -237,7 +237,7 @@ def test_what_neither_format_writes_is_of_no_format(key: str) -> None:
 def test_what_is_too_short_for_a_version_is_unreadable(form: RecordFormat) -> None:
     for data in (b"", b"\x00", b"\x4f"):
         for read in (form.split, form.decode_key, form.read_offset, form.decode_value, form.decode_group):
-            with pytest.raises(Unreadable):
+            with pytest.raises(CorruptData):
                 read(data)
 
 
@@ -253,31 +253,31 @@ def attempt(call: Any, data: bytes, *allowed: type[OffsetMgrError]) -> Any:
 
 
 def check_key(form: RecordFormat, key: bytes) -> None:
-    parts = attempt(form.split, key, Unreadable, OtherFormat)
-    found = attempt(form.decode_key, key, Unreadable, OtherFormat)
+    parts = attempt(form.split, key, CorruptData, FormatMismatch)
+    found = attempt(form.decode_key, key, CorruptData, FormatMismatch)
     if isinstance(found, OffsetKey):
         assert parts is not None
         assert parts[0] + form.partition_suffix(parts[1]) == key  # or its tombstone would delete another key
         assert parts[1] == found.partition
         if form.name == "avro" or key[1] == 1:
             assert parts[0] == form.offset_prefix(found.group, found.topic)
-    elif found is OtherFormat:
-        assert parts is OtherFormat
-    elif found is Unreadable:  # of an offset, unless only its names are no text; of a group
-        assert parts is Unreadable or parts is None or isinstance(parts, tuple)
+    elif found is FormatMismatch:
+        assert parts is FormatMismatch
+    elif found is CorruptData:  # of an offset, unless only its names are no text; of a group
+        assert parts is CorruptData or parts is None or isinstance(parts, tuple)
     else:
         assert parts is None
 
 
 def check_value(form: RecordFormat, value: bytes) -> None:
-    short = attempt(form.read_offset, value, Unreadable, UnknownVersion)
-    whole = attempt(form.decode_value, value, Unreadable, UnknownVersion)
+    short = attempt(form.read_offset, value, CorruptData, UnknownVersion)
+    whole = attempt(form.decode_value, value, CorruptData, UnknownVersion)
     if isinstance(whole, OffsetValue):
         assert short == (whole.offset, -1 if whole.leader_epoch is None else whole.leader_epoch, whole.metadata)
     else:
         assert short is whole
-    attempt(form.decode_group, value, Unreadable, UnknownVersion)
-    attempt(decode_group_metadata, value, Unreadable, UnknownVersion)
+    attempt(form.decode_group, value, CorruptData, UnknownVersion)
+    attempt(decode_group_metadata, value, CorruptData, UnknownVersion)
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
@@ -318,12 +318,12 @@ def test_every_truncation_is_unreadable(form: RecordFormat) -> None:
         if "version" in record["decoded"]:
             continue
         for end in range(len(data)):
-            with pytest.raises(Unreadable):
+            with pytest.raises(CorruptData):
                 decoded(form, kind, data[:end])
             if kind == "offset value":
-                with pytest.raises(Unreadable):
+                with pytest.raises(CorruptData):
                     form.read_offset(data[:end])
-        with pytest.raises(Unreadable):
+        with pytest.raises(CorruptData):
             decoded(form, kind, data + b"\x00")
 
 

@@ -20,13 +20,13 @@ from offsetmgr.kafka.protocol.schema_codec import (
     encode_response,
     is_known,
 )
-from offsetmgr.server.network.api import Request
+from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.proxy import response_rewrite
 from offsetmgr.server.proxy.access import ACCESS, listed, refusal, shown_without, without
 from offsetmgr.server.proxy.forwarding import FORWARDED
-from offsetmgr.server.proxy.request_screening import Screen
+from offsetmgr.server.proxy.request_screening import RequestScreen
 from offsetmgr.server.proxy.topic_ids import fetched_ids
-from offsetmgr.server.security.authorization import ADMIN_APIS, EverythingAllowed, Reserved
+from offsetmgr.server.security.authorization import ADMIN_APIS, AllowAllAuthorizer, ReservedGroups
 
 VERSIONS = [
     (key, version)
@@ -89,10 +89,10 @@ def test_every_api_that_the_relay_forwards_stands_in_the_table() -> None:
 def test_what_the_table_does_not_know_is_refused() -> None:
     """APIs between brokers and controllers, offsets in transactions, other people's transactions, features."""
     apart: Any = None
-    screen = Screen(apart, apart, EverythingAllowed(), Reserved("offsets", "group", "offsets-slot-"))
+    screen = RequestScreen(apart, apart, AllowAllAuthorizer(), ReservedGroups("offsets", "group", "offsets-slot-"))
     for key in range(100):
         if key not in FORWARDED:
-            request = Request(apart, struct.pack(">ihhi", 8, key, 0, 1))
+            request = ApiRequest(apart, struct.pack(">ihhi", 8, key, 0, 1))
             with pytest.raises(InvalidRequest, match=f"API {key}: the relay does not know what it names"):
                 screen.screened(request, apart)
     assert not FORWARDED.keys() & {4, 5, 6, 7, 25, 27, 28, 29, 30, 31, 50, 51, 56, 57, 58, 59, 63, 67, 68}

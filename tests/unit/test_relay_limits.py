@@ -24,20 +24,20 @@ from offsetmgr.kafka.protocol.schema_codec import (
     encode_request,
     request_is_flexible,
 )
-from offsetmgr.server.apis.api_context import Endpoint
-from offsetmgr.server.network.api import Frame, Request
+from offsetmgr.server.apis.api_context import ApiContext
+from offsetmgr.server.network.api import ApiRequest, Frame
 from offsetmgr.server.proxy import metadata_rewrite, request_screening
 from offsetmgr.server.proxy.forwarding import Forwarder
 from offsetmgr.server.proxy.listing import GroupListing
-from offsetmgr.server.proxy.metadata_rewrite import Naming
-from offsetmgr.server.proxy.request_screening import Screen, framed
+from offsetmgr.server.proxy.metadata_rewrite import MetadataRewriter
+from offsetmgr.server.proxy.request_screening import RequestScreen, framed
 from offsetmgr.server.proxy.topic_ids import TopicIds
-from offsetmgr.server.security.authorization import EverythingAllowed, Reserved, Rule, Rules
+from offsetmgr.server.security.authorization import AllowAllAuthorizer, AuthorizationRules, ReservedGroups, Rule
 
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_TOPICS = 0, 1, 3, 10, 15, 16, 20
 INVALID_REQUEST, TOPIC_FORBIDDEN, UNKNOWN_ID = 42, 29, 100
 TOPIC = "offsets-of-managers"
-RESERVED = Reserved(TOPIC, f"{TOPIC}.managers", f"{TOPIC}-slot-")
+RESERVED = ReservedGroups(TOPIC, f"{TOPIC}.managers", f"{TOPIC}-slot-")
 MANY = 20_000
 IDS = [uuid.UUID(int=number + 1) for number in range(MANY)]
 
@@ -55,13 +55,14 @@ ANSWERS: dict[int, Message] = {
 
 
 class Broker:
-    """Stands for `Links`, a `Link`, an `Upstream` and `Brokers`: answers at once, and remembers what it was asked."""
+    """Stands for `ProxyLinks`, a `ProxyLink`, an `Upstream` and `Brokers`: answers at once, and remembers what it was
+    asked."""
 
     address = None
     closed = False
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.asked: list[ApiRequest] = []
         self.brokers = self
 
     def of(self, _connection: Any) -> Broker:
@@ -75,12 +76,12 @@ class Broker:
     def end(self, _upstream: Any) -> None:
         pass
 
-    def ask(self, request: Request) -> asyncio.Future[bytes]:
+    def ask(self, request: ApiRequest) -> asyncio.Future[bytes]:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         future.set_result(self.forward(request))
         return future
 
-    def forward(self, request: Request) -> Frame:
+    def forward(self, request: ApiRequest) -> Frame:
         self.asked.append(request)
         return framed(request, ANSWERS[request.api_key])
 
@@ -163,20 +164,20 @@ def _length(value: Any) -> int:
 class Relayed(Listening):
     """A listener with the relay's parts before a `Broker`."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
+    def __init__(self, rules: AuthorizationRules | None = None) -> None:
         self.broker, self.coordinators = Broker(), Coordinators()
         broker: Any = self.broker
         self.ids = TopicIds(broker)
-        self.screen = Screen(broker, self.ids, rules or EverythingAllowed(), RESERVED)
+        self.screen = RequestScreen(broker, self.ids, rules or AllowAllAuthorizer(), RESERVED)
         super().__init__(MemoryBackend(), fallback=Forwarder(self.screen))
 
     async def _start(self) -> None:
         await super()._start()
         fakes: Any = self
-        endpoint = Endpoint(self.backend, 1)
+        endpoint = ApiContext(self.backend, 1)
         apis = [
             *GroupListing(endpoint, fakes.coordinators).apis(),
-            *Naming(endpoint, fakes.broker, self.screen, "127.0.0.1").apis(),
+            *MetadataRewriter(endpoint, fakes.broker, self.screen, "127.0.0.1").apis(),
         ]
         self.service.apis |= {api.key: api for api in apis}
 
@@ -266,7 +267,7 @@ def watched(turns: Turns) -> None:
     """Counts the bytes that are decoded and the items that are judged on the event loop."""
     turns.count(request_screening, "decode_request", lambda _key, _version, frame, _at: len(frame))
     turns.count(request_screening, "fetched_ids", lambda frame, *_: len(frame))
-    turns.count(Screen, "_code", lambda *_: 1)
+    turns.count(RequestScreen, "_code", lambda *_: 1)
 
 
 def test_the_ids_of_a_large_fetch_are_read_in_the_codec_thread(
@@ -358,7 +359,7 @@ def test_a_large_admin_request_is_judged_and_refused_in_the_codec_thread(
     monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     """All of it, and all but one name."""
-    allowed = Rules([Rule(frozenset({"*"}), (), ("t7",), frozenset(), frozenset({DELETE_TOPICS}))])
+    allowed = AuthorizationRules([Rule(frozenset({"*"}), (), ("t7",), frozenset(), frozenset({DELETE_TOPICS}))])
     names = [f"t{n}" for n in range(MANY)]
     message = {
         "topics": [{"name": name, "topic_id": None} for name in names], "topic_names": names, "timeout": 1,

@@ -15,11 +15,11 @@ from kio.schema.metadata.v0.response import MetadataResponse as OldestMetadata
 from kio.serial import entity_reader, entity_writer
 
 from offsetmgr.kafka.protocol.schema_codec import encode_request, encode_response, request_is_flexible
-from offsetmgr.server.network.api import Request
+from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.proxy import group_requests, response_rewrite
-from offsetmgr.server.proxy.brokers import RelayPorts
+from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.forwarding import FORWARDED, common
-from offsetmgr.server.proxy.member_fencing import EMPTY_SECONDS, FRESH_SECONDS, MemberGate
+from offsetmgr.server.proxy.member_fencing import EMPTY_SECONDS, FRESH_SECONDS, MemberFence
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 TENURE = 1
@@ -30,7 +30,7 @@ class Gate:
     """A gate that knows member ``m`` of generation 5 of group ``g``, at time 0."""
 
     def __init__(self) -> None:
-        self.gate = MemberGate()
+        self.gate = MemberFence()
         self.gate.joined("g", TENURE, 5, static=False)
         self.gate.synced("g", TENURE, self.serial(), 5, "m", 0.0)
 
@@ -107,7 +107,7 @@ def test_nothing_is_known_in_a_new_tenure() -> None:
 
 
 def test_a_proof_tells_the_newest_generation() -> None:
-    gate = MemberGate()
+    gate = MemberFence()
     assert gate.proved("g", TENURE, gate.serial("g", TENURE), 7, "m", 0.0)
     assert gate.verdict("g", TENURE, 7, "m", 0.0) == 0
     assert gate.verdict("g", TENURE, 6, "m", 0.0) == ILLEGAL_GENERATION
@@ -115,7 +115,7 @@ def test_a_proof_tells_the_newest_generation() -> None:
 
 
 def test_who_is_no_member_commits_while_there_are_none() -> None:
-    gate = MemberGate()
+    gate = MemberFence()
     assert gate.verdict("g", TENURE, -1, "", 0.0) is None
     assert gate.described("g", TENURE, gate.serial("g", TENURE), empty=True, sent=0.0)
     assert gate.verdict("g", TENURE, -1, "", EMPTY_SECONDS / 2) == 0
@@ -133,7 +133,7 @@ def test_no_members_means_that_nobody_known_is_one() -> None:
 
 
 def test_a_join_makes_the_word_that_there_are_no_members_worthless() -> None:
-    gate = MemberGate()
+    gate = MemberFence()
     serial = gate.serial("g", TENURE)
     gate.joined("g", TENURE, 1, static=False)
     assert not gate.described("g", TENURE, serial, empty=True, sent=0.0)
@@ -148,7 +148,7 @@ def test_who_leaves_is_asked_about() -> None:
 
 
 def test_groups_without_fresh_evidence_are_forgotten_once_there_are_many() -> None:
-    gate = MemberGate()
+    gate = MemberFence()
     for n in range(10_001):
         gate.proved(f"g{n}", TENURE, gate.serial(f"g{n}", TENURE), 1, "m", 0.0 if n else 100.0)
     gate.sweep(100.0)
@@ -207,12 +207,12 @@ def test_only_the_brokers_of_a_metadata_answer_change(version: int) -> None:
 # --- group requests -------------------------------------------------------------------------------
 
 
-def request(api_key: int, version: int, message: dict[str, Any]) -> Request:
+def request(api_key: int, version: int, message: dict[str, Any]) -> ApiRequest:
     body = encode_request(api_key, version, message)
     head = struct.pack(">hhih", api_key, version, 5, 6) + b"client"
     head += b"\0" if request_is_flexible(api_key, version) else b""
     connection: Any = None
-    return Request(connection, struct.pack(">i", len(head) + len(body)) + head + body)
+    return ApiRequest(connection, struct.pack(">i", len(head) + len(body)) + head + body)
 
 
 WHO = {"group_id": "g", "generation_id": 8, "member_id": "m" * 200, "group_instance_id": "i"}
@@ -303,6 +303,6 @@ def test_only_what_the_broker_speaks_too_is_offered() -> None:
 
 
 def test_a_broker_has_the_same_port_after_a_restart() -> None:
-    ports = RelayPorts(9200, 10)
+    ports = ProxyPorts(9200, 10)
     assert [next(iter(ports.candidates(node))) for node in (0, 3, 1001)] == [9200, 9203, 9201]
     assert sorted(ports.candidates(7)) == list(range(9200, 9210))

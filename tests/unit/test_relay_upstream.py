@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.server.network.api import Request
-from offsetmgr.server.proxy.upstream import Forwarded, ReadBuffer, Upstream
+from offsetmgr.server.network.api import ApiRequest
+from offsetmgr.server.proxy.upstream import ForwardedResponse, ReadBuffer, UpstreamConnection
 
 
 class Listener:
@@ -55,7 +55,7 @@ class Sink:
         raise AssertionError
 
 
-class Unconnected(Upstream):
+class Unconnected(UpstreamConnection):
     """Its bytes come from the test."""
 
     async def _dial(self, security: Security) -> None:
@@ -76,10 +76,10 @@ class Story:
         whoever: Any = self.client
         self.upstream = Unconnected(whoever, Address("x", 1), Security(), ReadBuffer())
         self.answers: list[bytes] = []
-        self.waiting: list[Forwarded] = []
+        self.waiting: list[ForwardedResponse] = []
         self.sinks: list[Sink] = []
 
-    def forward(self, correlation: int) -> Forwarded:
+    def forward(self, correlation: int) -> ForwardedResponse:
         answer = self.upstream.forward(request(correlation))
         self.waiting.append(answer)
         return answer
@@ -90,9 +90,9 @@ class Story:
             self.waiting.pop(0).begin(self.sinks[-1])
 
 
-def request(correlation: int) -> Request:
+def request(correlation: int) -> ApiRequest:
     connection: Any = None
-    return Request(connection, struct.pack(">ihhih", 10, 1, 4, correlation, -1))
+    return ApiRequest(connection, struct.pack(">ihhih", 10, 1, 4, correlation, -1))
 
 
 def frame(correlation: int, body: bytes) -> bytes:

@@ -6,15 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.core.commit_mode import Phase, PhaseChange
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import JournalError, UnknownVersion, UsageError
-from offsetmgr.migration.bounce_checkpoint import BounceState, Copy, Step, StepStatus, exclusive, load, save
+from offsetmgr.migration.bounce_checkpoint import (
+    BounceState,
+    OffsetCopy,
+    RestartStep,
+    StepStatus,
+    exclusive,
+    load,
+    save,
+)
 from offsetmgr.migration.group_snapshot import Observation
 from offsetmgr.migration.restart_command import CommandResult, check_template, fill_template, run_in_shell
 
 
 def filled(template: str, *, member: str = "g_h1-1-ab", host: str | None = "h1") -> str:
-    return fill_template(template, group="g", member=member, host=host, phase=Phase.DUAL)
+    return fill_template(template, group="g", member=member, host=host, phase=CommitMode.DUAL)
 
 
 def test_a_template_is_filled_with_what_the_registry_says() -> None:
@@ -78,10 +86,13 @@ def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path
 EMPTY = Observation("g", 1, {}, {}, (), {}, {}, {})
 STATE = BounceState(
     "g",
-    PhaseChange(Phase.KAFKA, Phase.DUAL),
+    CommitModeChange(CommitMode.KAFKA, CommitMode.DUAL),
     EMPTY,
-    [Step("m1", "h1", 7, StepStatus.RUNNING, {"m1": 7}, ["m2"], "restart m1", None, 5), Step("m3", None, 8)],
-    [Copy("t", 0, None, 12)],
+    [
+        RestartStep("m1", "h1", 7, StepStatus.RUNNING, {"m1": 7}, ["m2"], "restart m1", None, 5),
+        RestartStep("m3", None, 8),
+    ],
+    [OffsetCopy("t", 0, None, 12)],
     opened_ms=4,
 )
 

@@ -6,21 +6,28 @@ from collections.abc import Mapping
 
 import pytest
 
-from offsetmgr.core.commit_mode import Phase, PhaseChange
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
 from offsetmgr.core.errors import CoordinatorNotAvailable, GateRefused
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
-from offsetmgr.migration.evidence import Known, Rules
-from offsetmgr.migration.group_snapshot import Observation, Owned, Reading, Registered, from_json, to_json
-from offsetmgr.migration.ownership_history import Watch
-from offsetmgr.migration.phase_inference import PhaseReport, infer_phase, judge
-from offsetmgr.migration.precheck import refuse_jump
+from offsetmgr.migration.evidence import Confidence, EvidenceThresholds
+from offsetmgr.migration.group_snapshot import (
+    Observation,
+    PartitionOwner,
+    Reading,
+    RegisteredMember,
+    from_json,
+    to_json,
+)
+from offsetmgr.migration.ownership_history import GroupHistory
+from offsetmgr.migration.phase_inference import PhaseReport, assess_phase, infer_phase
+from offsetmgr.migration.precheck import refuse_offset_jump
 
-ZOOKEEPER, DUAL, KAFKA = Phase.ZOOKEEPER, Phase.DUAL, Phase.KAFKA
+ZOOKEEPER, DUAL, KAFKA = CommitMode.ZOOKEEPER, CommitMode.DUAL, CommitMode.KAFKA
 START_MS = 1_700_000_000_000
-OLD = Registered("g_h1-1699999999999-aaaaaaaa", "h1", START_MS - 5000, czxid=1, session=1, topics=("t",))
-NEW = Registered("g_h1-1700000000001-bbbbbbbb", "h1", START_MS + 100, czxid=50, session=2, topics=("t",))
-OTHER = Registered("g_h2-1700000000002-cccccccc", "h2", START_MS + 200, czxid=60, session=3, topics=("t",))
-CONFIGURED = Registered("g_reader-1", None, START_MS - 5000, czxid=1, session=1, topics=("t",))
+OLD = RegisteredMember("g_h1-1699999999999-aaaaaaaa", "h1", START_MS - 5000, czxid=1, session=1, topics=("t",))
+NEW = RegisteredMember("g_h1-1700000000001-bbbbbbbb", "h1", START_MS + 100, czxid=50, session=2, topics=("t",))
+OTHER = RegisteredMember("g_h2-1700000000002-cccccccc", "h2", START_MS + 200, czxid=60, session=3, topics=("t",))
+CONFIGURED = RegisteredMember("g_reader-1", None, START_MS - 5000, czxid=1, session=1, topics=("t",))
 
 Offsets = Mapping[int, Reading | tuple[int, int] | int | None]
 """Partition -> (offset, version), offset, an error, or None for absent."""
@@ -42,8 +49,8 @@ def look(
     zookeeper: Offsets,
     kafka: Offsets,
     ends: Mapping[int, int],
-    owners: Mapping[int, tuple[Registered, int]] | None = None,
-    members: tuple[Registered, ...] = (NEW,),
+    owners: Mapping[int, tuple[RegisteredMember, int]] | None = None,
+    members: tuple[RegisteredMember, ...] = (NEW,),
     unreadable: tuple[str, ...] = (),
 ) -> Observation:
     """An observation ``second`` seconds after the start; by default NEW owns every partition, since czxid 100."""
@@ -53,7 +60,7 @@ def look(
         group="g",
         at_ms=START_MS + 1000 + int(second * 1000),
         members={m.id: m for m in members},
-        owners={tps[n]: Owned(m.id, czxid) for n, (m, czxid) in held.items()},
+        owners={tps[n]: PartitionOwner(m.id, czxid) for n, (m, czxid) in held.items()},
         partitions=tuple(tps.values()),
         zookeeper={tps[n]: reading(z) for n, z in zookeeper.items()},
         kafka={tps[n]: reading(k) for n, k in kafka.items()},
@@ -71,19 +78,21 @@ def one(zookeeper: list[tuple[int, int] | None], kafka: list[int | None], end: i
     return [look(n, zookeeper={0: z}, kafka={0: k}, ends={0: end}) for n, (z, k) in enumerate(pairs)]
 
 
-def verdict(looks: list[Observation], phase: Phase, **rules: bool) -> tuple[bool, Known, bool]:
-    report = judge(Watch(looks), phase, baseline=BASELINE, rules=Rules(**rules, quiet_ms=2000))  # type: ignore[arg-type]
+def verdict(looks: list[Observation], phase: CommitMode, **rules: bool) -> tuple[bool, Confidence, bool]:
+    report = assess_phase(
+        GroupHistory(looks), phase, baseline=BASELINE, rules=EvidenceThresholds(**rules, quiet_ms=2000)
+    )  # type: ignore[arg-type]
     (partition,) = report.partitions
     assert report.passed is partition.ok
     return partition.ok, partition.known, partition.settled
 
 
-SEEN_OK, SEEN_WRONG = (True, Known.SEEN, True), (False, Known.SEEN, True)
-PENDING = (False, Known.UNKNOWN, False)
+SEEN_OK, SEEN_WRONG = (True, Confidence.SEEN, True), (False, Confidence.SEEN, True)
+PENDING = (False, Confidence.UNKNOWN, False)
 
 
-def phases_of(looks: list[Observation]) -> dict[str, tuple[bool, Known, bool]]:
-    return {phase.value: verdict(looks, phase) for phase in Phase}
+def phases_of(looks: list[Observation]) -> dict[str, tuple[bool, Confidence, bool]]:
+    return {phase.value: verdict(looks, phase) for phase in CommitMode}
 
 
 def test_both_stores_moved_under_one_owner_is_dual() -> None:
@@ -118,7 +127,7 @@ def test_kafka_rising_to_what_zookeeper_held_before_proves_nothing() -> None:
 
 
 def test_a_zookeeper_commit_in_phase_kafka_names_the_member_as_still_dual() -> None:
-    report = judge(Watch(one([(10, 1), (14, 2)], [10, 14])), KAFKA, baseline=BASELINE)
+    report = assess_phase(GroupHistory(one([(10, 1), (14, 2)], [10, 14])), KAFKA, baseline=BASELINE)
     assert (report.passed, report.wrong) == (False, (NEW.id,))
     (member,) = report.members
     assert member.why == (
@@ -145,7 +154,7 @@ def test_a_member_that_was_there_when_the_bounce_began_has_not_bounced() -> None
         look(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, owners={0: (OLD, 5)}, members=(OLD,))
         for n in range(2)
     ]
-    report = judge(Watch(looks), DUAL, baseline=BASELINE)
+    report = assess_phase(GroupHistory(looks), DUAL, baseline=BASELINE)
     assert report.not_bounced == (OLD.id,)
     assert [p.ok for p in report.partitions] == [True]  # it commits to both, and still its settings may be old
     assert not report.passed
@@ -156,7 +165,7 @@ def test_a_movement_across_a_change_of_owner_counts_for_nobody() -> None:
         look(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 99}, owners={0: (OTHER, 90)}, members=(NEW, OTHER)),
         look(1, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, owners={0: (NEW, 100)}, members=(NEW, OTHER)),
     ]
-    assert infer_phase(Watch(looks)).known is Known.UNKNOWN
+    assert infer_phase(GroupHistory(looks)).known is Confidence.UNKNOWN
 
 
 def test_the_same_member_owning_again_begins_a_new_track() -> None:
@@ -169,7 +178,12 @@ def test_the_same_member_owning_again_begins_a_new_track() -> None:
 
 def test_a_partition_without_an_owner_keeps_the_gate_closed() -> None:
     looks = [look(n, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 10}, owners={}) for n in range(2)]
-    report = judge(Watch(looks), DUAL, baseline=BASELINE, rules=Rules(accept_idle=True, accept_spare=True, quiet_ms=0))
+    report = assess_phase(
+        GroupHistory(looks),
+        DUAL,
+        baseline=BASELINE,
+        rules=EvidenceThresholds(accept_idle=True, accept_spare=True, quiet_ms=0),
+    )
     assert (report.passed, report.settled) == (False, False)
     assert report.partitions[0].why == "no owner, or the owner is changing"
 
@@ -185,18 +199,18 @@ def test_a_missing_coordinator_is_unreadable_and_never_absent() -> None:
 
 
 def test_an_offset_that_goes_backwards_is_another_writers_work() -> None:
-    assert verdict(one([(10, 1), (14, 2), (14, 2)], [10, 14, 3]), DUAL) == (False, Known.UNKNOWN, True)
+    assert verdict(one([(10, 1), (14, 2), (14, 2)], [10, 14, 3]), DUAL) == (False, Confidence.UNKNOWN, True)
 
 
 def test_a_mirror_beside_a_zookeeper_member_is_not_taken_for_dual() -> None:
     looks = one([(10, 1), (14, 2), (14, 2)], [10, 10, 14])
-    assert verdict(looks, DUAL) == (False, Known.UNKNOWN, True)
+    assert verdict(looks, DUAL) == (False, Confidence.UNKNOWN, True)
 
 
 def test_an_unreadable_node_keeps_the_gate_closed() -> None:
     looks = one([(10, 1), (14, 2)], [10, 14])
     looks.append(look(2, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, unreadable=("/consumers/g/ids/x",)))
-    report = judge(Watch(looks), DUAL, baseline=BASELINE)
+    report = assess_phase(GroupHistory(looks), DUAL, baseline=BASELINE)
     assert (report.passed, report.problems) == (
         False,
         ("ZooKeeper node /consumers/g/ids/x cannot be read: what it holds is unknown",),
@@ -205,7 +219,7 @@ def test_an_unreadable_node_keeps_the_gate_closed() -> None:
 
 def test_a_group_without_members_never_passes() -> None:
     seen = look(0, zookeeper={0: (1, 1)}, kafka={0: 1}, ends={0: 1}, owners={}, members=())
-    assert not judge(Watch([seen]), DUAL, rules=Rules(accept_idle=True)).passed
+    assert not assess_phase(GroupHistory([seen]), DUAL, rules=EvidenceThresholds(accept_idle=True)).passed
 
 
 # --- partitions without traffic ------------------------------------------------------------------
@@ -215,11 +229,11 @@ def idle(zookeeper: tuple[int, int] | None, kafka: int | None, end: int = 10) ->
     return one([zookeeper] * 4, [kafka] * 4, end)
 
 
-INFERRED_OK, UNKNOWN = (True, Known.INFERRED, True), (False, Known.UNKNOWN, True)
+INFERRED_OK, UNKNOWN = (True, Confidence.INFERRED, True), (False, Confidence.UNKNOWN, True)
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", list(CommitMode))
+def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: CommitMode) -> None:
     looks = idle((10, 1), 10)
     busy = [
         look(n, zookeeper={0: (10, 1), 1: z}, kafka={0: 10, 1: k}, ends={0: 10, 1: 99})
@@ -232,12 +246,14 @@ def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: Phase
         )
     ]
     assert verdict(looks, phase) == UNKNOWN
-    strict = judge(Watch(busy), phase, baseline=BASELINE, rules=Rules(quiet_ms=2000))
-    assert [(p.ok, p.known) for p in strict.partitions] == [(False, Known.UNKNOWN), (True, Known.SEEN)]
+    strict = assess_phase(GroupHistory(busy), phase, baseline=BASELINE, rules=EvidenceThresholds(quiet_ms=2000))
+    assert [(p.ok, p.known) for p in strict.partitions] == [(False, Confidence.UNKNOWN), (True, Confidence.SEEN)]
     assert "or pass --accept-idle" in strict.partitions[0].settle
-    accepted = judge(Watch(busy), phase, baseline=BASELINE, rules=Rules(accept_idle=True, quiet_ms=2000))
-    assert [(p.ok, p.known) for p in accepted.partitions] == [(True, Known.INFERRED), (True, Known.SEEN)]
-    assert [(m.ok, m.known) for m in accepted.members] == [(True, Known.INFERRED)]
+    accepted = assess_phase(
+        GroupHistory(busy), phase, baseline=BASELINE, rules=EvidenceThresholds(accept_idle=True, quiet_ms=2000)
+    )
+    assert [(p.ok, p.known) for p in accepted.partitions] == [(True, Confidence.INFERRED), (True, Confidence.SEEN)]
+    assert [(m.ok, m.known) for m in accepted.members] == [(True, Confidence.INFERRED)]
 
 
 @pytest.mark.parametrize(
@@ -251,10 +267,10 @@ def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: Phase
     ],
 )
 def test_idle_partitions_are_accepted_only_where_nothing_can_be_lost(
-    zookeeper: tuple[int, int] | None, kafka: int | None, passes: set[Phase]
+    zookeeper: tuple[int, int] | None, kafka: int | None, passes: set[CommitMode]
 ) -> None:
     looks = idle(zookeeper, kafka)
-    assert {phase for phase in Phase if verdict(looks, phase, accept_idle=True) == INFERRED_OK} == passes
+    assert {phase for phase in CommitMode if verdict(looks, phase, accept_idle=True) == INFERRED_OK} == passes
 
 
 def test_an_idle_partition_behind_in_zookeeper_may_wait_for_the_copy() -> None:
@@ -268,7 +284,7 @@ def test_an_idle_partition_behind_in_zookeeper_may_wait_for_the_copy() -> None:
     ("phase", "zookeeper", "kafka"), [(DUAL, (10, 1), 5), (KAFKA, (10, 1), 5), (ZOOKEEPER, (5, 1), 10)]
 )
 def test_an_offset_that_the_next_automatic_commit_may_raise_is_waited_for(
-    phase: Phase, zookeeper: tuple[int, int], kafka: int
+    phase: CommitMode, zookeeper: tuple[int, int], kafka: int
 ) -> None:
     assert verdict(idle(zookeeper, kafka), phase, accept_idle=True) == PENDING
 
@@ -276,11 +292,13 @@ def test_an_offset_that_the_next_automatic_commit_may_raise_is_waited_for(
 def test_one_commit_to_kafka_alone_does_not_end_the_watch_of_the_dual_phase() -> None:
     """A dual member whose write to ZooKeeper failed repeats it at its next automatic commit."""
     looks = one([(10, 1)] * 4, [10, 14, 14, 14], end=14)
-    watch = Watch(looks)
-    early = judge(watch, DUAL, baseline=BASELINE, rules=Rules(accept_idle=True, quiet_ms=2000))
+    watch = GroupHistory(looks)
+    early = assess_phase(watch, DUAL, baseline=BASELINE, rules=EvidenceThresholds(accept_idle=True, quiet_ms=2000))
     assert (early.passed, early.settled, early.hopeless, early.wrong) == (False, False, False, (NEW.id,))
     watch.add(look(4, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 14}))
-    assert judge(watch, DUAL, baseline=BASELINE, rules=Rules(accept_idle=True, quiet_ms=2000)).passed
+    assert assess_phase(
+        watch, DUAL, baseline=BASELINE, rules=EvidenceThresholds(accept_idle=True, quiet_ms=2000)
+    ).passed
 
 
 def test_waiting_messages_make_a_partition_stuck_and_not_idle() -> None:
@@ -297,7 +315,7 @@ def test_a_partition_is_idle_only_after_it_was_quiet_long_enough() -> None:
 
 
 def members_of(looks: list[Observation], baseline: Observation | None, **rules: bool) -> PhaseReport:
-    return judge(Watch(looks), DUAL, baseline=baseline, rules=Rules(**rules, quiet_ms=2000))  # type: ignore[arg-type]
+    return assess_phase(GroupHistory(looks), DUAL, baseline=baseline, rules=EvidenceThresholds(**rules, quiet_ms=2000))  # type: ignore[arg-type]
 
 
 def test_a_member_without_partitions_is_named_and_passes_only_when_accepted() -> None:
@@ -306,8 +324,8 @@ def test_a_member_without_partitions_is_named_and_passes_only_when_accepted() ->
     ]
     report = members_of(looks, BASELINE)
     assert [(m.member, m.ok, m.known) for m in report.members] == [
-        (NEW.id, True, Known.SEEN),
-        (OTHER.id, False, Known.UNKNOWN),
+        (NEW.id, True, Confidence.SEEN),
+        (OTHER.id, False, Confidence.UNKNOWN),
     ]
     assert members_of(looks, BASELINE, accept_spare=True).passed
 
@@ -319,22 +337,22 @@ def test_a_member_that_owns_nothing_yet_is_not_judged_before_the_group_has_rebal
 ) -> None:
     """NEW holds both partitions when OTHER registers: the rebalance that gives OTHER one of them comes after that."""
 
-    def at(second: float, owners: Mapping[int, tuple[Registered, int]]) -> Observation:
+    def at(second: float, owners: Mapping[int, tuple[RegisteredMember, int]]) -> Observation:
         offsets = {n: (10 + int(second), int(second)) for n in (0, 1)}
         kafka = {n: 10 + int(second) for n in (0, 1)}
         ends = {0: 99, 1: 99}
         return look(second, zookeeper=offsets, kafka=kafka, ends=ends, owners=owners, members=(NEW, OTHER))
 
     alone, shared = {0: (NEW, 100), 1: (NEW, 100)}, {0: (NEW, 110), 1: (OTHER, 111)}
-    rules = Rules(accept_spare=accept_spare, quiet_ms=2000)
-    watch = Watch()
+    rules = EvidenceThresholds(accept_spare=accept_spare, quiet_ms=2000)
+    watch = GroupHistory()
     for seen in (at(0, alone), at(1, alone)):
         watch.add(seen)
-        early = judge(watch, DUAL, baseline=baseline, rules=rules, only=[OTHER.id])
+        early = assess_phase(watch, DUAL, baseline=baseline, rules=rules, only=[OTHER.id])
         assert (early.passed, early.settled, early.hopeless) == (False, False, False)
     for seen in (at(2, shared), at(3, shared)):
         watch.add(seen)
-    assert judge(watch, DUAL, baseline=baseline, rules=rules, only=[OTHER.id]).passed
+    assert assess_phase(watch, DUAL, baseline=baseline, rules=rules, only=[OTHER.id]).passed
 
 
 def test_a_spare_member_is_accepted_only_after_nothing_has_changed_for_long_enough() -> None:
@@ -352,13 +370,13 @@ def test_a_spare_member_is_accepted_only_after_nothing_has_changed_for_long_enou
 
 def test_without_a_baseline_a_member_is_known_by_its_commits_alone() -> None:
     moving = members_of(one([(10, 1), (14, 2)], [10, 14]), None)
-    assert (moving.passed, moving.members[0].known) == (True, Known.INFERRED)
+    assert (moving.passed, moving.members[0].known) == (True, Confidence.INFERRED)
     still = members_of(idle((10, 1), 10), None, accept_idle=True)
-    assert (still.passed, still.members[0].known) == (False, Known.UNKNOWN)
+    assert (still.passed, still.members[0].known) == (False, Confidence.UNKNOWN)
 
 
 def configured(czxid: int, moving: bool) -> list[Observation]:
-    member = Registered(CONFIGURED.id, None, START_MS, czxid=czxid, session=czxid, topics=("t",))
+    member = RegisteredMember(CONFIGURED.id, None, START_MS, czxid=czxid, session=czxid, topics=("t",))
     step = 1 if moving else 0
     return [
         look(
@@ -376,13 +394,13 @@ def configured(czxid: int, moving: bool) -> list[Observation]:
 @pytest.mark.parametrize(
     ("czxid", "moving", "ok", "known"),
     [
-        (1, True, False, Known.SEEN),  # the same registration: the same process
-        (70, True, True, Known.INFERRED),  # registered again, and its commits are those of the phase
-        (70, False, False, Known.UNKNOWN),  # registered again, which an expired session does too
+        (1, True, False, Confidence.SEEN),  # the same registration: the same process
+        (70, True, True, Confidence.INFERRED),  # registered again, and its commits are those of the phase
+        (70, False, False, Confidence.UNKNOWN),  # registered again, which an expired session does too
     ],
 )
 def test_a_configured_consumer_id_tells_nothing_so_session_and_commits_decide(
-    czxid: int, moving: bool, ok: bool, known: Known
+    czxid: int, moving: bool, ok: bool, known: Confidence
 ) -> None:
     before = look(
         -1, zookeeper={0: (9, 0)}, kafka={0: 9}, ends={0: 10}, owners={0: (CONFIGURED, 2)}, members=(CONFIGURED,)
@@ -405,8 +423,8 @@ def test_the_gate_of_one_step_judges_only_the_restarted_member() -> None:
         )
         for n in range(2)
     ]
-    assert judge(Watch(looks), DUAL, baseline=BASELINE, only=[NEW.id]).passed
-    whole = judge(Watch(looks), DUAL, baseline=BASELINE)
+    assert assess_phase(GroupHistory(looks), DUAL, baseline=BASELINE, only=[NEW.id]).passed
+    whole = assess_phase(GroupHistory(looks), DUAL, baseline=BASELINE)
     assert (whole.passed, whole.wrong) == (False, (OTHER.id,))
 
 
@@ -416,19 +434,19 @@ def test_the_gate_of_one_step_judges_only_the_restarted_member() -> None:
 @pytest.mark.parametrize(
     ("zookeeper", "kafka", "phase", "known"),
     [
-        ([(10, 1), (14, 2)], [None, None], ZOOKEEPER, Known.SEEN),
-        ([(10, 1), (14, 2)], [10, 14], DUAL, Known.SEEN),
-        ([(10, 1)] * 4, [11, 14, 18, 18], KAFKA, Known.SEEN),
-        ([(10, 1)], [None], ZOOKEEPER, Known.INFERRED),
-        ([None], [10], KAFKA, Known.INFERRED),
-        ([(10, 1)], [10], None, Known.UNKNOWN),
-        ([None], [None], None, Known.UNKNOWN),
+        ([(10, 1), (14, 2)], [None, None], ZOOKEEPER, Confidence.SEEN),
+        ([(10, 1), (14, 2)], [10, 14], DUAL, Confidence.SEEN),
+        ([(10, 1)] * 4, [11, 14, 18, 18], KAFKA, Confidence.SEEN),
+        ([(10, 1)], [None], ZOOKEEPER, Confidence.INFERRED),
+        ([None], [10], KAFKA, Confidence.INFERRED),
+        ([(10, 1)], [10], None, Confidence.UNKNOWN),
+        ([None], [None], None, Confidence.UNKNOWN),
     ],
 )
 def test_the_phase_is_inferred_from_commits_then_from_what_the_stores_hold(
-    zookeeper: list[tuple[int, int] | None], kafka: list[int | None], phase: Phase | None, known: Known
+    zookeeper: list[tuple[int, int] | None], kafka: list[int | None], phase: CommitMode | None, known: Confidence
 ) -> None:
-    found = infer_phase(Watch(one(zookeeper, kafka)))
+    found = infer_phase(GroupHistory(one(zookeeper, kafka)))
     assert (found.phase, found.known) == (phase, known)
 
 
@@ -454,26 +472,30 @@ def test_an_observation_survives_json() -> None:
 
 def test_a_stale_kafka_offset_ahead_of_a_zookeeper_group_refuses_the_change_to_dual() -> None:
     # A dual member would read the larger, 500, and never consume 300 to 499.
-    watch = Watch([look(0, zookeeper={0: (300, 1), 1: (9, 1)}, kafka={0: 500, 1: 9}, ends={0: 900, 1: 9})])
+    watch = GroupHistory([look(0, zookeeper={0: (300, 1), 1: (9, 1)}, kafka={0: 500, 1: 9}, ends={0: 900, 1: 9})])
     with pytest.raises(GateRefused, match=r"would never be consumed \(t-0: ZooKeeper 300, Kafka 500\)"):
-        refuse_jump(PhaseChange(ZOOKEEPER, DUAL), watch)
+        refuse_offset_jump(CommitModeChange(ZOOKEEPER, DUAL), watch)
 
 
 def test_a_zookeeper_offset_ahead_of_a_kafka_group_refuses_the_change_to_dual() -> None:
-    watch = Watch([look(0, zookeeper={0: (500, 1)}, kafka={0: 300}, ends={0: 900})])
+    watch = GroupHistory([look(0, zookeeper={0: (500, 1)}, kafka={0: 300}, ends={0: 900})])
     with pytest.raises(GateRefused, match=r"ZooKeeper is ahead of Kafka"):
-        refuse_jump(PhaseChange(KAFKA, DUAL), watch)
+        refuse_offset_jump(CommitModeChange(KAFKA, DUAL), watch)
 
 
 def test_the_store_in_use_being_ahead_is_what_every_change_to_dual_looks_like() -> None:
-    refuse_jump(PhaseChange(ZOOKEEPER, DUAL), Watch([look(0, zookeeper={0: (5, 1)}, kafka={0: None}, ends={0: 9})]))
-    refuse_jump(PhaseChange(KAFKA, DUAL), Watch([look(0, zookeeper={0: (5, 1)}, kafka={0: 7}, ends={0: 9})]))
+    refuse_offset_jump(
+        CommitModeChange(ZOOKEEPER, DUAL), GroupHistory([look(0, zookeeper={0: (5, 1)}, kafka={0: None}, ends={0: 9})])
+    )
+    refuse_offset_jump(
+        CommitModeChange(KAFKA, DUAL), GroupHistory([look(0, zookeeper={0: (5, 1)}, kafka={0: 7}, ends={0: 9})])
+    )
 
 
 def test_a_member_that_is_dual_already_may_be_between_its_two_writes() -> None:
     # Resumed by hand, without the state file: Kafka is written first, so it is ahead for a moment.
     looks = one([(10, 1), (14, 2), (14, 2)], [10, 14, 18])
-    refuse_jump(PhaseChange(ZOOKEEPER, DUAL), Watch(looks))
+    refuse_offset_jump(CommitModeChange(ZOOKEEPER, DUAL), GroupHistory(looks))
 
 
 def test_the_gate_out_of_dual_takes_members_that_are_there_already_and_no_others() -> None:
@@ -489,5 +511,5 @@ def test_the_gate_out_of_dual_takes_members_that_are_there_already_and_no_others
         )
         for n in range(2)
     ]
-    assert judge(Watch(looks), DUAL, also=ZOOKEEPER).passed
-    assert not judge(Watch(looks), DUAL, also=KAFKA).passed
+    assert assess_phase(GroupHistory(looks), DUAL, also=ZOOKEEPER).passed
+    assert not assess_phase(GroupHistory(looks), DUAL, also=KAFKA).passed

@@ -6,11 +6,11 @@ from itertools import product
 
 import pytest
 
-from offsetmgr.core.commit_mode import SETTINGS, Phase, PhaseChange, require_safe, route
+from offsetmgr.core.commit_mode import SETTINGS, CommitMode, CommitModeChange, require_safe, route
 from offsetmgr.core.errors import GateRefused
 from offsetmgr.core.model import ABSENT, Committed, TopicPartition
 
-ZOOKEEPER, DUAL, KAFKA = Phase.ZOOKEEPER, Phase.DUAL, Phase.KAFKA
+ZOOKEEPER, DUAL, KAFKA = CommitMode.ZOOKEEPER, CommitMode.DUAL, CommitMode.KAFKA
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -23,16 +23,16 @@ def test_each_phase_has_the_exact_consumer_settings() -> None:
 
 def test_every_pair_of_phases_is_either_a_safe_change_or_refused() -> None:
     safe = []
-    for start, to in product(Phase, Phase):
+    for start, to in product(CommitMode, CommitMode):
         try:
             safe.append(require_safe(start, to))
         except GateRefused:
             continue
     assert safe == [
-        PhaseChange(ZOOKEEPER, DUAL),
-        PhaseChange(DUAL, ZOOKEEPER),
-        PhaseChange(DUAL, KAFKA),
-        PhaseChange(KAFKA, DUAL),
+        CommitModeChange(ZOOKEEPER, DUAL),
+        CommitModeChange(DUAL, ZOOKEEPER),
+        CommitModeChange(DUAL, KAFKA),
+        CommitModeChange(KAFKA, DUAL),
     ]
 
 
@@ -69,5 +69,5 @@ def test_kafka_to_zookeeper_is_refused_with_what_would_be_repeated() -> None:
         (KAFKA, KAFKA, []),
     ],
 )
-def test_the_route_between_two_phases_leads_through_dual(start: Phase, to: Phase, changes: list[str]) -> None:
+def test_the_route_between_two_phases_leads_through_dual(start: CommitMode, to: CommitMode, changes: list[str]) -> None:
     assert [str(change) for change in route(start, to)] == changes

@@ -12,7 +12,7 @@ from runtimes import PARTITIONS, QUICK, commit, manager, offset, scenario, slot_
 from offsetmgr.manager.expiration import HOUR_MS
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.runtime import ManagerConfig
-from offsetmgr.manager.runtime.loop_proxy import Bridge
+from offsetmgr.manager.runtime.loop_proxy import LoopProxy
 from offsetmgr.manager.shard import ShardLimits
 
 
@@ -21,7 +21,7 @@ def test_a_thread_is_given_the_time_out_that_its_call_on_the_loop_raised() -> No
         raise TimeoutError("its own")
 
     async def work() -> None:
-        bridge = Bridge(asyncio.get_running_loop())
+        bridge = LoopProxy(asyncio.get_running_loop())
         with pytest.raises(TimeoutError, match="its own"):
             await asyncio.wait_for(asyncio.to_thread(bridge.run, fails), 5)
 

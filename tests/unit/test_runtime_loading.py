@@ -28,9 +28,9 @@ from offsetmgr.manager.protocol_values import (
     CommitResponse,
 )
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetKey, OffsetValue
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 
 
 def dumped(runtime: ManagerRuntime, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]] | None:
@@ -49,7 +49,7 @@ def test_while_it_loads_it_says_so_and_then_it_has_everything() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit(f"g{number}", number)) for number in range(100)])
         log.gate.clear()
-        runtime = ManagerRuntime(log, AvroFormat(), Lease(), ManagerConfig(standby=False))
+        runtime = ManagerRuntime(log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False))
         await runtime.start()
         for slot in range(runtime.slots):
             runtime.take(slot)
@@ -140,7 +140,7 @@ def test_a_slot_taken_while_its_standby_loads_waits_for_that_load() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit(f"g{number}", number)) for number in range(100)])
         log.gate.clear()
-        runtime = ManagerRuntime(log, AvroFormat(), Lease(), QUICK)
+        runtime = ManagerRuntime(log, AvroRecordFormat(), Lease(), QUICK)
         await runtime.start()
         await until(lambda: any(status.state == "loading" and status.load_total for status in runtime.status()))
         for slot in range(runtime.slots):
@@ -188,7 +188,7 @@ def test_a_slot_that_nobody_here_can_read_leaves_the_other_standbys_alone() -> N
             await owner.give_up(strange)
             writer = log.writer(strange)
             writer.claim(1)
-            foreign = KafkaFormat().encode_commit("x", "t", [(0, 1, -1, "")], 1_700_000_000_000, None)
+            foreign = KafkaRecordFormat().encode_commit("x", "t", [(0, 1, -1, "")], 1_700_000_000_000, None)
             writer.append({owner.partition_of("g"): foreign}, 1)
             others = [name for name in (f"o{n}" for n in range(50)) if slot_of(owner, name) != strange]
 

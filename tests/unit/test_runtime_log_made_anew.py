@@ -26,7 +26,7 @@ from offsetmgr.manager.protocol_values import (
     NOT_COORDINATOR,
 )
 from offsetmgr.manager.runtime import ManagerConfig
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 
 
 def test_a_log_that_was_made_anew_is_read_anew() -> None:
@@ -108,7 +108,7 @@ def _fill(log: MemoryLog, slot: int) -> None:
     """Makes a slot's partitions longer, by what deletes nothing that anybody has."""
     writer = log.writer(slot)
     writer.claim(1)
-    key = AvroFormat().encode_group_key("nobody's")
+    key = AvroRecordFormat().encode_group_key("nobody's")
     for _ in range(10):
         writer.append({partition: [(key, None)] for partition in partitions_of(slot, PARTITIONS)}, 1)
     writer.close()

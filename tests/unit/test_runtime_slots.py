@@ -33,7 +33,7 @@ from offsetmgr.manager.protocol_values import (
     NOT_COORDINATOR,
 )
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 
 
 def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_slot() -> None:
@@ -93,7 +93,7 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
         return made
 
     async def work() -> None:
-        runtime = ManagerRuntime(log, AvroFormat(), lease, QUICK)
+        runtime = ManagerRuntime(log, AvroRecordFormat(), lease, QUICK)
         await runtime.start()
         log.writer = writer  # type: ignore[method-assign]
         runtime.take(0)
@@ -170,7 +170,7 @@ def test_a_slot_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
             return self.asked == 1 or again.is_set()
 
     async def work() -> None:
-        runtime = ManagerRuntime(log, AvroFormat(), OnceAndAgain(), config)
+        runtime = ManagerRuntime(log, AvroRecordFormat(), OnceAndAgain(), config)
         await runtime.start()
         log.fail_next_claim(3, Unreachable("broker", "no answer"))
         runtime.take(3)

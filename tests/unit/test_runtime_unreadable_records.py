@@ -24,7 +24,7 @@ from offsetmgr.manager.protocol_values import (
     FetchRequest,
 )
 from offsetmgr.manager.runtime.status_report import totals
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import Record
 
 SHARD = shard_for("loop", PARTITIONS)
@@ -32,7 +32,9 @@ LOAD, FETCH = "a shard has records that this version cannot read", "committed of
 
 
 def offset(partition: int) -> Record:
-    [(key, value)] = AvroFormat().encode_commit("loop", "orders", [(partition, 5, -1, "")], 1_700_000_000_000, None)
+    [(key, value)] = AvroRecordFormat().encode_commit(
+        "loop", "orders", [(partition, 5, -1, "")], 1_700_000_000_000, None
+    )
     return key, value
 
 

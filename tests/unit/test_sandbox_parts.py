@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from offsetmgr.core.errors import MalformedData, SandboxError, UnknownVersion, UsageError
-from offsetmgr.sandbox import Message, OldConsumer, Sandbox, jars, ports, state
+from offsetmgr.sandbox import ConsumedMessage, OldConsumer, Sandbox, jars, ports, state
 from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.java import java_program
 from offsetmgr.sandbox.paths import cache_folder, state_folder
 from offsetmgr.sandbox.process import ServerProcess, log_tail
-from offsetmgr.sandbox.state import Server, State
+from offsetmgr.sandbox.state import SandboxState, ServerRecord
 
 
 @pytest.fixture
@@ -173,8 +173,8 @@ def test_a_process_that_ended_is_not_alive_even_before_it_is_reaped(bystander: s
 def test_down_leaves_a_stranger_alone_that_got_a_pid_of_ours(
     bystander: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    recycled = Server("broker", "broker-0", "3.9.1", str(tmp_path), bystander.pid, "another start", "127.0.0.1:1")
-    state.save(tmp_path, State(1, False, True, (recycled,)))
+    recycled = ServerRecord("broker", "broker-0", "3.9.1", str(tmp_path), bystander.pid, "another start", "127.0.0.1:1")
+    state.save(tmp_path, SandboxState(1, False, True, (recycled,)))
 
     assert Sandbox(tmp_path).down() == []
 
@@ -211,9 +211,11 @@ def test_a_port_in_use_is_not_free_and_a_silent_listener_is_no_server() -> None:
 
 
 def test_the_state_file_gives_back_what_was_saved(tmp_path: Path) -> None:
-    zookeeper = Server("zookeeper", "zookeeper", "3.8.4", "/f/z", 11, "s1", "127.0.0.1:2181")
-    brokers = [Server("broker", f"broker-{n}", "3.9.1", "/f/b", 12 + n, "s2", f"127.0.0.1:909{n}") for n in range(2)]
-    saved = State(2, False, True, (zookeeper, *brokers))
+    zookeeper = ServerRecord("zookeeper", "zookeeper", "3.8.4", "/f/z", 11, "s1", "127.0.0.1:2181")
+    brokers = [
+        ServerRecord("broker", f"broker-{n}", "3.9.1", "/f/b", 12 + n, "s2", f"127.0.0.1:909{n}") for n in range(2)
+    ]
+    saved = SandboxState(2, False, True, (zookeeper, *brokers))
 
     state.save(tmp_path, saved)
 
@@ -291,8 +293,8 @@ def test_messages_are_read_back_byte_for_byte_and_a_torn_last_line_is_not(tmp_pa
     )
 
     assert consumer.messages() == [
-        Message(0, 41, None, b"", "t", 1_700_000_000_000),
-        Message(3, 7, b"k\t", b"a\\n\xff", "u", 1_700_000_000_001),
+        ConsumedMessage(0, 41, None, b"", "t", 1_700_000_000_000),
+        ConsumedMessage(3, 7, b"k\t", b"a\\n\xff", "u", 1_700_000_000_001),
     ]
 
 

@@ -18,7 +18,7 @@ from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.segments.batch_builder import batch, end_of_transaction
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.committed import Activity, SavedOffset
-from offsetmgr.segments.parallel import each
+from offsetmgr.segments.parallel import map_directories
 
 
 def test_all_partitions_of_a_log_dir_are_read_over_all_their_segments(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_folders_are_read_in_processes_as_they_are_in_one(tmp_path: Path) -> Non
     folders = [tmp_path / f"__consumer_offsets-{n}" for n in range(3)]
     told: list[int] = []
 
-    found = list(each(_size, [*folders, tmp_path / "gone"], 2, told.append))
+    found = list(map_directories(_size, [*folders, tmp_path / "gone"], 2, told.append))
 
     assert [folder.name for folder, _ in found] == [*(folder.name for folder in folders), "gone"]
     assert [result for _, result in found[:3]] == [len(entry(0, names[0], 10))] * 3

@@ -12,8 +12,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import OverLimit, UnknownVersion, Unreadable
-from offsetmgr.segments.entries import Entry, Walk, split
+from offsetmgr.core.errors import CorruptData, LimitExceeded, UnknownVersion
+from offsetmgr.segments.entries import EntryReader, LogEntry, split
 
 TIME = 1_700_000_000_000
 
@@ -42,8 +42,8 @@ MIXED = [
 ]
 
 
-def walk(data: bytes, **options: int) -> Walk:
-    return Walk(io.BytesIO(data), "a file", **options)
+def walk(data: bytes, **options: int) -> EntryReader:
+    return EntryReader(io.BytesIO(data), "a file", **options)
 
 
 @given(
@@ -106,11 +106,11 @@ def test_every_bit_under_the_checksum_counts(data: bytes) -> None:
     for at in range(first, len(data)):
         damaged = bytearray(data)
         damaged[at] ^= 1
-        assert not Entry(0, 0, bytes(damaged)).intact()
+        assert not LogEntry(0, 0, bytes(damaged)).intact()
     for at in range(8):  # the offset is the broker's to set, and under no checksum
         moved = bytearray(data)
         moved[at] ^= 1
-        assert Entry(0, 0, bytes(moved)).intact()
+        assert LogEntry(0, 0, bytes(moved)).intact()
 
 
 def test_an_entry_over_the_limit_is_refused_before_it_is_read() -> None:
@@ -118,7 +118,9 @@ def test_an_entry_over_the_limit_is_refused_before_it_is_read() -> None:
     entries = walk(data, chunk=16, largest=100)
     found = []
 
-    with pytest.raises(OverLimit, match=r"a file, position 78: an entry of 118 bytes begins there, more than the 100"):
+    with pytest.raises(
+        LimitExceeded, match=r"a file, position 78: an entry of 118 bytes begins there, more than the 100"
+    ):
         found.extend(entries)
 
     assert [entry.offset for entry in found] == [1]
@@ -131,7 +133,7 @@ def test_a_size_that_is_none_is_damage_and_names_its_position(size: int) -> None
     entries = walk(good + struct.pack(">qi", 7, size) + bytes(100))
     found = []
 
-    with pytest.raises(Unreadable, match=f"a file, position 78: the entry at offset 7 claims to have {size} bytes"):
+    with pytest.raises(CorruptData, match=f"a file, position 78: the entry at offset 7 claims to have {size} bytes"):
         for entry in entries:
             found.append(entry.offset)
 

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import FileFailure, OffsetOutOfRange, OverLimit, Unreadable, UnsupportedOperation
+from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetOutOfRange, UnsupportedOperation
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.segments.batch_builder import batch
 from offsetmgr.segments.batch_reader import Record, batches
 from offsetmgr.segments.compression import GZIP
 from offsetmgr.segments.entries import split
 from offsetmgr.segments.indexes import AbortedTransaction, IndexEntry, TimeEntry, aborted_index_bytes
-from offsetmgr.segments.log_appender import Appended, Appender, Rolling
-from offsetmgr.segments.messages import Wanted, messages
+from offsetmgr.segments.log_appender import AppendInfo, LogAppender, RollPolicy
+from offsetmgr.segments.messages import MessageFilter, messages
 from offsetmgr.segments.partition import Partition, next_offset, partition_of, partitions_in, segments_in
-from offsetmgr.segments.retention import EitherOf, MoreThan, OlderThan, report
+from offsetmgr.segments.retention import AnyOf, MoreThan, OlderThan, report
 from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.time_lookup import TimedOffset, at_or_after, at_or_before, segments_before
 
 T = 1_700_000_000_000
-SMALL = Rolling(segment_bytes=1000, index_interval_bytes=100)
+SMALL = RollPolicy(segment_bytes=1000, index_interval_bytes=100)
 
 
 class FixedClock:
@@ -52,7 +52,7 @@ def record(number: int, size: int = 20) -> Record:
 def folder(tmp_path: Path) -> Path:
     """A partition of 60 messages, one a batch of 91 bytes, in segments of 10."""
     folder = tmp_path / "orders-3"
-    with Appender(folder, SMALL) as log:
+    with LogAppender(folder, SMALL) as log:
         for number in range(60):
             log.append([record(number)])
     return folder
@@ -81,12 +81,12 @@ def test_a_segment_is_rolled_before_it_would_be_too_large(folder: Path) -> None:
     ]
     assert all(segment.size == 910 for segment in segments)
     assert {file.suffix for file in folder.iterdir()} == {".log", ".index", ".timeindex"}
-    assert sum(len(list(messages((segment,), Wanted(), pytest.fail))) for segment in segments) == 60
+    assert sum(len(list(messages((segment,), MessageFilter(), pytest.fail))) for segment in segments) == 60
 
 
 def test_a_segment_is_rolled_when_messages_are_too_far_apart(tmp_path: Path) -> None:
     clock = FixedClock()
-    with Appender(tmp_path / "orders-0", Rolling(segment_ms=1000), clock) as log:
+    with LogAppender(tmp_path / "orders-0", RollPolicy(segment_ms=1000), clock) as log:
         for time in (0, 1000, 1001, 1500, 2002):
             log.append([Record(0, T + time, b"k", b"v")])
         clock.now += 5000  # what has times is rolled by them alone
@@ -97,7 +97,7 @@ def test_a_segment_is_rolled_when_messages_are_too_far_apart(tmp_path: Path) -> 
 
 def test_without_times_a_segment_is_rolled_by_the_clock(tmp_path: Path) -> None:
     clock = FixedClock()
-    with Appender(tmp_path / "orders-0", Rolling(segment_ms=1000), clock) as log:
+    with LogAppender(tmp_path / "orders-0", RollPolicy(segment_ms=1000), clock) as log:
         for wait in (0, 1000, 1, 1000):
             clock.now += wait
             log.append([Record(0, None, b"k", b"v")], magic=0)
@@ -106,21 +106,21 @@ def test_without_times_a_segment_is_rolled_by_the_clock(tmp_path: Path) -> None:
 
 
 def test_offsets_are_given_out_and_gaps_of_a_replica_are_kept(tmp_path: Path) -> None:
-    with Appender(tmp_path / "orders-0") as log:
-        assert log.append([record(0), record(1)], GZIP) == Appended(0, 1)
-        assert log.append([Record(99, None, b"k", b"v")], magic=0) == Appended(2, 2)
-        assert log.append_entries(batch([Record(10, T, b"k", b"v")])) == Appended(10, 10)
+    with LogAppender(tmp_path / "orders-0") as log:
+        assert log.append([record(0), record(1)], GZIP) == AppendInfo(0, 1)
+        assert log.append([Record(99, None, b"k", b"v")], magic=0) == AppendInfo(2, 2)
+        assert log.append_entries(batch([Record(10, T, b"k", b"v")])) == AppendInfo(10, 10)
         assert log.next_offset == 11
         with pytest.raises(UnsupportedOperation, match="offset 10 is given, and the next is 12"):
             log.append_entries(batch([Record(11, T, b"", b"")]) + batch([Record(10, T, b"k", b"v")], base_offset=10))
         damaged = bytearray(batch([Record(11, T, b"k", b"v")]))
         damaged[-1] ^= 1
-        with pytest.raises(Unreadable, match="its checksum is not that of its bytes"):
+        with pytest.raises(CorruptData, match="its checksum is not that of its bytes"):
             log.append_entries(bytes(damaged))
-        with pytest.raises(Unreadable, match="does not end with a whole entry"):
+        with pytest.raises(CorruptData, match="does not end with a whole entry"):
             log.append_entries(bytes(damaged[:-1]))
 
-    assert [m.record.offset for m in messages(segments_in(tmp_path / "orders-0"), Wanted(), pytest.fail)] == [
+    assert [m.record.offset for m in messages(segments_in(tmp_path / "orders-0"), MessageFilter(), pytest.fail)] == [
         0,
         1,
         2,
@@ -133,8 +133,8 @@ def test_appending_goes_on_where_it_stopped(folder: Path) -> None:
     index = folder / "00000000000000000050.index"
     index.write_bytes(index.read_bytes() + bytes(800))  # the room that a killed broker's index keeps
 
-    with Appender(folder, SMALL) as log:
-        assert log.append([record(60)]) == Appended(60, 60)
+    with LogAppender(folder, SMALL) as log:
+        assert log.append([record(60)]) == AppendInfo(60, 60)
 
     assert read_all(Partition(folder), 0, 500) == list(range(61))
     assert index.read_bytes() == before[index.name]
@@ -144,7 +144,7 @@ def test_what_does_not_end_with_a_whole_entry_is_recovered_first(folder: Path) -
     log = folder / "00000000000000000050.log"
     for damage in (log.read_bytes()[:-1], log.read_bytes() + bytes(30)):
         log.write_bytes(damage)
-        with pytest.raises(Unreadable) as caught, Appender(folder):
+        with pytest.raises(CorruptData) as caught, LogAppender(folder):
             pass
         assert caught.value.hint == "offsetmgr log recover cuts it there"
         assert log.read_bytes() == damage
@@ -185,7 +185,7 @@ def test_aborted_transactions_are_read_as_they_are_written(folder: Path) -> None
     segment.beside(".txnindex").write_bytes(aborted_index_bytes(aborted))
     assert segment.aborted_index() == aborted
     segment.beside(".txnindex").write_bytes(aborted_index_bytes(aborted)[:-1])
-    with pytest.raises(Unreadable, match="67 bytes are no whole number of entries"):
+    with pytest.raises(CorruptData, match="67 bytes are no whole number of entries"):
         segment.aborted_index()
 
 
@@ -214,7 +214,7 @@ def test_whatever_was_appended_is_read_again(
     folder = tmp_path_factory.mktemp("log") / "orders-0"
     count = 0
     for half in (appends[: len(appends) // 2], appends[len(appends) // 2 :]):
-        with Appender(folder, Rolling(segment_bytes=segment, index_interval_bytes=interval)) as log:
+        with LogAppender(folder, RollPolicy(segment_bytes=segment, index_interval_bytes=interval)) as log:
             for records, length, magic in half:
                 time = None if magic == 0 else T
                 log.append([Record(0, time, b"k", b"v" * length)] * records, GZIP if length > 200 else 0, magic=magic)
@@ -228,7 +228,7 @@ def test_whatever_was_appended_is_read_again(
 
 
 def test_a_message_larger_than_the_chunk_comes_whole_up_to_a_limit(tmp_path: Path) -> None:
-    with Appender(tmp_path / "orders-0") as log:
+    with LogAppender(tmp_path / "orders-0") as log:
         log.append([record(0, 50_000)])
         log.append([record(1)])
     partition = Partition(tmp_path / "orders-0")
@@ -236,7 +236,9 @@ def test_a_message_larger_than_the_chunk_comes_whole_up_to_a_limit(tmp_path: Pat
     piece = partition.read(0, 1000)
     assert piece is not None
     assert [len(entry.data) for entry in split(piece.data)] == [50_075]
-    with pytest.raises(OverLimit, match="an entry of 50,075 bytes begins there, more than the 20,000 that may be read"):
+    with pytest.raises(
+        LimitExceeded, match="an entry of 50,075 bytes begins there, more than the 20,000 that may be read"
+    ):
         partition.read(0, 1000, largest=20_000)
     assert partition.read(1, 1000, largest=100_000) is not None
 
@@ -257,7 +259,7 @@ def test_outside_the_log_is_an_error_and_its_end_is_none(folder: Path) -> None:
 def test_readers_keep_their_view_while_segments_come_and_go(folder: Path) -> None:
     partition = Partition(folder)
     view = partition.segments
-    with Appender(folder, SMALL) as log:
+    with LogAppender(folder, SMALL) as log:
         for number in range(60, 75):
             log.append([record(number)])
     (folder / "00000000000000000000.log").unlink()
@@ -281,7 +283,7 @@ def test_a_damaged_entry_is_no_gap(folder: Path) -> None:
     data[300] ^= 1
     log.write_bytes(data)
 
-    with pytest.raises(Unreadable, match=r"00000000000000000020.log, position 273: the entry at offset 23 is damaged"):
+    with pytest.raises(CorruptData, match=r"00000000000000000020.log, position 273: the entry at offset 23 is damaged"):
         Partition(folder).read(23)
 
 
@@ -294,7 +296,7 @@ def swap(folder: Path, base: int, offsets: list[int], last: int, suffix: str = "
 
 
 def offsets_in(folder: Path) -> list[int]:
-    return [m.record.offset for m in messages(segments_in(folder), Wanted(), pytest.fail)]
+    return [m.record.offset for m in messages(segments_in(folder), MessageFilter(), pytest.fail)]
 
 
 def test_what_compaction_has_written_whole_stands_for_what_it_was_made_from(folder: Path) -> None:
@@ -323,7 +325,7 @@ def test_swaps_before_an_unfinished_segment_are_good(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "why"),
     [
-        ("orders", Unreadable, "it has not the name of a partition's folder"),
+        ("orders", CorruptData, "it has not the name of a partition's folder"),
         ("orders-0.0123456789abcdef0123456789abcdef-delete", UnsupportedOperation, "the partition is deleted"),
         ("orders-0.0123456789abcdef0123456789abcdef-future", UnsupportedOperation, "still being copied to"),
         ("orders-0.0123456789abcdef0123456789abcdef-stray", UnsupportedOperation, "unknown to its cluster"),
@@ -364,7 +366,7 @@ def test_offsets_are_found_by_time_in_whatever_order_times_are(tmp_path: Path) -
     """Against a plain search through all messages."""
     chance = random.Random(5)
     times = [T + chance.randrange(1000) for _ in range(80)]
-    with Appender(tmp_path / "orders-0", SMALL) as log:
+    with LogAppender(tmp_path / "orders-0", SMALL) as log:
         for at in range(0, 80, 2):
             log.append([Record(0, time, b"k", b"v" * 30) for time in times[at : at + 2]])
     segments = segments_in(tmp_path / "orders-0")
@@ -394,7 +396,7 @@ def test_segments_before_a_time_are_those_last_written_by_then(folder: Path) -> 
 
 
 def test_messages_without_times_count_as_written_with_their_segment(tmp_path: Path) -> None:
-    with Appender(tmp_path / "orders-0", Rolling(segment_bytes=200)) as log:
+    with LogAppender(tmp_path / "orders-0", RollPolicy(segment_bytes=200)) as log:
         for _ in range(10):
             log.append([Record(0, None, b"k", b"v" * 20)], magic=0)
     segments = segments_in(tmp_path / "orders-0")
@@ -421,7 +423,7 @@ def test_deletion_is_reported_and_nothing_is_deleted(folder: Path) -> None:
     by_size = list(report(segments, MoreThan(2000), T))
     assert [verdict.reason is not None for verdict in by_size] == [True, True, True, False, False, False]
     assert by_size[2].reason == "2,730 bytes lie behind it"
-    either = list(report(segments, EitherOf((OlderThan(1000), MoreThan(2000))), T + 1025))
+    either = list(report(segments, AnyOf((OlderThan(1000), MoreThan(2000))), T + 1025))
     assert [verdict.reason is not None for verdict in either] == [True, True, True, False, False, False]
     assert all(verdict.reason for verdict in report(segments, OlderThan(0), T + 1025))
     assert sorted(file.name for file in folder.iterdir()) == files

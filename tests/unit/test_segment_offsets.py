@@ -10,19 +10,19 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import GroupValue
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction, message_set
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.committed import SavedOffset, decode
 from offsetmgr.segments.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from offsetmgr.segments.offsets import Newest, OffsetsFold
-from offsetmgr.segments.transaction_state import Decision, decisions
+from offsetmgr.segments.transaction_state import TransactionDecision, decisions
 
-KAFKA = KafkaFormat()
+KAFKA = KafkaRecordFormat()
 NOON = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)
 
@@ -132,17 +132,17 @@ def test_a_damaged_entry_is_found_and_what_lies_before_it_is_taken() -> None:
     bad[-1] ^= 1
     found = OffsetsFold()
 
-    with pytest.raises(Unreadable, match="batch at offset 1: its checksum"):
+    with pytest.raises(CorruptData, match="batch at offset 1: its checksum"):
         found.take(good + bytes(bad))
 
     assert (offsets(found), found.taken) == ({"a": 4}, len(good))
 
 
 def test_offsets_that_go_back_are_no_log() -> None:
-    with pytest.raises(Unreadable, match="entry at offset 4: those before it go up to 5"):
+    with pytest.raises(CorruptData, match="entry at offset 4: those before it go up to 5"):
         fold(entry(5, commit("a", 4)), entry(4, commit("a", 5)))
     old = message_set([Record(5, None, *commit("a", 4))], 0)
-    with pytest.raises(Unreadable, match="entry at offset 5: those before it go up to 5"):
+    with pytest.raises(CorruptData, match="entry at offset 5: those before it go up to 5"):
         fold(old, old)
 
 
@@ -150,7 +150,7 @@ def test_a_batch_that_its_writer_broke_is_refused_though_its_checksum_is_right()
     records = [Record(0, NOON, *commit("a", 4))]
     whole = batch(records)
     short = whole[: whole.index(b"orders") - 3]
-    with pytest.raises(Unreadable, match="batch at offset 0"):
+    with pytest.raises(CorruptData, match="batch at offset 0"):
         fold(checked(short))
 
 
@@ -182,7 +182,7 @@ def test_keys_that_hold_no_offsets_are_counted_by_version() -> None:
 
 
 def test_our_own_records_are_read_with_the_time_of_the_groups_activity() -> None:
-    avro = AvroFormat()
+    avro = AvroRecordFormat()
     offset = avro.encode_commit("a", "orders", [(0, 42, 3, "here")], NOON, NOON + 5)[0]
     found = decode(fold(entry(0, offset, avro.encode_group("a", GroupValue(NOON - 1)))).newest)
 
@@ -213,10 +213,10 @@ def test_decided_transactions_are_told_and_ongoing_ones_are_not(version: int) ->
 
     three, four = TopicPartition("__consumer_offsets", 3), TopicPartition("__consumer_offsets", 4)
     assert found == [
-        Decision(2, three, True),
-        Decision(2, four, True),
-        Decision(3, three, False),
-        Decision(3, four, False),
+        TransactionDecision(2, three, True),
+        TransactionDecision(2, four, True),
+        TransactionDecision(3, three, False),
+        TransactionDecision(3, four, False),
     ]
     assert errors == []
 

@@ -12,7 +12,7 @@ from offsetmgr.core.errors import FileFailure
 from offsetmgr.segments.batch_builder import batch, message_set
 from offsetmgr.segments.batch_reader import Record
 from offsetmgr.segments.compression import GZIP, ZSTD
-from offsetmgr.segments.recovery import CHUNK, Damage, Doubt, Examined, Outcome, examine
+from offsetmgr.segments.recovery import CHUNK, Damage, ExaminationResult, RecoveryOutcome, Suspicion, examine
 
 TIME = 1_700_000_000_000
 
@@ -34,7 +34,7 @@ def entry(request: pytest.FixtureRequest):
     return FORMATS[request.param]
 
 
-def look(data: bytes, base: int = 0, **options: int) -> Examined:
+def look(data: bytes, base: int = 0, **options: int) -> ExaminationResult:
     return examine(io.BytesIO(data), base, "log", **options)
 
 
@@ -49,11 +49,11 @@ def moved(entry: bytes, offset: int) -> bytes:
 def test_a_whole_segment_is_sound(entry) -> None:
     data = entry(40, 3) + entry(43, 5)
 
-    assert look(data, 40) == Examined(40, len(data), len(data), 2, 48, outcome=Outcome.KEPT)
+    assert look(data, 40) == ExaminationResult(40, len(data), len(data), 2, 48, outcome=RecoveryOutcome.KEPT)
 
 
 def test_an_empty_segment_is_sound_and_goes_on_with_its_own_offset() -> None:
-    assert look(b"", 40) == Examined(40, 0, 0, 0, 40)
+    assert look(b"", 40) == ExaminationResult(40, 0, 0, 0, 40)
 
 
 def test_wherever_the_tail_is_missing_the_cut_is_behind_the_last_whole_entry(entry) -> None:
@@ -76,7 +76,7 @@ def test_a_flipped_bit_anywhere_behind_the_version_is_nonsense_from_its_entry_on
             len(first),
             3,
             Damage.NONSENSE,
-            Outcome.CUT,
+            RecoveryOutcome.CUT,
         ), at
         assert found.why == "the checksum is not that of its bytes"
 
@@ -106,7 +106,7 @@ def test_added_nonsense_is_cut(entry, junk: bytes, damage: Damage, why: str) -> 
     found = look(data + junk)
 
     assert (found.sound, found.cut, found.next_offset) == (len(data), len(junk), 8)
-    assert (found.damage, found.why, found.outcome, found.broker_keeps) == (damage, why, Outcome.CUT, len(data))
+    assert (found.damage, found.why, found.outcome, found.broker_keeps) == (damage, why, RecoveryOutcome.CUT, len(data))
 
 
 def test_nonsense_that_claims_much_of_a_large_file_costs_no_memory(tmp_path) -> None:
@@ -155,9 +155,9 @@ def test_offsets_that_go_back_are_in_doubt_and_a_broker_keeps_them() -> None:
 
     found = look(first + far + third)
 
-    assert (found.sound, found.damage, found.outcome) == (len(first + far + third), None, Outcome.KEPT)
+    assert (found.sound, found.damage, found.outcome) == (len(first + far + third), None, RecoveryOutcome.KEPT)
     why = "offset 10 comes after 504: one of the two entries is not what it was"
-    assert found.doubts == (Doubt(len(first + far), 10, why),)
+    assert found.doubts == (Suspicion(len(first + far), 10, why),)
 
 
 @pytest.mark.parametrize("offset", [39, -1, 40 + 2**31, 2**62])
@@ -167,8 +167,8 @@ def test_offsets_that_are_not_the_segments_are_in_doubt_and_what_a_broker_does_i
     found = look(first + moved(batch(records(45, 1)), offset), 40)
 
     why = f"offsets {offset} to {offset} do not belong to a segment that begins at 40"
-    assert found.doubts == (Doubt(len(first), offset, why),)
-    assert (found.damage, found.outcome, found.broker_keeps) == (None, Outcome.UNKNOWN, None)
+    assert found.doubts == (Suspicion(len(first), offset, why),)
+    assert (found.damage, found.outcome, found.broker_keeps) == (None, RecoveryOutcome.UNKNOWN, None)
 
 
 def test_old_blocks_that_come_back_make_a_broker_throw_the_segment_away() -> None:
@@ -177,7 +177,7 @@ def test_old_blocks_that_come_back_make_a_broker_throw_the_segment_away() -> Non
     found = look(data + data)
 
     assert (found.sound, found.doubt_count, found.doubts[0].position) == (2 * len(data), 1, len(data))
-    assert (found.outcome, found.broker_keeps) == (Outcome.EMPTIED, 0)
+    assert (found.outcome, found.broker_keeps) == (RecoveryOutcome.EMPTIED, 0)
 
 
 def test_an_unknown_version_with_the_right_checksum_is_in_doubt() -> None:
@@ -186,8 +186,8 @@ def test_an_unknown_version_with_the_right_checksum_is_in_doubt() -> None:
 
     found = look(bytes(data))
 
-    assert found.doubts == (Doubt(0, 0, "message format 9 is not known"),)
-    assert (found.damage, found.outcome) == (None, Outcome.KEPT)
+    assert found.doubts == (Suspicion(0, 0, "message format 9 is not known"),)
+    assert (found.damage, found.outcome) == (None, RecoveryOutcome.KEPT)
 
 
 def test_gaps_that_compaction_left_are_no_doubt(entry) -> None:

@@ -14,18 +14,24 @@ from listening import Listening, MemoryBackend, WireClient, commit_errors
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, UsageError
 from offsetmgr.kafka.client.sasl import mechanism
 from offsetmgr.server.network import socket_server
-from offsetmgr.server.network.limits import Limits
+from offsetmgr.server.network.limits import ServerLimits
 from offsetmgr.server.security import credentials as credentials_module
 from offsetmgr.server.security.authentication import MECHANISMS, Authentication, Exchange, ScramExchange
 from offsetmgr.server.security.authorization import (
     ADMIN_APIS,
-    EverythingAllowed,
+    AllowAllAuthorizer,
     Operation,
-    Reserved,
-    WithoutReserved,
+    ReservedGroups,
+    ReservedGroupsAuthorizer,
     load_rules,
 )
-from offsetmgr.server.security.credentials import DIGESTS, Credentials, Verifier, load_credentials, scram_verifier
+from offsetmgr.server.security.credentials import (
+    DIGESTS,
+    Credentials,
+    CredentialVerifier,
+    load_credentials,
+    scram_verifier,
+)
 
 HANDSHAKE, AUTHENTICATE, API_VERSIONS, METADATA = 17, 36, 18, 3
 EMPTY = {"topics": []}
@@ -124,7 +130,7 @@ def test_refusals_take_the_same_work_for_users_that_do_not_exist(
     derived: list[tuple[str, int, int]] = []
     derive = credentials_module.derive
 
-    def counted(mechanism: str, password: bytes, salt: bytes, iterations: int) -> Verifier:
+    def counted(mechanism: str, password: bytes, salt: bytes, iterations: int) -> CredentialVerifier:
         derived.append((mechanism, len(salt), iterations))
         return derive(mechanism, password, salt, iterations)
 
@@ -306,7 +312,7 @@ def test_steps_out_of_order(secured: Listening) -> None:
 
 
 def test_a_login_that_does_not_come_is_not_waited_for(authentication: Authentication, secured: Listening) -> None:
-    limits = Limits(authentication_seconds=10)
+    limits = ServerLimits(authentication_seconds=10)
     with (
         Listening(MemoryBackend(), authentication=authentication, limits=limits, hold_time=True) as listening,
         WireClient(listening.port) as silent,
@@ -488,8 +494,8 @@ def test_admin_apis_need_a_rule_that_names_them(tmp_path: Path) -> None:
 
 
 def test_no_rule_gives_what_is_reserved() -> None:
-    reserved = Reserved("offsets", "offsets.managers", "offsets-slot-")
-    allowed = WithoutReserved(EverythingAllowed(), reserved)
+    reserved = ReservedGroups("offsets", "offsets.managers", "offsets-slot-")
+    allowed = ReservedGroupsAuthorizer(AllowAllAuthorizer(), reserved)
     assert not any(allowed.topic("a", operation, "offsets") for operation in Operation)
     assert not any(allowed.group("a", operation, "offsets.managers") for operation in Operation)
     assert not allowed.admin("a", 20, "offsets")
@@ -501,7 +507,7 @@ def test_no_rule_gives_what_is_reserved() -> None:
         False,
         False,
     ]
-    assert not Reserved().has_transactional_id("anything")
+    assert not ReservedGroups().has_transactional_id("anything")
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from listening import Listening, MemoryBackend, WireClient, commit_errors, commi
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
 from offsetmgr.server.network import socket_server
-from offsetmgr.server.network.api import HANG_UP, Api, Frame, Lane, Last, Outcome, Request, Sink
+from offsetmgr.server.network.api import HANG_UP, Api, ApiRequest, Concurrency, FinalResponse, Frame, Outcome, Sink
 from offsetmgr.server.network.frames import FrameSplitter
-from offsetmgr.server.network.limits import Limits
-from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.network.limits import ServerLimits
+from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 
 COMMIT, FETCH, FIND_COORDINATOR, API_VERSIONS = 8, 9, 10, 18
 FORWARDED = 1
@@ -113,11 +113,11 @@ def test_a_search_for_the_coordinator_does_not_hold_up_the_commits_behind_it(
 def test_answers_keep_the_order_of_requests_when_the_later_one_is_ready_first() -> None:
     release: dict[int, asyncio.Future[bytes]] = {}
 
-    def handle(request: Request) -> Outcome:
+    def handle(request: ApiRequest) -> Outcome:
         release[request.correlation] = asyncio.get_running_loop().create_future()
         return release[request.correlation]
 
-    with Custom(handle, Lane.COMMITS) as (loop, port), WireClient(port) as client:
+    with Custom(handle, Concurrency.COMMITS) as (loop, port), WireClient(port) as client:
         for _ in range(3):
             client.send(FORWARDED, 0, b"")
         assert wait_until(lambda: len(release) == 3)
@@ -129,7 +129,9 @@ def test_answers_keep_the_order_of_requests_when_the_later_one_is_ready_first() 
 class Custom:
     """A service with one API of the test's own."""
 
-    def __init__(self, handle: Callable[[Request], Outcome], lane: Lane = Lane.ALONE, **options: Any) -> None:
+    def __init__(
+        self, handle: Callable[[ApiRequest], Outcome], lane: Concurrency = Concurrency.ALONE, **options: Any
+    ) -> None:
         self._listening = Listening()
         self._api = Api(FORWARDED, "Test", 0, 9, 99, handle, lane)
         self._options = options
@@ -140,8 +142,8 @@ class Custom:
         return self._listening.loop, self._port
 
     async def _start(self) -> None:
-        self.service = Service([self._api], **self._options)
-        listener = Listener(self.service, "127.0.0.1", 0)
+        self.service = SocketServer([self._api], **self._options)
+        listener = ServerListener(self.service, "127.0.0.1", 0)
         await listener.start()
         self._port = listener.port
 
@@ -154,18 +156,18 @@ class Custom:
 
 
 def test_a_forwarded_frame_goes_out_as_it_is_and_none_is_no_answer() -> None:
-    def handle(request: Request) -> Outcome:
+    def handle(request: ApiRequest) -> Outcome:
         return None if request.version == 1 else Frame(request.frame)
 
-    with Custom(handle, Lane.FORWARDED) as (_, port), WireClient(port) as client:
+    with Custom(handle, Concurrency.FORWARDED) as (_, port), WireClient(port) as client:
         client.send(FORWARDED, 1, b"one")
         client.send(FORWARDED, 2, b"two")
         assert client.receive() == client.frame(FORWARDED, 2, b"two", 2)[4:]
 
 
 def test_a_last_answer_and_a_hang_up_end_the_connection_after_what_came_before() -> None:
-    def handle(request: Request) -> Outcome:
-        return {1: b"first", 2: Last(b"last"), 3: HANG_UP}[request.version]
+    def handle(request: ApiRequest) -> Outcome:
+        return {1: b"first", 2: FinalResponse(b"last"), 3: HANG_UP}[request.version]
 
     for version, expected in ((2, [b"first", b"last"]), (3, [b"first"])):
         with Custom(handle) as (_, port), WireClient(port) as client:
@@ -179,7 +181,7 @@ def test_what_raises_ends_its_connection_alone() -> None:
     async def later() -> bytes:
         raise RuntimeError("a defect")
 
-    def handle(request: Request) -> Outcome:
+    def handle(request: ApiRequest) -> Outcome:
         if request.version == 1:
             raise RuntimeError("a defect")
         if request.version == 2:
@@ -246,13 +248,13 @@ class Pieces:
 def test_streams_are_written_one_after_the_other_in_order() -> None:
     streams: list[Pieces] = []
 
-    def handle(request: Request) -> Outcome:
+    def handle(request: ApiRequest) -> Outcome:
         if request.version == 1:
             return b"not streamed"
         streams.append(Pieces(asyncio.get_running_loop(), request.correlation, request.version))
         return streams[-1]
 
-    with Custom(handle, Lane.FORWARDED) as (_, port), WireClient(port) as client:
+    with Custom(handle, Concurrency.FORWARDED) as (_, port), WireClient(port) as client:
         for version in (3, 5, 1, 4):
             client.send(FORWARDED, version, b"")
         assert [len(client.receive()) - 4 for _ in range(4)] == [3072, 5120, 12, 4096]
@@ -262,11 +264,11 @@ def test_streams_are_written_one_after_the_other_in_order() -> None:
 def test_a_stream_stops_while_the_client_does_not_read_and_hears_when_it_is_gone() -> None:
     streams: list[Pieces] = []
 
-    def handle(request: Request) -> Outcome:
+    def handle(request: ApiRequest) -> Outcome:
         streams.append(Pieces(asyncio.get_running_loop(), request.correlation, 200, 1 << 20))
         return streams[-1]
 
-    with Custom(handle, Lane.FORWARDED) as (_, port):
+    with Custom(handle, Concurrency.FORWARDED) as (_, port):
         with WireClient(port) as client:
             client.send(FORWARDED, 0, b"")
             client.send(FORWARDED, 0, b"")
@@ -324,7 +326,7 @@ def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: Listenin
 
 
 def test_no_more_is_read_than_may_be_in_flight(backend: MemoryBackend) -> None:
-    with Listening(backend, limits=Limits(in_flight=5)) as listening, WireClient(listening.port) as client:
+    with Listening(backend, limits=ServerLimits(in_flight=5)) as listening, WireClient(listening.port) as client:
         open_gate = close_gate(listening)
         for number in range(20):
             client.send(COMMIT, 7, commit_message("g", {("t", 0): number}))
@@ -358,7 +360,7 @@ def test_a_backend_without_room_is_given_no_more_commits(listening: Listening, b
 
 def test_who_takes_no_answers_is_read_no_further_and_cut_in_the_end(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(200)}}
-    limits = Limits(idle_seconds=0.5)
+    limits = ServerLimits(idle_seconds=0.5)
     with Listening(backend, limits=limits) as listening, WireClient(listening.port) as client:
         client.socket.settimeout(0.2)
         with pytest.raises((TimeoutError, ConnectionError)):
@@ -373,7 +375,7 @@ def test_who_takes_no_answers_is_read_no_further_and_cut_in_the_end(backend: Mem
 def test_who_takes_answers_slowly_is_neither_idle_nor_cut(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(8_000)}}
     with (
-        Listening(backend, limits=Limits(idle_seconds=10), hold_time=True) as listening,
+        Listening(backend, limits=ServerLimits(idle_seconds=10), hold_time=True) as listening,
         WireClient(listening.port, receive_buffer=64 * 1024) as client,
     ):
         client.send(FETCH, 5, fetch_message("g"))
@@ -404,7 +406,7 @@ def test_a_hundred_megabytes_are_refused_by_their_length_field(listening: Listen
 
 def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=Limits(idle_seconds=10), hold_time=True) as listening,
+        Listening(backend, limits=ServerLimits(idle_seconds=10), hold_time=True) as listening,
         WireClient(listening.port) as idle,
         WireClient(listening.port) as waiting,
     ):
@@ -424,7 +426,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(backend: MemoryBacken
 
 def test_a_request_that_does_not_end_is_cut_and_a_long_pipeline_is_not(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=Limits(request_seconds=10), hold_time=True) as listening,
+        Listening(backend, limits=ServerLimits(request_seconds=10), hold_time=True) as listening,
         WireClient(listening.port) as slow,
         WireClient(listening.port) as steady,
     ):
@@ -444,7 +446,7 @@ def test_a_request_that_does_not_end_is_cut_and_a_long_pipeline_is_not(backend: 
 
 
 def test_too_many_connections_are_closed_at_once_and_places_come_free(backend: MemoryBackend) -> None:
-    with Listening(backend, limits=Limits(connections=3)) as listening:
+    with Listening(backend, limits=ServerLimits(connections=3)) as listening:
         clients = [WireClient(listening.port) for _ in range(3)]
         for client in clients:
             client.ask(API_VERSIONS, 0, {})
@@ -460,7 +462,7 @@ def test_too_many_connections_are_closed_at_once_and_places_come_free(backend: M
 
 def test_one_address_gets_only_its_share(backend: MemoryBackend) -> None:
     with (
-        Listening(backend, limits=Limits(connections_per_address=1)) as listening,
+        Listening(backend, limits=ServerLimits(connections_per_address=1)) as listening,
         WireClient(listening.port) as first,
         WireClient(listening.port) as second,
     ):
@@ -470,7 +472,7 @@ def test_one_address_gets_only_its_share(backend: MemoryBackend) -> None:
 
 def test_requests_of_all_together_take_no_more_memory_than_they_may(backend: MemoryBackend) -> None:
     """Those that only send parts of large requests are cut, the others are served."""
-    limits = Limits(held_bytes=4 << 20, request_bytes=4 << 20)
+    limits = ServerLimits(held_bytes=4 << 20, request_bytes=4 << 20)
     with Listening(backend, limits=limits) as listening, WireClient(listening.port) as good:
         greedy = [WireClient(listening.port) for _ in range(8)]
         for client in greedy:
@@ -514,7 +516,7 @@ def test_clients_that_vanish_under_way_leave_nothing_behind(listening: Listening
         client.ask(API_VERSIONS, 0, {})
     assert wait_until(lambda: listening.service.held == 0)
     # The last answer may be on its way before its request is put away.
-    assert wait_until(lambda: gc.collect() >= 0 and not [o for o in gc.get_objects() if isinstance(o, Request)])
+    assert wait_until(lambda: gc.collect() >= 0 and not [o for o in gc.get_objects() if isinstance(o, ApiRequest)])
 
 
 # --- the service --------------------------------------------------------------------------------------
@@ -546,7 +548,7 @@ def test_closing_lets_requests_under_way_end(backend: MemoryBackend) -> None:
 
 def test_a_port_that_is_taken_is_an_error_that_says_so(listening: Listening) -> None:
     async def again() -> None:
-        await Listener(Service([]), "127.0.0.1", listening.port).start()
+        await ServerListener(SocketServer([]), "127.0.0.1", listening.port).start()
 
     with pytest.raises(Unreachable, match=str(listening.port)):
         listening.run(again())

@@ -9,17 +9,25 @@ from typing import Any
 
 import pytest
 from kio.index import load_request_schema
-from listening import NODE_ID, HungUp, Listening, MemoryBackend, WireClient, commit_errors, commit_message
+from listening import (
+    NODE_ID,
+    ConnectionClosedByBroker,
+    Listening,
+    MemoryBackend,
+    WireClient,
+    commit_errors,
+    commit_message,
+)
 
 from offsetmgr.core.errors import Unreachable
-from offsetmgr.kafka.client.backing_cluster import AskedOffset, FoundOffset, PartitionLayout, TopicLayout
+from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery, PartitionLayout, TopicLayout
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
-from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import endpoint_apis
-from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.security.authorization import Operation, Rule, Rules
+from offsetmgr.server.backend import ManagerAddress
+from offsetmgr.server.security.authorization import AuthorizationRules, Operation, Rule
 
 LIST_OFFSETS, METADATA, COMMIT, FETCH, FIND_COORDINATOR = 2, 3, 8, 9, 10
 DESCRIBE_GROUPS, LIST_GROUPS, API_VERSIONS, DELETE_GROUPS, OFFSET_DELETE, DESCRIBE_CLUSTER = 15, 16, 18, 42, 47, 60
@@ -47,7 +55,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.reachable = True
-        self.asked: list[Mapping[str, Sequence[AskedOffset]]] = []
+        self.asked: list[Mapping[str, Sequence[OffsetQuery]]] = []
 
     async def cluster_id(self) -> str | None:
         self._reach()
@@ -63,7 +71,7 @@ class FakeCluster:
         return found + [orders if topic_id == ORDERS_ID else TopicLayout(None, topic_id, 100) for topic_id in ids]
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[AskedOffset]], *, read_committed: bool
+        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
         self._reach()
         self.asked.append(asked)
@@ -108,7 +116,7 @@ def every_version(api_key: int) -> Any:
 
 
 def test_the_table_says_of_every_version_whether_it_is_flexible_as_kafkas_schemas_do() -> None:
-    apis = endpoint_apis(Endpoint(MemoryBackend(), NODE_ID))
+    apis = endpoint_apis(ApiContext(MemoryBackend(), NODE_ID))
     assert {api.key: (api.lowest, api.highest) for api in apis} == ADVERTISED
     for api in apis:
         for version in range(api.lowest, api.highest + 1):
@@ -224,7 +232,7 @@ def test_without_a_cluster_there_are_no_topics_but_there_is_an_id() -> None:
 
 @every_version(DESCRIBE_CLUSTER)
 def test_describe_cluster(client: WireClient, backend: MemoryBackend, version: int) -> None:
-    backend.others = [ManagerNode(9, "elsewhere", 1234)]
+    backend.others = [ManagerAddress(9, "elsewhere", 1234)]
     answer = client.ask(DESCRIBE_CLUSTER, version, {"include_cluster_authorized_operations": False})
     assert (answer["error_code"], answer["cluster_id"], answer["controller_id"]) == (0, "real-cluster", NODE_ID)
     assert [b["broker_id"] for b in answer["brokers"]] == [NODE_ID, 9]
@@ -430,7 +438,7 @@ def test_log_offsets_come_from_the_real_cluster(client: WireClient, cluster: Fak
     answer = client.ask(LIST_OFFSETS, version, message)
 
     assert answer["topics"][0]["partitions"][0]["offset"] == (92 if version >= 2 else 102)
-    assert cluster.asked == [{"orders": [AskedOffset(2, -2)]}]
+    assert cluster.asked == [{"orders": [OffsetQuery(2, -2)]}]
     cluster.reachable = False
     answer = client.ask(LIST_OFFSETS, version, message)
     assert answer["topics"][0]["partitions"][0]["error_code"] == 5
@@ -439,9 +447,9 @@ def test_log_offsets_come_from_the_real_cluster(client: WireClient, cluster: Fak
 # --- who may ------------------------------------------------------------------------------------------
 
 
-def rules(*operations: Operation, principal: str = "ANONYMOUS") -> Rules:
+def rules(*operations: Operation, principal: str = "ANONYMOUS") -> AuthorizationRules:
     allowed = frozenset({*operations, Operation.DESCRIBE})
-    return Rules([Rule(frozenset({principal}), ("mine-*", "shared"), ("orders",), allowed)])
+    return AuthorizationRules([Rule(frozenset({principal}), ("mine-*", "shared"), ("orders",), allowed)])
 
 
 @pytest.fixture
@@ -528,5 +536,5 @@ def test_who_may_only_describe_fetches_nothing(restricted: WireClient) -> None:
 def test_an_answer_that_does_not_come_is_noticed_by_the_test_client(listening: Listening) -> None:
     with WireClient(listening.port) as client:
         client.socket.sendall(struct.pack(">i", -1))
-        with pytest.raises(HungUp):
+        with pytest.raises(ConnectionClosedByBroker):
             client.receive()

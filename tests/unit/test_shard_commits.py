@@ -10,9 +10,9 @@ from scenarios.plain_format import PlainFormat
 from shards import ABSENT, NOW, acknowledge, committed, committing, fetched, offsets
 
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
-from offsetmgr.manager.shard import Prepared, Shard, ShardLimits
+from offsetmgr.manager.shard import CoordinatorResult, Shard, ShardLimits
 from offsetmgr.records.base import OffsetKey, OffsetValue
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ class TestCommitting:
         assert [*shard.entries()] == [(OffsetKey("g", "t", 0), OffsetValue(1, None, "", NOW, expire))]
 
     def test_a_name_that_a_record_has_no_room_for(self) -> None:
-        shard = Shard(0, KafkaFormat(), ShardLimits())
+        shard = Shard(0, KafkaRecordFormat(), ShardLimits())
 
         assert shard.commit(committing("g" * 40_000, p0=1), NOW).response == CommitResponse(28)
 
@@ -107,7 +107,7 @@ class TestCommitting:
 class TestConditions:
     """`CommitRequest.expected`: the offset that must be committed, -1 for none; 55 where it is not."""
 
-    def commit(self, shard: Shard, expected: int, new: int) -> Prepared[CommitResponse]:
+    def commit(self, shard: Shard, expected: int, new: int) -> CoordinatorResult[CommitResponse]:
         request = committing("g", p0=new, p1=77)._replace(expected={("t", 0): expected})
         return shard.commit(request, NOW)
 
@@ -164,7 +164,7 @@ class TestConditions:
     def test_deleting_what_is_not_there_needs_no_record(self, shard: Shard) -> None:
         request = committing("g", p0=-1)._replace(expected={("t", 0): -1})
 
-        assert shard.commit(request, NOW) == Prepared(CommitResponse(), [], ("g",), [])
+        assert shard.commit(request, NOW) == CoordinatorResult(CommitResponse(), [], ("g",), [])
 
     def test_the_last_deletion_takes_the_group_s_record_with_it(self, shard: Shard) -> None:
         acknowledge(shard, shard.commit(committing("g", p0=5)._replace(generation=1), NOW))

@@ -11,15 +11,15 @@ import pytest
 
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.manager.shard import Shard, ShardLimits
-from offsetmgr.records.avro import AvroFormat
+from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import RecordFormat
-from offsetmgr.records.kafka import KafkaFormat
+from offsetmgr.records.kafka import KafkaRecordFormat
 
 GROUPS, PARTITIONS = 400, 50
 MOST = 130
 
 
-@pytest.fixture(params=[AvroFormat, KafkaFormat])
+@pytest.fixture(params=[AvroRecordFormat, KafkaRecordFormat])
 def record_format(request: pytest.FixtureRequest) -> RecordFormat:
     found: RecordFormat = request.param()
     shard = Shard(0, found, ShardLimits())

@@ -10,7 +10,7 @@ from shards import NOW, acknowledge, committed, committing, fetched, offsets
 
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.shard import Shard, ShardLimits
-from offsetmgr.records.base import OtherFormat
+from offsetmgr.records.base import FormatMismatch
 
 
 @pytest.fixture
@@ -108,9 +108,9 @@ class TestReplaying:
         assert shard.problems == ()
 
     def test_a_key_of_the_other_format_ends_the_load(self, shard: Shard) -> None:
-        with pytest.raises(OtherFormat):
+        with pytest.raises(FormatMismatch):
             shard.replay(0, b"other|x", b"")
-        with pytest.raises(OtherFormat):
+        with pytest.raises(FormatMismatch):
             shard.replay_newest({b"o|g|t|0": b"7,-1,0,-,", b"other|x": b""}, 9)
 
         assert shard.position == 0

@@ -18,10 +18,10 @@ from offsetmgr.core.errors import MalformedData, OffsetMgrError, UnknownVersion
 from offsetmgr.manager.assignment import (
     FIRST_NODE_ID,
     Assignment,
-    ManagerInfo,
-    Node,
-    Parameters,
-    Waiting,
+    ManagerMetadata,
+    NodeAddress,
+    PendingRevocation,
+    SharedConfig,
     assign,
     node_ids,
 )
@@ -31,11 +31,11 @@ from offsetmgr.manager.runtime import ManagerConfig
 from offsetmgr.server.process.config import ServeOptions
 
 SLOTS = 8
-AGREED = Parameters("offsets", 50, SLOTS, "avro", 1, 7 * 24 * 3_600_000, False)
+AGREED = SharedConfig("offsets", 50, SLOTS, "avro", 1, 7 * 24 * 3_600_000, False)
 
 
-def info(port: int, owned: dict[int, int] | None = None, parameters: Parameters = AGREED) -> ManagerInfo:
-    return ManagerInfo("host", port, parameters, owned or {})
+def info(port: int, owned: dict[int, int] | None = None, parameters: SharedConfig = AGREED) -> ManagerMetadata:
+    return ManagerMetadata("host", port, parameters, owned or {})
 
 
 # --- examples -----------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_a_newcomer_waits_for_what_the_owner_lets_go() -> None:
     alone = info(1, dict.fromkeys(range(SLOTS), 1))
     both = assign(2, [("a", alone), ("b", info(2))])
     assert both.owners == dict.fromkeys(range(4), "a")
-    assert both.waiting == dict.fromkeys(range(4, 8), Waiting("a", "b"))
+    assert both.waiting == dict.fromkeys(range(4, 8), PendingRevocation("a", "b"))
     assert both.to_let_go("a") == {4, 5, 6, 7}
     assert both.slots_of("b") == frozenset()
 
@@ -89,7 +89,7 @@ def test_what_a_member_has_lost_since_it_heard_of_it_is_free() -> None:
     lost = replace(info(1, {0: 5}), seen=5, seen_owners=given)
     found = assign(6, [("a", lost), ("b", replace(info(2, dict.fromkeys(range(2, 8), 5)), seen=5, seen_owners=given))])
     assert found.owners[1] == "a"  # it has fewest, so it is given the slot anew
-    assert found.waiting == {slot: Waiting("b", "a") for slot in found.waiting}
+    assert found.waiting == {slot: PendingRevocation("b", "a") for slot in found.waiting}
 
 
 def test_a_manager_with_other_parameters_gets_nothing_and_is_told_why() -> None:
@@ -155,7 +155,7 @@ def test_those_at_work_say_which_parameters_hold_even_against_a_majority() -> No
 def test_one_that_is_refused_is_asked_to_let_go_and_not_robbed() -> None:
     other = replace_parameters(topic="elsewhere")
     found = assign(2, [("a", info(1, {0: 1, 1: 1})), ("b", info(2, {2: 1}, parameters=other))])
-    assert found.waiting == {2: Waiting("b", "a")}
+    assert found.waiting == {2: PendingRevocation("b", "a")}
 
 
 def test_a_member_that_cannot_be_understood_is_refused_and_the_others_go_on() -> None:
@@ -184,7 +184,7 @@ def test_two_members_at_one_address_are_one_node() -> None:
     assert found.nodes["dead"] == found.nodes["new"]
 
 
-def replace_parameters(**changed: object) -> Parameters:
+def replace_parameters(**changed: object) -> SharedConfig:
     return AGREED._replace(**changed)  # type: ignore[arg-type]
 
 
@@ -194,7 +194,7 @@ NAMES = ["a", "b", "c", "d", "e"]
 
 
 @st.composite
-def groups(draw: st.DrawFn) -> list[tuple[str, ManagerInfo]]:
+def groups(draw: st.DrawFn) -> list[tuple[str, ManagerMetadata]]:
     """Members with any claims at all, conflicting ones too, some with parameters of their own."""
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
     members = []
@@ -205,7 +205,7 @@ def groups(draw: st.DrawFn) -> list[tuple[str, ManagerInfo]]:
     return members
 
 
-def holders_of_claims(members: list[tuple[str, ManagerInfo]]) -> dict[int, str]:
+def holders_of_claims(members: list[tuple[str, ManagerMetadata]]) -> dict[int, str]:
     """Whose claim holds, slot by slot: the youngest, of equals the first by name."""
     found = {}
     for slot in range(SLOTS):
@@ -216,14 +216,14 @@ def holders_of_claims(members: list[tuple[str, ManagerInfo]]) -> dict[int, str]:
 
 
 @given(groups(), st.randoms())
-def test_the_order_of_members_does_not_matter(members: list[tuple[str, ManagerInfo]], random: object) -> None:
+def test_the_order_of_members_does_not_matter(members: list[tuple[str, ManagerMetadata]], random: object) -> None:
     shuffled = list(members)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert assign(7, shuffled) == assign(7, members)
 
 
 @given(groups())
-def test_every_slot_is_owned_or_waits_and_nobody_is_robbed(members: list[tuple[str, ManagerInfo]]) -> None:
+def test_every_slot_is_owned_or_waits_and_nobody_is_robbed(members: list[tuple[str, ManagerMetadata]]) -> None:
     found = assign(7, members)
     assert set(found.owners) | set(found.waiting) == set(range(SLOTS))
     assert not set(found.owners) & set(found.waiting)
@@ -234,7 +234,9 @@ def test_every_slot_is_owned_or_waits_and_nobody_is_robbed(members: list[tuple[s
 
 
 @given(groups())
-def test_two_rebalances_settle_it_evenly_with_as_few_moves_as_can_be(members: list[tuple[str, ManagerInfo]]) -> None:
+def test_two_rebalances_settle_it_evenly_with_as_few_moves_as_can_be(
+    members: list[tuple[str, ManagerMetadata]],
+) -> None:
     first = assign(7, members)
     infos = dict(members)
     rejoined = [(m, replace(infos[m], owned=dict.fromkeys(first.slots_of(m), 7))) for m in infos]
@@ -266,10 +268,10 @@ def most_that_can_stay(members: list[str], owners: list[str]) -> int:
 TEXTS = st.text(max_size=8)
 NUMBERS = st.integers(-1, 2**31)
 INFOS = st.builds(
-    ManagerInfo,
+    ManagerMetadata,
     TEXTS,
     NUMBERS,
-    st.builds(Parameters, TEXTS, st.just(50), st.integers(1, 8), TEXTS, NUMBERS, NUMBERS, st.booleans()),
+    st.builds(SharedConfig, TEXTS, st.just(50), st.integers(1, 8), TEXTS, NUMBERS, NUMBERS, st.booleans()),
     st.dictionaries(st.integers(0, 20), NUMBERS),
     NUMBERS,
     st.dictionaries(st.integers(0, 20), TEXTS),
@@ -278,15 +280,15 @@ INFOS = st.builds(
 ASSIGNMENTS = st.builds(
     Assignment,
     NUMBERS,
-    st.dictionaries(TEXTS, st.builds(Node, NUMBERS, TEXTS, NUMBERS, st.dictionaries(TEXTS, NUMBERS))),
+    st.dictionaries(TEXTS, st.builds(NodeAddress, NUMBERS, TEXTS, NUMBERS, st.dictionaries(TEXTS, NUMBERS))),
     st.dictionaries(st.integers(0, 20), TEXTS),
-    st.dictionaries(st.integers(0, 20), st.builds(Waiting, TEXTS, st.none() | TEXTS)),
+    st.dictionaries(st.integers(0, 20), st.builds(PendingRevocation, TEXTS, st.none() | TEXTS)),
     st.dictionaries(TEXTS, TEXTS),
 )
 
 
 @given(INFOS)
-def test_metadata_is_read_as_it_was_written(written: ManagerInfo) -> None:
+def test_metadata_is_read_as_it_was_written(written: ManagerMetadata) -> None:
     assert decode_info(encode_info(written, 3)) == written
 
 

@@ -15,20 +15,20 @@ import pytest
 
 from offsetmgr.cli.app import run
 from offsetmgr.core.errors import (
+    CorruptData,
     FileFailure,
     MalformedData,
     PartialFailure,
     TimedOut,
-    Unreadable,
     UnsupportedOperation,
     UsageError,
 )
 from offsetmgr.core.log_origin import LogOrigin, Relation
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, GroupEdit, GroupOffsets, Verdict
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupOffsets
 from offsetmgr.snapshots.base import GroupEntry, SnapshotHeader
 from offsetmgr.snapshots.spark import SymbolicOffset
-from offsetmgr.stores.crossing import Crossing, with_origin
+from offsetmgr.stores.crossing import CrossClusterCheck, with_origin
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
 from offsetmgr.stores.uri import open_store
 
@@ -107,7 +107,7 @@ def test_a_file_that_appears_while_we_write_is_not_overwritten(tmp_path: Path) -
 def test_what_was_unreadable_is_recorded_only_when_told_to_and_stays_unreadable(tmp_path: Path) -> None:
     path = tmp_path / "s.avro"
     groups = [
-        GroupOffsets("partly", {T0: Committed(5)}, {T1: Unreadable("t-1", "not a number")}),
+        GroupOffsets("partly", {T0: Committed(5)}, {T1: CorruptData("t-1", "not a number")}),
         GroupOffsets("wholly", {}, error=TimedOut("group wholly", "no answer")),
     ]
     with pytest.raises(UnsupportedOperation, match="t-1: not a number"):
@@ -121,7 +121,7 @@ def test_what_was_unreadable_is_recorded_only_when_told_to_and_stays_unreadable(
     with pytest.raises(PartialFailure) as caught:
         store.fetch("partly")
     assert caught.value.successes == {T0: Committed(5)}
-    assert isinstance(caught.value.failures[T1], Unreadable)
+    assert isinstance(caught.value.failures[T1], CorruptData)
     assert dict(store.fetch("partly", [T0])) == {T0: Committed(5)}
     with pytest.raises(TimedOut, match="group wholly: no answer"):
         store.fetch("wholly")
@@ -132,14 +132,14 @@ def test_what_was_unreadable_is_recorded_only_when_told_to_and_stays_unreadable(
 
 def test_an_edit_keeps_what_is_unreadable_and_does_not_write_over_it(tmp_path: Path) -> None:
     path = tmp_path / "s.avro"
-    write_snapshot(path, HEADER, [GroupOffsets("g", {}, {T1: Unreadable("t-1", "not a number")})], keep_errors=True)
+    write_snapshot(path, HEADER, [GroupOffsets("g", {}, {T1: CorruptData("t-1", "not a number")})], keep_errors=True)
     store = SnapshotStore(path)
 
     with pytest.raises(PartialFailure) as caught:
         store.commit("g", {T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(1)})
 
-    assert isinstance(caught.value.failures[T1], Unreadable)
-    assert caught.value.successes[T0].verdict is Verdict.WRITTEN
+    assert isinstance(caught.value.failures[T1], CorruptData)
+    assert caught.value.successes[T0].verdict is EditStatus.WRITTEN
     (found,) = store.scan(["g"])
     assert (dict(found.offsets), set(found.errors)) == ({T0: Committed(1)}, {T1})
 
@@ -189,7 +189,7 @@ def test_an_edit_that_writes_nothing_creates_nothing(tmp_path: Path) -> None:
 
     (result,) = store.edit([GroupEdit("g", {T0: Change(None)})])
 
-    assert result.outcomes[T0].verdict is Verdict.UNCHANGED
+    assert result.outcomes[T0].verdict is EditStatus.UNCHANGED
     assert leftovers(tmp_path) == []
 
 
@@ -445,7 +445,7 @@ def test_a_file_that_an_edit_creates_names_the_cluster_of_the_source(tmp_path: P
     named = with_origin(SnapshotHeader.new("kafka://a", "kafka"), LogOrigin("A" * 22, "told"), {"orders": "an-id"})
     write_snapshot(tmp_path / "a.avro", named, [])
     target = SnapshotStore(tmp_path / "b.avro")
-    crossing = Crossing(source, target)
+    crossing = CrossClusterCheck(source, target)
     assert crossing.compared.relation is Relation.NEW
     assert crossing.carry(OffsetAndMetadata(5, leader_epoch=3)).leader_epoch == 3
     tp = TopicPartition("orders", 0)

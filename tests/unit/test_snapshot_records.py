@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, Committed, TopicPartition
 from offsetmgr.snapshots.avro import SCHEMA
 from offsetmgr.snapshots.avro_encoder import NO_END, RecordEncoder, end, errors_field, long
@@ -71,11 +71,11 @@ def test_a_record_of_before_images_is_what_fastavro_writes(
 
 
 def test_errors_and_the_end_are_what_fastavro_writes() -> None:
-    whole, one = OffsetMgrError("group g", "cannot be read", "look"), Unreadable("node", "is junk")
+    whole, one = OffsetMgrError("group g", "cannot be read", "look"), CorruptData("node", "is junk")
     recorded = [
         {"topic": None, "partition": None, "kind": "OffsetMgrError"}
         | {"what": "group g", "why": "cannot be read", "hint": "look"},
-        {"topic": "orders", "partition": 0, "kind": "Unreadable", "what": "node", "why": "is junk", "hint": one.hint},
+        {"topic": "orders", "partition": 0, "kind": "CorruptData", "what": "node", "why": "is junk", "hint": one.hint},
     ]
     encoder = RecordEncoder()
 

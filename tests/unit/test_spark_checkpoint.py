@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.spark.checkpoint import kafka_offsets, newest, parse_offsets
 from offsetmgr.spark.checkpoint_files import LocalFiles, batch, folder_of, newest_finished
@@ -41,7 +41,7 @@ def test_a_commit_without_its_offsets_is_unreadable_not_nothing(tmp_path: Path) 
     shutil.copytree(GOLDEN, tmp_path / "copy")
     (tmp_path / "copy" / "offsets" / "3").unlink()
 
-    with pytest.raises(Unreadable, match="commits/3 has no offsets/3"):
+    with pytest.raises(CorruptData, match="commits/3 has no offsets/3"):
         newest_finished(LocalFiles(str(tmp_path / "copy")))
 
 
@@ -77,7 +77,7 @@ def test_an_unknown_version_names_itself() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "v1", "v1\n{}"])
 def test_what_is_no_offsets_file_is_unreadable(text: str) -> None:
-    with pytest.raises(Unreadable, match="checkpoint c/offsets/1"):
+    with pytest.raises(CorruptData, match="checkpoint c/offsets/1"):
         parse_offsets(text, 1, "checkpoint c/offsets/1")
 
 

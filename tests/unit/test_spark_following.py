@@ -15,14 +15,14 @@ import pytest
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, Unreachable, UsageError
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.spark.checkpoint_files import LocalFiles
-from offsetmgr.spark.commit_loop import Follower, Patience
-from offsetmgr.spark.group_committer import GroupWriter
+from offsetmgr.spark.commit_loop import QueryTracker, RetryPolicy
+from offsetmgr.spark.group_committer import GroupCommitter
 from offsetmgr.spark.query_plan import Source
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
-PROMPT = Patience(reconcile_s=60.0, retries=2, pause_s=0.001)
+PROMPT = RetryPolicy(reconcile_s=60.0, retries=2, pause_s=0.001)
 
 
 class Query:
@@ -66,11 +66,11 @@ def store(memory: MemoryStore) -> FaultyStore:
 
 
 @pytest.fixture
-def make(store: FaultyStore) -> Iterator[Callable[..., Follower]]:
-    made: list[Follower] = []
+def make(store: FaultyStore) -> Iterator[Callable[..., QueryTracker]]:
+    made: list[QueryTracker] = []
 
-    def follower(*, allow_rewind: bool = False, patience: Patience = PROMPT, **options: object) -> Follower:
-        found = Follower(GroupWriter(store, "g", allow_rewind=allow_rewind), patience=patience, **options)  # type: ignore[arg-type]
+    def follower(*, allow_rewind: bool = False, patience: RetryPolicy = PROMPT, **options: object) -> QueryTracker:
+        found = QueryTracker(GroupCommitter(store, "g", allow_rewind=allow_rewind), patience=patience, **options)  # type: ignore[arg-type]
         made.append(found)
         return found
 
@@ -105,7 +105,7 @@ def test_what_is_finished_is_committed_what_is_only_planned_is_not(tmp_path: Pat
 
 
 def test_a_lost_event_is_made_good_by_the_next_reconciliation(tmp_path: Path, memory: MemoryStore, make) -> None:
-    follower, query = make(patience=Patience(reconcile_s=0.02)), Query(tmp_path)
+    follower, query = make(patience=RetryPolicy(reconcile_s=0.02)), Query(tmp_path)
     follower.follow(query)
     query.finish(0, 10)
 

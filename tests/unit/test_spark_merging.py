@@ -6,30 +6,30 @@ import pytest
 
 from offsetmgr.core.errors import SparkError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.spark.checkpoint import Batch
-from offsetmgr.spark.offset_merge import Hold, Reading, normalised, smallest
+from offsetmgr.spark.checkpoint import CheckpointBatch
+from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, merge_min, normalised
 from offsetmgr.spark.query_plan import Source, holds, readings
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 
 def test_two_sources_on_one_topic_give_the_smaller_offset_of_each_partition() -> None:
-    merged = smallest([Reading("k", {T0: 5, T1: 9}), Reading("k", {T0: 7, T1: 3, U0: 1})], None)
+    merged = merge_min([SourceProgress("k", {T0: 5, T1: 9}), SourceProgress("k", {T0: 7, T1: 3, U0: 1})], None)
 
     assert merged.offsets == {T0: 5, T1: 3, U0: 1}
     assert merged.ambiguous == {}
 
 
 def test_the_same_topic_on_two_clusters_is_not_committed_until_the_user_says_which() -> None:
-    read = [Reading("east:9092", {T0: 5, U0: 2}), Reading("west:9092", {T0: 700})]
+    read = [SourceProgress("east:9092", {T0: 5, U0: 2}), SourceProgress("west:9092", {T0: 700})]
 
-    undecided = smallest(read, None)
+    undecided = merge_min(read, None)
     assert undecided.offsets == {U0: 2}
     assert undecided.ambiguous == {"t": ("east:9092", "west:9092")}
 
-    assert smallest(read, frozenset({"west:9092"})).offsets == {T0: 700}
-    assert smallest(read, frozenset({"east:9092"})).offsets == {T0: 5, U0: 2}
-    both = smallest(read, frozenset({"east:9092", "west:9092"}))
+    assert merge_min(read, frozenset({"west:9092"})).offsets == {T0: 700}
+    assert merge_min(read, frozenset({"east:9092"})).offsets == {T0: 5, U0: 2}
+    both = merge_min(read, frozenset({"east:9092", "west:9092"}))
     assert (both.offsets, both.ambiguous) == ({T0: 5, U0: 2}, {})
 
 
@@ -38,52 +38,54 @@ def test_servers_in_another_order_are_the_same_cluster() -> None:
 
 
 def test_sources_that_are_not_kafkas_commit_nothing_though_their_offsets_look_alike() -> None:
-    batch = Batch(3, ({T0: 5}, {U0: 9}, None))
+    batch = CheckpointBatch(3, ({T0: 5}, {U0: 9}, None))
     sources = (Source("KafkaV2[Subscribe[t]]", "k"), Source("OtherStream[u]"), Source("KafkaV2[Subscribe[v]]", "k"))
 
-    assert readings(batch, sources, "query q") == [Reading("k", {T0: 5})]
+    assert readings(batch, sources, "query q") == [SourceProgress("k", {T0: 5})]
 
 
 def test_a_plan_that_does_not_fit_the_checkpoint_is_an_error() -> None:
     with pytest.raises(SparkError, match="its plan has 1 sources and batch 3 of its checkpoint 2"):
-        readings(Batch(3, ({T0: 5}, {U0: 9})), (Source("KafkaV2[Subscribe[t]]"),), "query q")
+        readings(CheckpointBatch(3, ({T0: 5}, {U0: 9})), (Source("KafkaV2[Subscribe[t]]"),), "query q")
 
 
 def test_a_source_that_has_finished_nothing_holds_its_topics() -> None:
-    batch = Batch(3, ({T0: 5}, None))
+    batch = CheckpointBatch(3, ({T0: 5}, None))
     sources = (Source("KafkaV2[Subscribe[t, u]]", "k"), Source("KafkaV2[Assign[u-0, v.w-12]]", "k"))
 
-    assert holds(batch, sources) == [Hold("k", frozenset({"u", "v.w"}))]
-    assert holds(None, (Source("KafkaV2[SubscribePattern[t.*]]", "k"), Source("Rate"))) == [Hold("k", None)]
+    assert holds(batch, sources) == [CommitBlock("k", frozenset({"u", "v.w"}))]
+    assert holds(None, (Source("KafkaV2[SubscribePattern[t.*]]", "k"), Source("Rate"))) == [CommitBlock("k", None)]
 
 
 @pytest.mark.parametrize(
     ("hold", "left"),
     [
-        (Hold("k", frozenset({"t"})), {U0: 1}),
-        (Hold("", frozenset({"u"})), {T0: 5}),
-        (Hold("k", None), {}),
-        (Hold("other", None), {T0: 5, U0: 1}),
+        (CommitBlock("k", frozenset({"t"})), {U0: 1}),
+        (CommitBlock("", frozenset({"u"})), {T0: 5}),
+        (CommitBlock("k", None), {}),
+        (CommitBlock("other", None), {T0: 5, U0: 1}),
     ],
 )
-def test_what_is_held_is_not_committed(hold: Hold, left: dict[TopicPartition, int]) -> None:
-    assert smallest([Reading("k", {T0: 5, U0: 1})], frozenset({"k"}), [hold]).offsets == left
+def test_what_is_held_is_not_committed(hold: CommitBlock, left: dict[TopicPartition, int]) -> None:
+    assert merge_min([SourceProgress("k", {T0: 5, U0: 1})], frozenset({"k"}), [hold]).offsets == left
 
 
 def test_a_topic_is_read_from_two_clusters_as_soon_as_that_is_planned() -> None:
-    merged = smallest([Reading("east:1", {T0: 5})], None, [Hold("west:1", frozenset({"t"}))])
+    merged = merge_min([SourceProgress("east:1", {T0: 5})], None, [CommitBlock("west:1", frozenset({"t"}))])
 
     assert (merged.offsets, merged.ambiguous) == ({}, {"t": ("east:1", "west:1")})
 
 
 def test_where_no_source_reads_from_the_groups_cluster_that_is_said() -> None:
-    read = [Reading("east:1", {T0: 5}), Reading("", {U0: 2})]
+    read = [SourceProgress("east:1", {T0: 5}), SourceProgress("", {U0: 2})]
 
-    merged = smallest(read, frozenset({"esat:1"}))
+    merged = merge_min(read, frozenset({"esat:1"}))
     assert merged.elsewhere == ("", "east:1")
     assert str(merged.problem) == (
         "nothing is committed: no source reads from the cluster that was named, but from an unknown cluster and from "
         "east:1"
     )
-    assert smallest(read, frozenset({"esat:1"}), [Hold()]).problem is None, "it may be that of one not planned yet"
-    assert smallest(read, frozenset({"east:1"})).problem is None
+    assert merge_min(read, frozenset({"esat:1"}), [CommitBlock()]).problem is None, (
+        "it may be that of one not planned yet"
+    )
+    assert merge_min(read, frozenset({"east:1"})).problem is None

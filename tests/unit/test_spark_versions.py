@@ -33,7 +33,7 @@ STARTS: dict[str, Callable[[], object]] = {
     "store_table": lambda: store_tables.store_table(ANY, "file:x.csv"),
     "table_of": lambda: store_tables.table_of(ANY, "file:x.csv", []),
     "copy": lambda: store_tables.copy(ANY, "file:x.csv"),
-    "foreseen": lambda: store_tables.foreseen(ANY, ANY, metadata=True, recreated=ANY),
+    "foreseen": lambda: store_tables.dry_run(ANY, ANY, metadata=True, recreated=ANY),
     "run_audit": lambda: audit.run_audit(ANY, ANY, ANY, Path("folder"), audit.AuditOptions(0)),
 }
 

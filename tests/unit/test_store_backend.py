@@ -12,7 +12,7 @@ from storefronts import HERE, A, B, SlowStore, commit, dual, fetch, held, runnin
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMetadataTooLarge, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
-from offsetmgr.core.offset_store import ChangeOutcome, GroupEdit, GroupEditResult, GroupOffsets, Verdict
+from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
 from offsetmgr.manager.protocol_values import CommitResponse, FetchResponse
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.storefront.store_backend import StoreBackend
@@ -275,7 +275,7 @@ class StuckStore(MemoryStore):
         for one in list(edits):
             if one.group in self.stuck:
                 self.go.wait(10)
-                failed = ChangeOutcome(Verdict.FAILED, None, CoordinatorNotAvailable(one.group))
+                failed = ChangeOutcome(EditStatus.FAILED, None, CoordinatorNotAvailable(one.group))
                 yield GroupEditResult(one.group, dict.fromkeys(one.changes, failed))
             else:
                 yield from super().edit([one])

@@ -9,7 +9,7 @@ import pytest
 from offsetmgr.core import errors
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, PartialFailure, ServerError
 from offsetmgr.kafka.protocol.errors import UnstableOffset, kafka_error
-from offsetmgr.server.storefront.store_errors import commit_code, delete_code, may_have_happened
+from offsetmgr.server.storefront.store_errors import commit_code, delete_code, outcome_unknown
 
 EXPECTED = {
     "OffsetMgrError": -1,
@@ -34,18 +34,18 @@ EXPECTED = {
     "GroupActive": 25,
     "LockLost": 15,
     "SwitchInProgress": 15,
-    "TakenOver": 15,
+    "Superseded": 15,
     "InvalidRequest": 42,
     "RewindRefused": -1,
     "Conflict": 15,
-    "Unreadable": -1,
+    "CorruptData": -1,
     "UnknownVersion": -1,
     "FileFailure": -1,
     "MalformedData": -1,
     "PlanError": -1,
     "JournalError": -1,
     "GateRefused": -1,
-    "AdminRefused": -1,
+    "ControllerRequestRefused": -1,
     "SandboxError": -1,
 }
 
@@ -83,7 +83,7 @@ def test_a_group_with_members_is_told_in_each_requests_own_words() -> None:
 
 
 def test_only_what_may_be_repeated_may_have_happened() -> None:
-    assert {k.__name__ for k in every_error() if may_have_happened(k("what")) and k.__name__ in EXPECTED} == {
+    assert {k.__name__ for k in every_error() if outcome_unknown(k("what")) and k.__name__ in EXPECTED} == {
         "Unreachable",
         "TimedOut",
         "CoordinatorLoadInProgress",
@@ -91,5 +91,5 @@ def test_only_what_may_be_repeated_may_have_happened() -> None:
         "NotCoordinator",
         "SwitchInProgress",
     }
-    assert may_have_happened(UnstableOffset("what"))
-    assert not may_have_happened(ServerError("what"))
+    assert outcome_unknown(UnstableOffset("what"))
+    assert not outcome_unknown(ServerError("what"))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.commit_mode import Phase
-from offsetmgr.core.errors import InvalidUri, OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.errors import CorruptData, InvalidUri, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change
-from offsetmgr.migration.live.copy_plan import ahead, behind
+from offsetmgr.migration.live.copy_plan import catch_up_changes, partitions_ahead
 from offsetmgr.stores.pair_uri import inner_uris
 from offsetmgr.stores.switched.mode_listener import back
 from offsetmgr.stores.switched.records import (
     FollowerNode,
-    Storage,
+    StorageModeNode,
     SwitcherNode,
     decode_follower,
     decode_storage,
@@ -29,7 +29,7 @@ URI = "switched:?zookeeper=zookeeper%3A%2F%2Fz%3A2181%2Fk&kafka=kafka%3A%2F%2Fb%
 
 
 def test_the_nodes_are_json_with_a_version() -> None:
-    held = Storage(Phase.DUAL, 7, "ann on h", 1_700_000_000_000, Phase.KAFKA)
+    held = StorageModeNode(CommitMode.DUAL, 7, "ann on h", 1_700_000_000_000, CommitMode.KAFKA)
 
     assert encode_storage(held) == (
         b'{"version":1,"mode":"dual","epoch":7,"who":"ann on h","when":1700000000000,"turning":"kafka"}'
@@ -39,7 +39,10 @@ def test_the_nodes_are_json_with_a_version() -> None:
 
 
 def test_what_was_written_is_read() -> None:
-    for storage in (Storage(Phase.ZOOKEEPER, 1, "a", 2), Storage(Phase.KAFKA, 2, "b", 3, Phase.DUAL)):
+    for storage in (
+        StorageModeNode(CommitMode.ZOOKEEPER, 1, "a", 2),
+        StorageModeNode(CommitMode.KAFKA, 2, "b", 3, CommitMode.DUAL),
+    ):
         assert decode_storage("/s", encode_storage(storage)) == storage
     assert decode_follower("/s/m", encode_follower(FollowerNode(3, "h", 4))) == FollowerNode(3, "h", 4)
     assert decode_switcher("/w", encode_switcher(SwitcherNode("x"))) == SwitcherNode("x")
@@ -48,15 +51,15 @@ def test_what_was_written_is_read() -> None:
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
-        (b"", Unreadable),
-        (b"kafka", Unreadable),
-        (b"[]", Unreadable),
+        (b"", CorruptData),
+        (b"kafka", CorruptData),
+        (b"[]", CorruptData),
         (b'{"version":2,"mode":"kafka"}', UnknownVersion),
-        (b'{"version":1,"mode":"file","epoch":1,"who":"","when":1,"turning":null}', Unreadable),
-        (b'{"version":1,"mode":"kafka","epoch":-1,"who":"","when":1,"turning":null}', Unreadable),
-        (b'{"version":1,"mode":"kafka","epoch":true,"who":"","when":1,"turning":null}', Unreadable),
-        (b'{"version":1,"mode":"kafka","epoch":1,"who":"","when":1}', Unreadable),
-        (b'{"version":1,"mode":"kafka","epoch":1,"who":5,"when":1,"turning":null}', Unreadable),
+        (b'{"version":1,"mode":"file","epoch":1,"who":"","when":1,"turning":null}', CorruptData),
+        (b'{"version":1,"mode":"kafka","epoch":-1,"who":"","when":1,"turning":null}', CorruptData),
+        (b'{"version":1,"mode":"kafka","epoch":true,"who":"","when":1,"turning":null}', CorruptData),
+        (b'{"version":1,"mode":"kafka","epoch":1,"who":"","when":1}', CorruptData),
+        (b'{"version":1,"mode":"kafka","epoch":1,"who":5,"when":1,"turning":null}', CorruptData),
     ],
 )
 def test_what_cannot_be_understood_is_never_a_mode(data: bytes, kind: type[OffsetMgrError]) -> None:
@@ -65,9 +68,9 @@ def test_what_cannot_be_understood_is_never_a_mode(data: bytes, kind: type[Offse
 
 
 def test_going_back_is_a_new_epoch_of_the_old_mode() -> None:
-    held = Storage(Phase.DUAL, 7, "ann", 5, Phase.KAFKA)
+    held = StorageModeNode(CommitMode.DUAL, 7, "ann", 5, CommitMode.KAFKA)
 
-    assert back(held, "bob", 9) == Storage(Phase.DUAL, 8, "bob", 9, None)
+    assert back(held, "bob", 9) == StorageModeNode(CommitMode.DUAL, 8, "bob", 9, None)
 
 
 def test_what_the_kept_store_lacks_is_copied_on_condition_of_what_it_holds() -> None:
@@ -81,11 +84,11 @@ def test_what_the_kept_store_lacks_is_copied_on_condition_of_what_it_holds() -> 
     }
     other = {equal: Committed(5), lower: Committed(5, "m", 4), missing: Committed(0), higher: Committed(8)}
 
-    assert behind(kept, other) == {
+    assert catch_up_changes(kept, other) == {
         lower: Change(OffsetAndMetadata(5, "m", 4), Committed(3, version=2)),
         missing: Change(OffsetAndMetadata(0), ABSENT),
     }
-    assert ahead(kept, other) == {lower: (3, 5), missing: (None, 0)}
+    assert partitions_ahead(kept, other) == {lower: (3, 5), missing: (None, 0)}
 
 
 def test_a_switched_store_is_made_of_a_zookeeper_and_a_kafka() -> None:

@@ -11,9 +11,9 @@ import pytest
 from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut
 from offsetmgr.manager.log.format_check import check_format
 from offsetmgr.manager.log.memory import MemoryLog
-from offsetmgr.manager.log.topic import TopicMadeAnew, TopicState, UnsuitableTopic
-from offsetmgr.manager.node.topic_monitor import FAILED_LOOKS, TopicWatch
-from offsetmgr.records.base import OtherFormat, RecordFormat
+from offsetmgr.manager.log.topic import OffsetsTopicState, TopicRecreated, UnsuitableTopic
+from offsetmgr.manager.node.topic_monitor import FAILED_LOOKS, OffsetsTopicMonitor
+from offsetmgr.records.base import FormatMismatch, RecordFormat
 from offsetmgr.records.registry import record_format
 
 
@@ -28,7 +28,7 @@ def log_with(form: RecordFormat) -> MemoryLog:
 @pytest.mark.parametrize(("written", "asked"), [("avro", "kafka"), ("kafka", "avro")])
 def test_a_topic_of_the_other_format_is_refused_before_anything_is_written(written: str, asked: str) -> None:
     log = log_with(record_format(written))
-    with pytest.raises(OtherFormat, match=f"holds records of the format {written}, and {asked} was asked for"):
+    with pytest.raises(FormatMismatch, match=f"holds records of the format {written}, and {asked} was asked for"):
         check_format(log, asked, "offsets", 5)
     check_format(log, written, "offsets", 5)
     check_format(MemoryLog(8), asked, "offsets", 5)
@@ -65,10 +65,10 @@ def test_a_foreign_record_beside_offsets_does_not_keep_a_manager_from_starting(n
     check_format(keys_in(log_with(record_format(name)), 4, b"customer-17", b""), name, "offsets", 5)
 
 
-KNOWN = TopicState("t", "first", 50, 3, 2, 1_000_000)
+KNOWN = OffsetsTopicState("t", "first", 50, 3, 2, 1_000_000)
 
 
-def looked(outcomes: Sequence[OffsetMgrError | None], note: Callable[[TopicWatch], None]) -> list[str]:
+def looked(outcomes: Sequence[OffsetMgrError | None], note: Callable[[OffsetsTopicMonitor], None]) -> list[str]:
     """A watch whose looks end so; ``note`` is called before each of them and after the last. Gives the ids that were
     said to be seen."""
     seen: list[str] = []
@@ -78,7 +78,7 @@ def looked(outcomes: Sequence[OffsetMgrError | None], note: Callable[[TopicWatch
         done = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def check(_known: TopicState) -> None:
+        def check(_known: OffsetsTopicState) -> None:
             note(watch)
             outcome = next(left, ...)
             if outcome is ...:
@@ -86,7 +86,7 @@ def looked(outcomes: Sequence[OffsetMgrError | None], note: Callable[[TopicWatch
             elif outcome is not None:
                 raise outcome
 
-        watch = TopicWatch(KNOWN, check, seen.append, every=0.001)
+        watch = OffsetsTopicMonitor(KNOWN, check, seen.append, every=0.001)
         watch.start()
         await asyncio.wait_for(done.wait(), 10)
         await watch.close()
@@ -148,7 +148,7 @@ def test_a_look_that_failed_does_not_hide_what_was_seen_before() -> None:
 
 def test_a_topic_that_was_made_anew_is_told_at_once_and_the_loss_stays() -> None:
     told: list[tuple[str | None, bool]] = []
-    outcomes = [None, TopicMadeAnew("topic t", "second", "first"), UnsuitableTopic("topic t", "not compacted"), None]
+    outcomes = [None, TopicRecreated("topic t", "second", "first"), UnsuitableTopic("topic t", "not compacted"), None]
 
     seen = looked(outcomes, lambda watch: told.append((watch.alarm, watch.loss is not None)))
 

@@ -8,12 +8,12 @@ import pytest
 from one_migration import ORDERS, Migration, commit
 
 from offsetmgr.core.clock import SystemClock
-from offsetmgr.core.errors import Unreadable
+from offsetmgr.core.errors import CorruptData
 from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.migration.plan import Action, GroupPlan, PlanOptions
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
-from offsetmgr.migration.reverse_plan import WayBack, reverse_options
+from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def way_back(migration: Migration, *, allow_rewind: bool = False) -> dict[str, G
     planner = Planner(migration.target, migration.source, reverse_options(plan), SystemClock())
     path = migration.folder / "back.json"
     path.unlink(missing_ok=True)
-    write_plan(path, planner.header(), WayBack(plan, migration.state(), planner, allow_rewind).steps())
+    write_plan(path, planner.header(), ReversePlanner(plan, migration.state(), planner, allow_rewind).steps())
     return {group.group: group for group in PlanFile(path).groups()}
 
 
@@ -51,7 +51,7 @@ def test_a_group_that_never_came_over_stops_no_other_and_is_named(migration):
 def test_a_group_that_the_plan_refused_stays_as_it_is(migration):
     commit(migration.source, "live", 10)
     commit(migration.source, "bad", 10)
-    migration.source.broken = {"bad": Unreadable("bad", "no answer")}
+    migration.source.broken = {"bad": CorruptData("bad", "no answer")}
     migration.plan()
     migration.apply()
     migration.source.broken.clear()

@@ -19,7 +19,7 @@ from offsetmgr.core.errors import (
     NotAuthorized,
     OffsetMgrError,
     ServerError,
-    TakenOver,
+    Superseded,
     Unreachable,
     UnsupportedOperation,
 )
@@ -241,7 +241,7 @@ def test_a_port_that_is_no_number_is_refused() -> None:
         (25, LockLost, True, "UNKNOWN_MEMBER_ID"),
         (30, NotAuthorized, False, "GROUP_AUTHORIZATION_FAILED"),
         (68, GroupActive, False, "NON_EMPTY_GROUP"),
-        (82, TakenOver, False, "FENCED_INSTANCE_ID"),
+        (82, Superseded, False, "FENCED_INSTANCE_ID"),
         (999, ServerError, False, "error 999"),
     ],
 )

@@ -9,10 +9,10 @@ import pytest
 from kazoo.protocol import serialization as kazoo
 from kazoo.security import ACL, Id
 
-from offsetmgr.config.connection import ConnectionConfig, Settings, resolve, with_properties
+from offsetmgr.config.connection import ConnectionConfig, SettingsLayer, resolve, with_properties
 from offsetmgr.core.errors import ConfigError, NotAuthorized, OffsetMgrError
 from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, AclPolicy, encode, is_masked, lists_for, parse_acl
-from offsetmgr.zookeeper.client.connection import Connection
+from offsetmgr.zookeeper.client.connection import KazooConnection
 from offsetmgr.zookeeper.client.transactions import Create, encoded
 
 HASH = "app:kHP2v+6mzQJBv8Iqz0y6GFn2XEs="
@@ -63,8 +63,10 @@ class TestTheConfiguration:
         properties = tmp_path / "zk.properties"
         properties.write_text("zookeeper.auth=digest:app:secret\nzookeeper.acl=sasl:app:r\n")
 
-        found = resolve(Settings(), "x", {"OFFSETMGR_CONFIG": str(config)}).connection
-        over = resolve(Settings(), "x", {"OFFSETMGR_CONFIG": str(config), "OFFSETMGR_ZOOKEEPER_ACL": "open"}).connection
+        found = resolve(SettingsLayer(), "x", {"OFFSETMGR_CONFIG": str(config)}).connection
+        over = resolve(
+            SettingsLayer(), "x", {"OFFSETMGR_CONFIG": str(config), "OFFSETMGR_ZOOKEEPER_ACL": "open"}
+        ).connection
 
         assert (found.zookeeper_auth, found.zookeeper_acl) == ((("sasl", "app:secret"),), "creator")
         assert over.zookeeper_acl == "open"
@@ -73,13 +75,13 @@ class TestTheConfiguration:
     @pytest.mark.parametrize("auth", ["sasl:app", "sasl:", "digest::x", "sasl::x", "nothing"])
     def test_credentials_that_are_none_are_refused(self, auth: str) -> None:
         with pytest.raises(ConfigError, match="digest:USER:PASSWORD or sasl:USER:PASSWORD"):
-            resolve(Settings(zookeeper_auth=auth), environ={"OFFSETMGR_CONFIG": "/dev/null"})
+            resolve(SettingsLayer(zookeeper_auth=auth), environ={"OFFSETMGR_CONFIG": "/dev/null"})
 
     def test_who_we_are_is_said_without_the_password(self) -> None:
         config = ConnectionConfig(zookeeper_auth=(("sasl", "app:hunter2"), ("digest", "me:hunter2")))
 
-        assert Connection("h:1", config).identity == "sasl:app, digest:me"
-        assert Connection("h:1", ConnectionConfig()).identity == "a session without credentials"
+        assert KazooConnection("h:1", config).identity == "sasl:app, digest:me"
+        assert KazooConnection("h:1", ConnectionConfig()).identity == "a session without credentials"
 
 
 class TestTheNodes:

@@ -66,9 +66,9 @@ def test_of_parents_it_is_known_when_a_child_last_came_or_went() -> None:
     answer = b"junk" + node(b"", 40) + missing + node(b"data", 2**40) + nothing + END
 
     assert jute.multi_children_zxids(answer, 4, 4) == [40, None, 2**40, 21]
-    with pytest.raises(jute.BrokenAnswer):
+    with pytest.raises(jute.ZookeeperProtocolError):
         jute.multi_children_zxids(answer[:-30], 4, 4)
-    with pytest.raises(jute.BrokenAnswer, match="type 8"):
+    with pytest.raises(jute.ZookeeperProtocolError, match="type 8"):
         jute.multi_children_zxids(struct.pack("!iBi", Op.CHILDREN, 0, -1) + STAT, 0, 1)
 
 
@@ -108,7 +108,7 @@ def test_names_are_told_as_they_stand_and_equal_ones_are_one_object() -> None:
 
 @pytest.mark.parametrize("broken", [b"", listed("0")[:7], struct.pack("!iBii", Op.GET, 0, 0, 0)])
 def test_an_answer_that_lists_no_names_is_broken(broken: bytes) -> None:
-    with pytest.raises(jute.BrokenAnswer):
+    with pytest.raises(jute.ZookeeperProtocolError):
         jute.multi_name_vectors(listed("0") + broken, 0, 2)
 
 

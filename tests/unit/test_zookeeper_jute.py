@@ -11,8 +11,15 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.acl import OPEN, encode
 from offsetmgr.zookeeper.client.bulk_requests import BYTES_A_REQUEST, in_requests
-from offsetmgr.zookeeper.client.jute import BrokenAnswer, Code, NodeData, Op
-from offsetmgr.zookeeper.client.transactions import Create, Delete, SetData, TransactionRequest, culprit, encoded
+from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError, ZookeeperProtocolError
+from offsetmgr.zookeeper.client.transactions import (
+    Create,
+    Delete,
+    SetData,
+    TransactionRequest,
+    encoded,
+    failed_operation,
+)
 
 OPEN_ACL = encode(OPEN)
 STAT = struct.pack("!qqqqiiiqiiq", 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21)
@@ -54,7 +61,7 @@ def test_data_stat_and_errors_of_a_multi_read() -> None:
 
     assert jute.multi_node_data(answer, 4, 3) == [
         NodeData(b"42", 11, 13, 14, 15, 18),
-        Code.NO_NODE,
+        ZookeeperError.NO_NODE,
         NodeData(b"", 11, 13, 14, 15, 18),
     ]
 
@@ -69,13 +76,13 @@ def test_children_and_errors_of_a_multi_read() -> None:
         + END
     )
 
-    assert jute.multi_child_names(answer, 0, 3) == [["a", "bc"], Code.NO_AUTH, []]
+    assert jute.multi_child_names(answer, 0, 3) == [["a", "bc"], ZookeeperError.NO_AUTH, []]
 
 
 @pytest.mark.parametrize("decode", [jute.multi_node_data, jute.multi_child_names, jute.multi_codes])
 @pytest.mark.parametrize("answer", [b"", b"\0\0", struct.pack("!iBii", 99, 0, 0, 0) + STAT])
 def test_an_answer_of_the_wrong_form_is_noticed(decode, answer: bytes) -> None:
-    with pytest.raises(BrokenAnswer):
+    with pytest.raises(ZookeeperProtocolError):
         decode(answer, 0, 1)
 
 
@@ -93,7 +100,7 @@ def test_the_codes_of_a_transaction_that_was_carried_out() -> None:
     codes = jute.multi_codes(answer, 0, 4)
 
     assert codes == [0, 0, 0, 0]
-    assert culprit(codes) is None
+    assert failed_operation(codes) is None
 
 
 def test_the_culprit_of_a_transaction_that_was_refused() -> None:
@@ -101,7 +108,7 @@ def test_the_culprit_of_a_transaction_that_was_refused() -> None:
     answer = b"".join(struct.pack("!iBii", -1, 0, code, code) for code in codes) + END
 
     assert jute.multi_codes(answer, 0, 5) == codes
-    assert culprit(codes) == 2
+    assert failed_operation(codes) == 2
 
 
 def test_a_transaction_taken_back_in_time_is_sent_without_its_operations() -> None:

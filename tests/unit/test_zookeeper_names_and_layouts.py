@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.core.errors import InvalidUri, OffsetMgrError, UnknownVersion, Unreadable, UsageError
+from offsetmgr.core.errors import CorruptData, InvalidUri, OffsetMgrError, UnknownVersion, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.connection import parse_connect
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.brokers import Broker, Endpoint, parse_broker
+from offsetmgr.zookeeper.nodes.brokers import BrokerEndpoint, RegisteredBroker, parse_broker
 from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, parse_registration
 from offsetmgr.zookeeper.nodes.member_id import parse_member_id
@@ -136,7 +136,7 @@ class TestConsumersLayout:
         ],
     )
     def test_junk_is_unreadable_and_the_node_is_named(self, data: bytes, why: str) -> None:
-        with pytest.raises(Unreadable) as caught:
+        with pytest.raises(CorruptData) as caught:
             LAYOUT.decode("/consumers/g/offsets/t/0", data, T0)
         assert "/consumers/g/offsets/t/0" in str(caught.value)
         assert why in str(caught.value)
@@ -175,7 +175,7 @@ class TestNodes:
         ],
     )
     def test_a_broken_registration_is_unreadable_and_named(self, data: bytes) -> None:
-        with pytest.raises(Unreadable, match="/consumers/g/ids/c"):
+        with pytest.raises(CorruptData, match="/consumers/g/ids/c"):
             parse_registration("/consumers/g/ids/c", data)
 
     def test_an_unknown_version_is_named(self) -> None:
@@ -196,9 +196,9 @@ class TestNodes:
                 "timestamp": "1700000000123",
             }
         ).encode()
-        assert parse_broker("/brokers/ids/3", 3, data) == Broker(
+        assert parse_broker("/brokers/ids/3", 3, data) == RegisteredBroker(
             3,
-            (Endpoint("INTERNAL", "h1", 9092), Endpoint("OUT", "::1", 9093)),
+            (BrokerEndpoint("INTERNAL", "h1", 9092), BrokerEndpoint("OUT", "::1", 9093)),
             "r1",
             {"INTERNAL": "PLAINTEXT", "OUT": "SASL_SSL"},
             version=5,
@@ -207,8 +207,8 @@ class TestNodes:
 
     def test_a_broker_of_kafka_0_8(self) -> None:
         data = b'{"version":1,"host":"h1","port":9092,"jmx_port":-1,"timestamp":"1"}'
-        address = Endpoint("PLAINTEXT", "h1", 9092)
-        assert parse_broker("/brokers/ids/0", 0, data) == Broker(0, (address,), version=1, timestamp_ms=1)
+        address = BrokerEndpoint("PLAINTEXT", "h1", 9092)
+        assert parse_broker("/brokers/ids/0", 0, data) == RegisteredBroker(0, (address,), version=1, timestamp_ms=1)
 
     @pytest.mark.parametrize(
         "data",
@@ -221,12 +221,12 @@ class TestNodes:
         ],
     )
     def test_a_broken_broker_is_unreadable_and_named(self, data: bytes) -> None:
-        with pytest.raises(Unreadable, match="/brokers/ids/0"):
+        with pytest.raises(CorruptData, match="/brokers/ids/0"):
             parse_broker("/brokers/ids/0", 0, data)
 
     def test_a_cluster_id(self) -> None:
         assert parse_cluster_id("/cluster/id", b'{"version":"1","id":"abcDEF"}') == "abcDEF"
-        with pytest.raises(Unreadable, match="/cluster/id"):
+        with pytest.raises(CorruptData, match="/cluster/id"):
             parse_cluster_id("/cluster/id", b'{"version":"1"}')
 
     @given(st.binary(max_size=60))
@@ -349,7 +349,7 @@ class TestStormLayout:
         ],
     )
     def test_junk_is_unreadable_and_the_node_is_named(self, data: bytes, why: str) -> None:
-        with pytest.raises(Unreadable) as caught:
+        with pytest.raises(CorruptData) as caught:
             self.LAYOUT.decode("/kafkastorm/g/partition_3", data, TopicPartition("", 3))
 
         assert caught.value.what == "ZooKeeper node /kafkastorm/g/partition_3"
@@ -357,5 +357,5 @@ class TestStormLayout:
 
     @given(st.binary(max_size=80))
     def test_no_bytes_do_worse_than_a_typed_error(self, data: bytes) -> None:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(CorruptData):
             self.LAYOUT.decode("/x", data, TopicPartition("", 3))

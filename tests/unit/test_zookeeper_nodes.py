@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.core.errors import OffsetMgrError, UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.nodes.admin import (
     PartitionList,
@@ -17,7 +17,7 @@ from offsetmgr.zookeeper.nodes.admin import (
     parse_reassignments,
     parse_topic_deletions,
 )
-from offsetmgr.zookeeper.nodes.brokers import Broker, Endpoint, parse_broker
+from offsetmgr.zookeeper.nodes.brokers import BrokerEndpoint, RegisteredBroker, parse_broker
 from offsetmgr.zookeeper.nodes.cluster import (
     Controller,
     Features,
@@ -49,19 +49,23 @@ class TestBrokers:
     @pytest.mark.parametrize(
         ("data", "broker"),
         [
-            (b"h1:9092", Broker(7, (Endpoint("PLAINTEXT", "h1", 9092),))),
-            (b"h1-1330000000000:h1:9092", Broker(7, (Endpoint("PLAINTEXT", "h1", 9092),))),
+            (b"h1:9092", RegisteredBroker(7, (BrokerEndpoint("PLAINTEXT", "h1", 9092),))),
+            (b"h1-1330000000000:h1:9092", RegisteredBroker(7, (BrokerEndpoint("PLAINTEXT", "h1", 9092),))),
             (
                 node(version=1, host="h1", port=9092, jmx_port=9999, timestamp="12"),
-                Broker(7, (Endpoint("PLAINTEXT", "h1", 9092),), version=1, timestamp_ms=12, jmx_port=9999),
+                RegisteredBroker(
+                    7, (BrokerEndpoint("PLAINTEXT", "h1", 9092),), version=1, timestamp_ms=12, jmx_port=9999
+                ),
             ),
             (
                 node(version=2, host="h1", port=9092, jmx_port=-1, endpoints=["PLAINTEXT://h1:9092", "SSL://h1:9093"]),
-                Broker(7, (Endpoint("PLAINTEXT", "h1", 9092), Endpoint("SSL", "h1", 9093)), version=2),
+                RegisteredBroker(
+                    7, (BrokerEndpoint("PLAINTEXT", "h1", 9092), BrokerEndpoint("SSL", "h1", 9093)), version=2
+                ),
             ),
             (
                 node(version=3, host="h1", port=9092, endpoints=["PLAINTEXT://h1:9092"], rack="dc1"),
-                Broker(7, (Endpoint("PLAINTEXT", "h1", 9092),), "dc1", version=3),
+                RegisteredBroker(7, (BrokerEndpoint("PLAINTEXT", "h1", 9092),), "dc1", version=3),
             ),
             (
                 node(
@@ -71,7 +75,9 @@ class TestBrokers:
                     endpoints=["FOR-CLIENTS.1://[::1]:9092"],
                     listener_security_protocol_map={"FOR-CLIENTS.1": "SSL"},
                 ),
-                Broker(7, (Endpoint("FOR-CLIENTS.1", "::1", 9092),), None, {"FOR-CLIENTS.1": "SSL"}, version=4),
+                RegisteredBroker(
+                    7, (BrokerEndpoint("FOR-CLIENTS.1", "::1", 9092),), None, {"FOR-CLIENTS.1": "SSL"}, version=4
+                ),
             ),
             (
                 node(
@@ -81,9 +87,9 @@ class TestBrokers:
                     endpoints=["PLAINTEXT://h1:9092"],
                     features={"f": {"min_version": 1, "first_active_version": 2, "max_version": 3}},
                 ),
-                Broker(
+                RegisteredBroker(
                     7,
-                    (Endpoint("PLAINTEXT", "h1", 9092),),
+                    (BrokerEndpoint("PLAINTEXT", "h1", 9092),),
                     version=5,
                     features={"f": {"min_version": 1, "first_active_version": 2, "max_version": 3}},
                 ),
@@ -91,7 +97,7 @@ class TestBrokers:
         ],
         ids=["0.7", "0.7-creator", "1", "2", "3", "4", "5"],
     )
-    def test_every_version(self, data: bytes, broker: Broker) -> None:
+    def test_every_version(self, data: bytes, broker: RegisteredBroker) -> None:
         notes: Notes = []
 
         assert parse_broker("/brokers/ids/7", 7, data) == broker
@@ -99,7 +105,10 @@ class TestBrokers:
         assert notes == []
 
     def test_as_people_see_it(self) -> None:
-        assert str(Broker(1, (Endpoint("A", "::1", 1), Endpoint("B", "h", 2)), "r1")) == "A://[::1]:1 B://h:2 rack=r1"
+        assert (
+            str(RegisteredBroker(1, (BrokerEndpoint("A", "::1", 1), BrokerEndpoint("B", "h", 2)), "r1"))
+            == "A://[::1]:1 B://h:2 rack=r1"
+        )
 
     @pytest.mark.parametrize(
         ("data", "why"),
@@ -112,7 +121,7 @@ class TestBrokers:
         ],
     )
     def test_what_is_none(self, data: bytes, why: str) -> None:
-        with pytest.raises(Unreadable) as caught:
+        with pytest.raises(CorruptData) as caught:
             parse_broker("/brokers/ids/7", 7, data)
         assert caught.value.what == "ZooKeeper node /brokers/ids/7"
         assert why in caught.value.why
@@ -139,7 +148,7 @@ class TestTopics:
 
     @pytest.mark.parametrize("partitions", [None, [], {"0": 1}, {"0": ["1"]}, {"0": [-1]}, {"x": [1]}, {"01": [1]}])
     def test_what_is_no_assignment(self, partitions: Any) -> None:
-        with pytest.raises(Unreadable, match=r"/brokers/topics/t: .*partitions"):
+        with pytest.raises(CorruptData, match=r"/brokers/topics/t: .*partitions"):
             parse_topic(
                 "/brokers/topics/t", node(version=1) if partitions is None else node(version=1, partitions=partitions)
             )
@@ -164,13 +173,13 @@ class TestTopics:
     def test_a_state_without_one_of_its_fields(self, missing: str) -> None:
         fields = {"version": 1, "leader": 1, "leader_epoch": 0, "isr": [1], "controller_epoch": 1}
         del fields[missing]
-        with pytest.raises(Unreadable, match=missing):
+        with pytest.raises(CorruptData, match=missing):
             parse_partition_state("/s", node(**fields))
 
     def test_the_count_of_0_7(self) -> None:
         assert parse_partition_count("/brokers/topics/t/0", b"4") == 4
         for data in (b"", b"-1", b"4 ", b"four", b"9" * 20, b"9" * 5000):
-            with pytest.raises(Unreadable, match="/brokers/topics/t/0"):
+            with pytest.raises(CorruptData, match="/brokers/topics/t/0"):
                 parse_partition_count("/brokers/topics/t/0", data)
 
 
@@ -191,12 +200,12 @@ class TestTheCluster:
         "data", [b"-1", b"03", b"x", b"", b"9" * 5000, node(version=1), node(version=1, brokerid=-1)]
     )
     def test_no_controllers(self, data: bytes) -> None:
-        with pytest.raises(Unreadable, match="/controller"):
+        with pytest.raises(CorruptData, match="/controller"):
             parse_controller("/controller", data)
 
     def test_the_controller_epoch(self) -> None:
         assert parse_controller_epoch("/controller_epoch", b"12") == 12
-        with pytest.raises(Unreadable, match="/controller_epoch"):
+        with pytest.raises(CorruptData, match="/controller_epoch"):
             parse_controller_epoch("/controller_epoch", b"twelve")
 
     @pytest.mark.parametrize("cluster_id", ["a", "E3jMSf12QESTxJKiMoDyfg", "_-" * 11])
@@ -205,7 +214,7 @@ class TestTheCluster:
 
     @pytest.mark.parametrize("cluster_id", ["", "a" * 23, "a b", "ä", "a+b", "a=", "a\n", 7, None])
     def test_no_cluster_ids(self, cluster_id: Any) -> None:
-        with pytest.raises(Unreadable, match="/cluster/id"):
+        with pytest.raises(CorruptData, match="/cluster/id"):
             parse_cluster_id("/cluster/id", node(version="1", id=cluster_id))
 
     def test_features_and_producer_ids(self) -> None:
@@ -244,7 +253,7 @@ class TestConsumers:
         "data", [b"{}", b"*x*a", b"*4!a", b'{"orders": -1}', b'{"orders": 1.5}', b"*99999999999*a"]
     )
     def test_what_is_no_registration(self, data: bytes) -> None:
-        with pytest.raises(Unreadable, match="/consumers/g/ids/c"):
+        with pytest.raises(CorruptData, match="/consumers/g/ids/c"):
             parse_registration("/consumers/g/ids/c", data)
 
     def test_a_pattern_that_nobody_knows(self) -> None:
@@ -258,7 +267,7 @@ class TestConsumers:
         )
         assert str(OwnerThread("g_worker", 3)) == "g_worker-3"
         for data in (b"", b"worker", b"worker-", b"-3", b"worker-x"):
-            with pytest.raises(Unreadable, match="/consumers/g/owners/t/0"):
+            with pytest.raises(CorruptData, match="/consumers/g/owners/t/0"):
                 parse_owner("/consumers/g/owners/t/0", data)
 
 
@@ -275,7 +284,7 @@ class TestConfigs:
 
     def test_a_broken_one_quotes_nothing_of_itself(self) -> None:
         for data in (b'{"version":1,"config":{"ssl.key.password":"sesame"', b'{"version":1,"config":["sesame"]}'):
-            with pytest.raises(Unreadable) as caught:
+            with pytest.raises(CorruptData) as caught:
                 parse_config("/config/brokers/1", data)
             assert "/config/brokers/1" in str(caught.value)
             assert "sesame" not in str(caught.value)
@@ -306,7 +315,7 @@ class TestRequests:
 
     def test_a_partition_that_is_named_twice(self) -> None:
         one = {"topic": "t", "partition": 1, "replicas": [2]}
-        with pytest.raises(Unreadable, match="names 't-1' twice"):
+        with pytest.raises(CorruptData, match="names 't-1' twice"):
             parse_reassignments("/r", node(version=1, partitions=[one, one]))
 
     @pytest.mark.parametrize(
@@ -319,7 +328,7 @@ class TestRequests:
         ],
     )
     def test_what_is_no_reassignment(self, partitions: Any, why: str) -> None:
-        with pytest.raises(Unreadable, match=f"/admin/reassign_partitions: .*{why}"):
+        with pytest.raises(CorruptData, match=f"/admin/reassign_partitions: .*{why}"):
             parse_reassignments("/admin/reassign_partitions", node(version=1, partitions=partitions))
 
 
@@ -363,7 +372,7 @@ class TestWhatNobodyKnows:
         notes: Notes = []
         parse("/node", node(version=None, **fields), notes)
         assert notes == ["no version"]
-        with pytest.raises(Unreadable, match="/node: has no 'version'"):
+        with pytest.raises(CorruptData, match="/node: has no 'version'"):
             parse("/node", node(version=None, **fields))
 
     @pytest.mark.parametrize(

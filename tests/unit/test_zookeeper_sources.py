@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from zookeeper_examples import EXAMPLES, Example
 
-from offsetmgr.core.errors import Unreadable
+from offsetmgr.core.errors import CorruptData
 
 
 def name(example: Example) -> str:
@@ -21,7 +21,7 @@ def test_what_the_example_means(example: Example) -> None:
 def test_what_is_printed_is_no_node_and_the_error_names_it(example: Example) -> None:
     assert example.printed is not None
 
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(CorruptData) as caught:
         example.parse(example.path, example.printed.encode())
 
     assert caught.value.what == f"ZooKeeper node {example.path}"

@@ -20,7 +20,7 @@ from offsetmgr.zookeeper.nodes.admin import (
     parse_reassignments,
     parse_topic_deletions,
 )
-from offsetmgr.zookeeper.nodes.brokers import Broker, Endpoint, parse_broker
+from offsetmgr.zookeeper.nodes.brokers import BrokerEndpoint, RegisteredBroker, parse_broker
 from offsetmgr.zookeeper.nodes.cluster import Controller, parse_cluster_id, parse_controller, parse_controller_epoch
 from offsetmgr.zookeeper.nodes.configs import EntityConfig, parse_config
 from offsetmgr.zookeeper.nodes.consumers import ConsumerRegistration, OwnerThread, parse_owner, parse_registration
@@ -46,7 +46,7 @@ class Example:
     printed: str | None = None
 
 
-def broker(path: str, data: bytes) -> Broker:
+def broker(path: str, data: bytes) -> RegisteredBroker:
     return parse_broker(path, int(path.rpartition("/")[2]), data)
 
 
@@ -57,7 +57,7 @@ EXAMPLES: Final = [
         "/brokers/ids/0",
         broker,
         "host:9092",
-        Broker(0, (Endpoint("PLAINTEXT", "host", 9092),)),
+        RegisteredBroker(0, (BrokerEndpoint("PLAINTEXT", "host", 9092),)),
         "host:port",
     ),
     Example("0.7 topic", "/brokers/topics/orders/0", parse_partition_count, "4", 4, "nPartions"),
@@ -99,8 +99,12 @@ EXAMPLES: Final = [
         "/brokers/ids/1",
         broker,
         '{ "jmx_port": 6061, "timestamp":"1403061899859", "version": 1, "host": "192.168.1.148", "port": 9092}',
-        Broker(
-            1, (Endpoint("PLAINTEXT", "192.168.1.148", 9092),), version=1, timestamp_ms=1403061899859, jmx_port=6061
+        RegisteredBroker(
+            1,
+            (BrokerEndpoint("PLAINTEXT", "192.168.1.148", 9092),),
+            version=1,
+            timestamp_ms=1403061899859,
+            jmx_port=6061,
         ),
         '{ "jmx_port": 6061, "timestamp":"1403061899859" "version": 1, "host": "192.168.1.148", "port": 9092}',
     ),
@@ -182,7 +186,7 @@ EXAMPLES: Final = [
         "/brokers/ids/0",
         broker,
         '{\n"jmx_port": -1,\n"timestamp":"1525741823119",\n"version": 1,\n"host": "hadoop1",\n"port": 9092\n}',
-        Broker(0, (Endpoint("PLAINTEXT", "hadoop1", 9092),), version=1, timestamp_ms=1525741823119),
+        RegisteredBroker(0, (BrokerEndpoint("PLAINTEXT", "hadoop1", 9092),), version=1, timestamp_ms=1525741823119),
         '{\n"jmx_port": -1,\n"timestamp":"1525741823119"\n"version": 1,\n"host": "hadoop1",\n"port": 9092\n}',
     ),
     Example(
@@ -207,9 +211,9 @@ EXAMPLES: Final = [
         broker,
         '{"jmx_port":9999,"timestamp":"1478000000000","endpoints":["PLAINTEXT://h1:9092","SSL://h1:9093"],'
         '"host":"h1","version":4,"port":9092}',
-        Broker(
+        RegisteredBroker(
             1,
-            (Endpoint("PLAINTEXT", "h1", 9092), Endpoint("SSL", "h1", 9093)),
+            (BrokerEndpoint("PLAINTEXT", "h1", 9092), BrokerEndpoint("SSL", "h1", 9093)),
             version=4,
             timestamp_ms=1478000000000,
             jmx_port=9999,

@@ -7,8 +7,8 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from offsetmgr.core.errors import InvalidRequest, ServerError
-from offsetmgr.kafka.client.connection import Connection
-from offsetmgr.kafka.protocol.channel import Encoded
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.primitives import NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 
@@ -16,10 +16,10 @@ _API_VERSIONS: Final = 18
 _VERSION: Final = 3
 """The first with features, and the first that is flexible; its answer's header is the old one all the same."""
 
-_known: WeakKeyDictionary[Connection, Mapping[str, int]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[BrokerConnection, Mapping[str, int]] = WeakKeyDictionary()
 
 
-async def features(connection: Connection, timeout: float) -> Mapping[str, int]:
+async def features(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
     """Highest level of each feature, by name; none where the other end does not tell.
 
     Asked once a connection, never once an address: after a restart an older version may answer there.
@@ -31,13 +31,13 @@ async def features(connection: Connection, timeout: float) -> Mapping[str, int]:
     return found
 
 
-async def _asked(connection: Connection, timeout: float) -> Mapping[str, int]:
+async def _asked(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
     low, high = connection.versions.get(_API_VERSIONS, (0, 0))
     if not low <= _VERSION <= high:
         return {}
     software = {"client_software_name": "offsetmgr", "client_software_version": "1"}
     body = NO_TAGS + encode_request(_API_VERSIONS, _VERSION, software)
-    frame = await connection.exchange(Encoded(_API_VERSIONS, _VERSION, body), timeout)
+    frame = await connection.exchange(EncodedRequest(_API_VERSIONS, _VERSION, body), timeout)
     try:
         answer = decode_response(_API_VERSIONS, _VERSION, frame, 4)
     except InvalidRequest as error:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-class Runner:
+class EventLoopThread:
     """An event loop in a daemon thread, started by the first `run` and ended by `close`."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ def batches(items: Iterable[A], *, first: int, most: int, key: Callable[[A], str
 
 
 def in_flight(
-    runner: Runner,
+    runner: EventLoopThread,
     work: Iterable[list[A]],
     do: Callable[[list[A]], Coroutine[Any, Any, list[T]]],
     *,

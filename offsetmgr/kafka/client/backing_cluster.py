@@ -1,4 +1,4 @@
-"""`Upstream`: what the offsets endpoint asks of the real cluster: its id, its topics, and offsets by time.
+"""`BackingClusterClient`: what the offsets endpoint asks of the real cluster: its id, its topics, and offsets by time.
 
 Answers go on to clients, so errors are Kafka's codes, one a topic or partition.  Nothing is repeated in here: clients
 repeat what is retriable.
@@ -16,9 +16,9 @@ from kio.index import load_response_schema
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address, Encoded
+from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 from offsetmgr.kafka.protocol.releases import Capability
 from offsetmgr.kafka.protocol.schema_codec import encode_request
 
@@ -59,7 +59,7 @@ class TopicLayout(NamedTuple):
     partitions: Sequence[PartitionLayout] = ()
 
 
-class AskedOffset(NamedTuple):
+class OffsetQuery(NamedTuple):
     """A partition and the time to look for (milliseconds since 1970, or one of ListOffsets' special numbers)."""
 
     partition: int
@@ -76,7 +76,7 @@ class FoundOffset(NamedTuple):
     leader_epoch: int = -1
 
 
-class Upstream:
+class BackingClusterClient:
     """The real cluster, behind ``bootstrap``. Use it within one event loop; construction does no I/O."""
 
     def __init__(self, bootstrap: str, security: Security, *, timeout: float = 10.0) -> None:
@@ -123,13 +123,13 @@ class Upstream:
         return layouts
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[AskedOffset]], *, read_committed: bool
+        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
         """Each partition's leader is asked. Raises `OffsetMgrError` if the cluster could not be asked at all; the error
         of a leader is that of its partitions."""
         layouts = {topic.name: topic for topic in await self.topics(list(asked))}
         found: dict[str, list[FoundOffset]] = {name: [] for name in asked}
-        by_leader: dict[Address, dict[str, list[AskedOffset]]] = {}
+        by_leader: dict[Address, dict[str, list[OffsetQuery]]] = {}
         for name, partitions in asked.items():
             layout = layouts.get(name)
             known = {part.partition: part for part in layout.partitions} if layout and not layout.error else {}
@@ -154,7 +154,7 @@ class Upstream:
         await self._client.close()
 
     async def _ask_leader(
-        self, leader: Address, asked: Mapping[str, Sequence[AskedOffset]], read_committed: bool
+        self, leader: Address, asked: Mapping[str, Sequence[OffsetQuery]], read_committed: bool
     ) -> list[tuple[str, FoundOffset]]:
         deadline = asyncio.get_running_loop().time() + self._timeout
         try:
@@ -208,10 +208,10 @@ class Upstream:
         return await self._call(connection, _METADATA, version, _METADATA_FLEXIBLE, message)
 
     async def _call(
-        self, connection: Connection, api_key: int, version: int, flexible: int, message: Mapping[str, Any]
+        self, connection: BrokerConnection, api_key: int, version: int, flexible: int, message: Mapping[str, Any]
     ) -> Any:
         head = b"\0" if version >= flexible else b""
-        request = Encoded(api_key, version, head + encode_request(api_key, version, message))
+        request = EncodedRequest(api_key, version, head + encode_request(api_key, version, message))
         return await connection.call(request, load_response_schema(api_key, version), self._timeout, yielding=True)
 
 
@@ -233,16 +233,16 @@ def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
     )
 
 
-def _version(connection: Connection, api_key: int, ours: tuple[int, int]) -> int:
+def _version(connection: BrokerConnection, api_key: int, ours: tuple[int, int]) -> int:
     """The newest version that both sides speak; at least our oldest, so that a broker too old for it says so."""
     return max(ours[0], min(ours[1], connection.versions.get(api_key, ours)[1]))
 
 
 def _split(
-    asked: Mapping[str, Sequence[AskedOffset]], version: int
-) -> tuple[dict[str, list[AskedOffset]], list[tuple[str, FoundOffset]]]:
+    asked: Mapping[str, Sequence[OffsetQuery]], version: int
+) -> tuple[dict[str, list[OffsetQuery]], list[tuple[str, FoundOffset]]]:
     """What may be sent, and answers to what the broker is too old for (it would take it for a time)."""
-    sent: dict[str, list[AskedOffset]] = {}
+    sent: dict[str, list[OffsetQuery]] = {}
     refused: list[tuple[str, FoundOffset]] = []
     for name, parts in asked.items():
         for wanted in parts:

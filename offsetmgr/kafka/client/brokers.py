@@ -12,7 +12,7 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability, Versions, release
 
 
-class Broker(NamedTuple):
+class ClusterBroker(NamedTuple):
     """One broker. ``id`` is -1 where the cluster does not tell it (0.8.2 without topics)."""
 
     id: int
@@ -25,14 +25,14 @@ class Broker(NamedTuple):
     """All that there are: `Capability.on` says whether the broker has one."""
 
 
-async def describe_brokers(client: Client, deadline: float) -> list[Broker]:
+async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroker]:
     """Every broker of the cluster, by id. Raises where none answers."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
     places = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
     spoken = await client.spoken(list(places.values()), deadline)
     found = (
-        Broker(number, at, spoken[at], None if (known := spoken[at]) is None else release(known), CAPABILITIES)
+        ClusterBroker(number, at, spoken[at], None if (known := spoken[at]) is None else release(known), CAPABILITIES)
         for number, at in places.items()
     )
     return sorted(found, key=lambda broker: broker.id)

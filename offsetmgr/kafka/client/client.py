@@ -30,8 +30,8 @@ from offsetmgr.core.errors import (
     UnsupportedOperation,
 )
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.connection import Connection
-from offsetmgr.kafka.client.node import Node
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.node import BrokerNode
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
@@ -78,17 +78,17 @@ class Client:
         self.offsets_topic: OffsetsTopic | None = None
         """Where the partitions of a group are found on brokers that cannot say them; set by whoever reads groups."""
         self._bootstrap = [Address.parse(part) for part in bootstrap.split(",") if part.strip()]
-        self._nodes: dict[Address, Node] = {}
+        self._nodes: dict[Address, BrokerNode] = {}
         self._known_good: Address | None = None
 
-    def node(self, address: Address) -> Node:
+    def node(self, address: Address) -> BrokerNode:
         """The broker at ``address``; connects when first used."""
         node = self._nodes.get(address)
         if node is None:
-            node = self._nodes[address] = Node(address, self._security)
+            node = self._nodes[address] = BrokerNode(address, self._security)
         return node
 
-    async def any_connection(self, deadline: float) -> Connection:
+    async def any_connection(self, deadline: float) -> BrokerConnection:
         """A connection to some broker that answers.
 
         Raises what the last address tried answered: `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError`;
@@ -139,7 +139,7 @@ class Client:
         return cluster_id, brokers
 
     async def versions(self, address: Address, deadline: float) -> Versions:
-        """What the broker at ``address`` speaks. Raises as `Node.connection`."""
+        """What the broker at ``address`` speaks. Raises as `BrokerNode.connection`."""
         return (await self.node(address).connection(deadline)).versions
 
     async def spoken(self, brokers: Sequence[Address], deadline: float) -> dict[Address, Versions | None]:
@@ -205,7 +205,7 @@ class Client:
         return await self.per_group(list(asked), ask, deadline)
 
     async def _named(
-        self, connection: Connection, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+        self, connection: BrokerConnection, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
     ) -> Mapping[str, Sequence[TopicPartition] | None]:
         """The same, with the partitions named of those groups of which this broker cannot say all offsets."""
         everything = [group for group, partitions in asked.items() if partitions is None]
@@ -332,7 +332,7 @@ class Client:
             at = None
             if asyncio.get_running_loop().time() + pause >= deadline:
                 break
-            pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and may_succeed_later(e)]
+            pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and is_retriable(e)]
             if any(isinstance(done[group], NotCoordinator) for group in pending):
                 self._ask_somebody_else()
             if pending:
@@ -391,7 +391,7 @@ def backoff() -> itertools.chain[float]:
     return itertools.chain(growing, itertools.repeat(_LONGEST_BACKOFF))
 
 
-def may_succeed_later(error: OffsetMgrError) -> bool:
+def is_retriable(error: OffsetMgrError) -> bool:
     """Whether the same request is worth sending again; a lost membership needs more than that."""
     return error.retriable and not isinstance(error, LockLost)
 
@@ -421,7 +421,7 @@ def commit_outcomes(
     return outcomes
 
 
-def _check_versions(connection: Connection, versions: Mapping[int, tuple[str, int]]) -> None:
+def _check_versions(connection: BrokerConnection, versions: Mapping[int, tuple[str, int]]) -> None:
     for key, (name, needed) in versions.items():
         low, high = connection.versions.get(key, (0, -1))
         if not low <= needed <= high:

@@ -18,7 +18,7 @@ from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error
 Outcomes = dict[TopicPartition, OffsetMgrError | None]
 
 
-class Committed(NamedTuple):
+class CommitResult(NamedTuple):
     """What became of each partition; ``repeated``: an earlier try may have been carried out, so that a condition which
     does not hold may have been overtaken by our own commit."""
 
@@ -32,7 +32,7 @@ async def commit_if(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | None],
     expected: Mapping[TopicPartition, int],
     deadline: float,
-) -> Committed:
+) -> CommitResult:
     """Commits, None deleting a partition's, each partition while the offset in ``expected`` is committed.
 
     Retriable errors are repeated until the deadline.  A partition whose condition does not hold has the error
@@ -54,7 +54,7 @@ async def commit_if(
     result = (await client.per_group([group], ask, deadline))[group]
     if isinstance(result, OffsetMgrError):
         raise result
-    return Committed(result, tries > 1)
+    return CommitResult(result, tries > 1)
 
 
 def _outcomes(group: str, answer: OffsetCommitResponse) -> Outcomes | OffsetMgrError:

@@ -37,7 +37,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.kafka.client.sasl import Mechanism
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.channel import Address, Encoded
+from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
@@ -64,7 +64,7 @@ _HEADER: Final = struct.Struct(">hhi")
 _INT32: Final = struct.Struct(">i")
 
 
-class HungUp(Exception):
+class ConnectionClosedByBroker(Exception):
     """The broker closed the connection where that may not mean a failure: the next connection is to go on."""
 
     def __init__(self, versions: Versions | None = None) -> None:
@@ -73,7 +73,7 @@ class HungUp(Exception):
         """What the broker speaks, if that is known by now; else it is to be asked for with ApiVersions."""
 
 
-class Connection:
+class BrokerConnection:
     """An open connection. Make one with `open`; `call` may be used by many tasks at once."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Connection:
         security: Security,
         timeout: float,
         versions: Versions | None = None,
-    ) -> Connection:
+    ) -> BrokerConnection:
         """Connects, finds out the API versions (unless ``versions`` of this broker are known) and logs in, all within
         ``timeout`` seconds.
 
@@ -120,7 +120,7 @@ class Connection:
                     try:
                         await connection._prepare(security, known, timeout, probe=probe, last=last)
                         return connection
-                    except HungUp as hung_up:
+                    except ConnectionClosedByBroker as hung_up:
                         await connection.close()
                         last = login
                         # A broker that stops closes connections too: only the second time this shows a release.
@@ -158,7 +158,8 @@ class Connection:
     ) -> None:
         """``probe``: the broker may be older than ApiVersions. ``last``: a closed connection is no reason for another.
 
-        Raises `HungUp` where the broker closed the connection on what it does not know, or during a login.
+        Raises `ConnectionClosedByBroker` where the broker closed the connection on what it does not know, or during a
+        login.
         """
         login = security.login()
         if versions is None and probe:
@@ -194,12 +195,12 @@ class Connection:
         if done and asked.exception() is None:
             return
         try:
-            other = Connection(self.address, *await self._dial(self.address, security), security.client_id)
+            other = BrokerConnection(self.address, *await self._dial(self.address, security), security.client_id)
         except OffsetMgrError:
             return
         try:
             versions = await versions_without_asking(other, timeout)
-        except HungUp as hung_up:
+        except ConnectionClosedByBroker as hung_up:
             versions = hung_up.versions
         except OffsetMgrError:
             return
@@ -234,7 +235,7 @@ class Connection:
 
         Such a broker closes the connection on wrong credentials, without a reason. A broker that stops closes the
         connection too. So the login is tried on another connection, and fails if that is closed as well. Raises
-        `HungUp` for this, unless this is the ``last`` connection.
+        `ConnectionClosedByBroker` for this, unless this is the ``last`` connection.
         """
         self._bare = True
         try:
@@ -243,7 +244,7 @@ class Connection:
                 token = login.answer(answer)
         except Unreachable:
             if not last:
-                raise HungUp(self.versions) from None
+                raise ConnectionClosedByBroker(self.versions) from None
             raise AuthenticationFailed(
                 f"login to broker {self.address}",
                 "the broker closed the connection during the login",
@@ -275,7 +276,9 @@ class Connection:
     def closed(self) -> bool:
         return self._failure is not None
 
-    async def call(self, request: Payload | Encoded, response: type[R], timeout: float, *, yielding: bool = False) -> R:
+    async def call(
+        self, request: Payload | EncodedRequest, response: type[R], timeout: float, *, yielding: bool = False
+    ) -> R:
         """Sends a request and waits for its answer, at most ``timeout`` seconds. Where the broker does not speak the
         request's version, `older` translates it.
 
@@ -304,7 +307,7 @@ class Connection:
         low, high = self.versions.get(api_key, (0, -1))
         return low <= version <= high or not self.versions
 
-    async def _translated(self, request: Payload | Encoded, timeout: float) -> bytes:
+    async def _translated(self, request: Payload | EncodedRequest, timeout: float) -> bytes:
         """The answer's frame, as a broker would send it that speaks the version of the request."""
         from offsetmgr.kafka.protocol.old_versions import ask_older
         from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
@@ -319,18 +322,18 @@ class Connection:
         head = bytes(5 if request_is_flexible(api_key, version) else 4)
         return head + encode_response(api_key, version, answer)
 
-    async def call_raw(self, request: Encoded, timeout: float) -> bytes:
+    async def call_raw(self, request: EncodedRequest, timeout: float) -> bytes:
         """As `call`, for an answer that is not Kafka's: what follows the correlation id."""
         return (await self._exchange(request, timeout))[4:]
 
-    async def exchange(self, request: Encoded, timeout: float) -> bytes:
+    async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:
         """Sends an encoded request and gives the whole answer, its correlation id first.
 
         Raises `TimedOut`, `Unreachable` (the connection broke).
         """
         return await self._exchange(request, timeout)
 
-    async def _exchange(self, request: Payload | Encoded | bytes, timeout: float) -> bytes:
+    async def _exchange(self, request: Payload | EncodedRequest | bytes, timeout: float) -> bytes:
         """Bytes are a SASL token: they are sent without a header, and so is the answer."""
         async with self._slots:
             if self._failure is not None:
@@ -347,10 +350,10 @@ class Connection:
                 self._fail(error)
                 raise error from None
 
-    def _frame(self, request: Payload | Encoded | bytes, correlation: int) -> bytes:
+    def _frame(self, request: Payload | EncodedRequest | bytes, correlation: int) -> bytes:
         if isinstance(request, bytes):
             return _INT32.pack(len(request)) + request
-        if isinstance(request, Encoded):
+        if isinstance(request, EncodedRequest):
             head = _HEADER.pack(request.api_key, request.version, correlation) + self._client_id
             body = request.body
         else:
@@ -412,9 +415,9 @@ class Connection:
             await self._receiver
 
 
-def _named(request: Payload | Encoded) -> tuple[int, int, bytes | None]:
+def _named(request: Payload | EncodedRequest) -> tuple[int, int, bytes | None]:
     """API key, version, and the body where it is encoded already."""
-    if isinstance(request, Encoded):
+    if isinstance(request, EncodedRequest):
         return request
     return int(request.__api_key__), int(request.__version__), None
 
@@ -425,7 +428,7 @@ def _shown(seconds: float) -> str:
 
 
 async def versions_without_asking(
-    connection: Connection, timeout: float, assumed: Versions | None = None
+    connection: BrokerConnection, timeout: float, assumed: Versions | None = None
 ) -> Versions | None:
     """What a broker before 0.10.0 speaks, ``assumed`` if that is given; None for a later one, which is to be asked with
     ApiVersions.
@@ -434,22 +437,22 @@ async def versions_without_asking(
     first, for a topic that cannot exist: brokers before 0.10.0 answer it in the layout of version 0. Of these, 0.9
     answers ListGroups and 0.8.2 closes the connection.
 
-    Raises `HungUp` where the broker closed the connection, and as `Connection.exchange`.
+    Raises `ConnectionClosedByBroker` where the broker closed the connection, and as `BrokerConnection.exchange`.
     """
     one_impossible_topic = b"\0\0\0\1\0\1?"
     try:
-        frame = await connection.exchange(Encoded(METADATA, 1, one_impossible_topic), timeout)
+        frame = await connection.exchange(EncodedRequest(METADATA, 1, one_impossible_topic), timeout)
     except (Unreachable, ServerError):
         # A listener that wants a login, say: those answer ApiVersions. A broker 0.9 answers Metadata.
-        raise HungUp from None
+        raise ConnectionClosedByBroker from None
     if not _is_metadata_0(frame):
         return None
     if assumed is not None:
         return assumed
     try:
-        await connection.exchange(Encoded(LIST_GROUPS, 0, b""), timeout)
+        await connection.exchange(EncodedRequest(LIST_GROUPS, 0, b""), timeout)
     except (Unreachable, ServerError):
-        raise HungUp(KAFKA_0_8_2) from None
+        raise ConnectionClosedByBroker(KAFKA_0_8_2) from None
     return KAFKA_0_9
 
 

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.ask import ask
-from offsetmgr.kafka.protocol.channel import Encoded
+from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
 from offsetmgr.kafka.protocol.requests import by_topic
@@ -32,7 +32,7 @@ _CONSUMER: Final = -1
 _ALL_BYTES: Final = 0x7FFFFFFF
 
 
-class Limits(NamedTuple):
+class FetchLimits(NamedTuple):
     """What a broker may put into one answer, and how long it may wait for it."""
 
     max_bytes: int = 1024 * 1024
@@ -41,7 +41,7 @@ class Limits(NamedTuple):
     max_wait_ms: int = 0
 
 
-class Slice(NamedTuple):
+class FetchedPartition(NamedTuple):
     """A piece of a partition's log. It may begin before the offset asked for, and end within a batch.
 
     ``log_start_offset`` is None where the broker does not say.
@@ -53,8 +53,8 @@ class Slice(NamedTuple):
 
 
 async def fetch(
-    connection: Connection, offsets: Mapping[TopicPartition, int], limits: Limits, timeout: float
-) -> dict[TopicPartition, Slice | OffsetMgrError]:
+    connection: BrokerConnection, offsets: Mapping[TopicPartition, int], limits: FetchLimits, timeout: float
+) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
     """Asks for the log from these offsets on, within ``timeout`` seconds. Raises as `ask`."""
     message = {
         "replica_id": _CONSUMER,
@@ -81,7 +81,7 @@ async def fetch(
     answer = await ask(connection, _FETCH, _FETCH_VERSION, message, timeout)
     if answer["error_code"]:
         raise kafka_error(answer["error_code"], f"fetch from broker {connection.address}")
-    found: dict[TopicPartition, Slice | OffsetMgrError] = {}
+    found: dict[TopicPartition, FetchedPartition | OffsetMgrError] = {}
     for topic in answer["responses"]:
         for part in topic["partitions"]:
             tp = TopicPartition(topic["topic"], part["partition_index"])
@@ -89,12 +89,14 @@ async def fetch(
                 found[tp] = kafka_error(part["error_code"], f"fetch of {tp}")
             else:
                 start = part["log_start_offset"]
-                found[tp] = Slice(part["high_watermark"], start if start >= 0 else None, part["records"] or b"")
+                found[tp] = FetchedPartition(
+                    part["high_watermark"], start if start >= 0 else None, part["records"] or b""
+                )
     return found
 
 
 async def offsets_before(
-    connection: Connection, times: Mapping[TopicPartition, int], most: int, timeout: float
+    connection: BrokerConnection, times: Mapping[TopicPartition, int], most: int, timeout: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
     """Offsets at which a segment begins (or the log ends) that was last written at or before a time: descending, at
     most ``most`` of each partition.
@@ -107,7 +109,7 @@ async def offsets_before(
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     ends = {tp: time for tp, time in times.items() if time in (LATEST, EARLIEST)}
     if most == 1 and ends:
-        of_ends = await edges(connection, ends, timeout)
+        of_ends = await begin_and_end_offsets(connection, ends, timeout)
         found |= {tp: [offset] if isinstance(offset, int) else offset for tp, offset in of_ends.items()}
     for tp in times.keys() - found.keys():
         found[tp] = UnsupportedOperation(
@@ -119,7 +121,7 @@ async def offsets_before(
 
 
 async def _by_segments(
-    connection: Connection, times: Mapping[TopicPartition, int], most: int, timeout: float
+    connection: BrokerConnection, times: Mapping[TopicPartition, int], most: int, timeout: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
     topics = by_topic(times)
     body = bytearray(INT32.pack(_CONSUMER) + INT32.pack(len(topics)))
@@ -127,7 +129,7 @@ async def _by_segments(
         body += string(topic, flexible=False) + INT32.pack(len(numbers))
         for number in numbers:
             body += INT32.pack(number) + INT64.pack(times[TopicPartition(topic, number)]) + INT32.pack(most)
-    frame = await connection.exchange(Encoded(_LIST_OFFSETS, 0, bytes(body)), timeout)
+    frame = await connection.exchange(EncodedRequest(_LIST_OFFSETS, 0, bytes(body)), timeout)
     cursor = Cursor(frame, 4, flexible=False, answer=True)
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     try:
@@ -143,8 +145,8 @@ async def _by_segments(
     return found
 
 
-async def edges(
-    connection: Connection, ends: Mapping[TopicPartition, int], timeout: float
+async def begin_and_end_offsets(
+    connection: BrokerConnection, ends: Mapping[TopicPartition, int], timeout: float
 ) -> dict[TopicPartition, int | OffsetMgrError]:
     """Where logs begin (`EARLIEST`) or end (`LATEST`), as their leader knows it, or the first offset at or after a time
     in milliseconds since 1970 (-1: none). Raises as `ask`."""

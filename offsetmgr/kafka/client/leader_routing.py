@@ -15,7 +15,7 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client, backoff, remaining
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -30,7 +30,7 @@ _SHARE: Final = 3
 _SHORTEST: Final = 1.0
 
 
-class Leaders:
+class PartitionLeaders:
     """Where partitions are led, as far as is known. Use it within the client's event loop."""
 
     def __init__(self, client: Client) -> None:
@@ -140,7 +140,7 @@ async def layout(
 
 
 async def _layout_of(
-    connection: Connection, partitions: Sequence[TopicPartition], deadline: float
+    connection: BrokerConnection, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
     """The same as one broker knows it."""
     topics = list(dict.fromkeys(tp.topic for tp in partitions))

@@ -9,12 +9,12 @@ from typing import Final
 from kio.schema.metadata.v8.response import MetadataResponse
 
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
-from offsetmgr.core.model import LogRange, TopicPartition, can_be_a_topic
+from offsetmgr.core.model import LogRange, TopicPartition, is_valid_topic_name
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client, remaining
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST
-from offsetmgr.kafka.client.leader_routing import Leaders
+from offsetmgr.kafka.client.leader_routing import PartitionLeaders
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 
@@ -29,7 +29,7 @@ async def partition_counts(client: Client, topics: Collection[str] | None, deadl
     """
     if topics is None:
         return await _counts_of(await client.any_connection(deadline), None, deadline)
-    topics = list(filter(can_be_a_topic, topics))
+    topics = list(filter(is_valid_topic_name, topics))
     if not topics:
         return {}
     first = await client.any_connection(deadline)
@@ -47,7 +47,7 @@ async def partition_counts(client: Client, topics: Collection[str] | None, deadl
     return found
 
 
-async def _counts_of(connection: Connection, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
+async def _counts_of(connection: BrokerConnection, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
     request = requests.metadata(None if topics is None else sorted(topics))
     answer = await connection.call(request, MetadataResponse, remaining(deadline))
     counts = {str(topic.name): len(topic.partitions) for topic in answer.topics if topic.partitions}
@@ -59,7 +59,7 @@ async def log_ranges(
 ) -> dict[TopicPartition, LogRange | OffsetMgrError]:
     """One outcome a partition, asked of its leader, twice: where the log begins, and then where it ends. Raises only if
     no broker was ever reached. Nobody is asked about a topic whose name Kafka cannot have."""
-    leaders = Leaders(client)
+    leaders = PartitionLeaders(client)
     found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_impossible(partitions)}
     asked = [tp for tp in dict.fromkeys(partitions) if tp not in found]
     starts = await _edge(client, leaders, asked, EARLIEST, deadline)
@@ -83,7 +83,7 @@ async def offsets_for_time(
     a partition. Raises only if no broker was ever reached."""
     impossible = _impossible(partitions)
     asked = [tp for tp in dict.fromkeys(partitions) if tp not in impossible]
-    found = await _edge(client, Leaders(client), asked, timestamp_ms, deadline)
+    found = await _edge(client, PartitionLeaders(client), asked, timestamp_ms, deadline)
     return {**impossible, **{tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}}
 
 
@@ -92,17 +92,17 @@ def _impossible(partitions: Collection[TopicPartition]) -> dict[TopicPartition, 
     return {
         tp: UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
         for tp in partitions
-        if not can_be_a_topic(tp.topic)
+        if not is_valid_topic_name(tp.topic)
     }
 
 
 async def _edge(
-    client: Client, leaders: Leaders, partitions: list[TopicPartition], edge: int, deadline: float
+    client: Client, leaders: PartitionLeaders, partitions: list[TopicPartition], edge: int, deadline: float
 ) -> dict[TopicPartition, int | OffsetMgrError]:
     async def ask(
         leader: Address, of_it: list[TopicPartition], attempt: float
     ) -> dict[TopicPartition, int | OffsetMgrError]:
         connection = await client.node(leader).connection(attempt)
-        return await fetch.edges(connection, dict.fromkeys(of_it, edge), remaining(attempt))
+        return await fetch.begin_and_end_offsets(connection, dict.fromkeys(of_it, edge), remaining(attempt))
 
     return await leaders.per_partition(partitions, ask, deadline) if partitions else {}

@@ -13,10 +13,10 @@ from kio.schema.metadata.v8.response import MetadataResponse
 
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.kafka.client.client import Client, remaining
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.run_manager_admin import FIRST_MANAGER, INSPECT, VERSION
 from offsetmgr.kafka.protocol import requests
-from offsetmgr.kafka.protocol.channel import Address, Encoded
+from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 
 
 async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]:
@@ -36,7 +36,7 @@ async def inspect(client: Client, address: Address, question: dict[str, Any], de
     """One manager's answer. Raises `OffsetMgrError`."""
     connection = await client.node(address).connection(deadline)
     _check(connection)
-    request = Encoded(INSPECT, VERSION, json.dumps(question).encode())
+    request = EncodedRequest(INSPECT, VERSION, json.dumps(question).encode())
     answer = await connection.call_raw(request, remaining(deadline))
     try:
         found = json.loads(answer)
@@ -54,7 +54,7 @@ def _error(address: Address, found: dict[str, Any]) -> OffsetMgrError:
     return kind(f"manager {address}", str(found["error"]))
 
 
-def _check(connection: Connection) -> None:
+def _check(connection: BrokerConnection) -> None:
     if INSPECT not in connection.versions:
         raise UnsupportedOperation(
             f"{connection.address}", "it is not an offset manager", "name the address that `manager serve` listens on"

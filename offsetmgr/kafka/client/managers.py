@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, UsageError
-from offsetmgr.kafka.client.background_loop import Runner
+from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.manager_admin import inspect, managers
 from offsetmgr.kafka.client.run_manager_admin import MOST_ROWS
@@ -34,7 +34,7 @@ class Managers:
         self._timeout = connection.timeout_ms / 1000
         # Whether it is a manager at all is asked before anything else, so nothing is demanded of its versions here.
         self._client = Client(bootstrap, Security.of(connection.kafka), needed={})
-        self._runner = Runner()
+        self._runner = EventLoopThread()
 
     def reports(self) -> list[ManagerReport]:
         """Every manager's status, asked all at once. Raises as `offsetmgr.kafka.client.manager_admin.managers`."""

@@ -12,19 +12,20 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from offsetmgr.core.errors import TimedOut
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import Versions
 
 BUSY_LANES: Final = 32
-"""Lanes that work at the same time; those whose request merely waits in the broker do not count (see `Lane.park`)."""
+"""Lanes that work at the same time; those whose request merely waits in the broker do not count (see
+`DedicatedConnection.park`)."""
 
 
-class Lane:
+class DedicatedConnection:
     """A connection borrowed for a while."""
 
-    def __init__(self, connection: Connection, admission: asyncio.Semaphore) -> None:
+    def __init__(self, connection: BrokerConnection, admission: asyncio.Semaphore) -> None:
         self.connection = connection
         self._admission = admission
         self._counted = True
@@ -36,21 +37,21 @@ class Lane:
             self._admission.release()
 
 
-class Node:
+class BrokerNode:
     """The connections to one broker."""
 
     def __init__(self, address: Address, security: Security) -> None:
         self.address = address
         self._security = security
-        self._shared: Connection | None = None
+        self._shared: BrokerConnection | None = None
         self._versions: Versions | None = None
         self._opening = asyncio.Lock()
-        self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._idle: list[BrokerConnection] = []
+        self._busy: set[BrokerConnection] = set()
         self._admission = asyncio.Semaphore(BUSY_LANES)
 
-    async def connection(self, deadline: float) -> Connection:
-        """The shared connection. Raises as `Connection.open`."""
+    async def connection(self, deadline: float) -> BrokerConnection:
+        """The shared connection. Raises as `BrokerConnection.open`."""
         async with self._opening:
             if self._shared is not None and self._shared.closed:
                 self._shared = self._versions = None  # it may come back as another release
@@ -58,30 +59,30 @@ class Node:
                 self._shared = await self.open(deadline)
             return self._shared
 
-    async def open(self, deadline: float) -> Connection:
+    async def open(self, deadline: float) -> BrokerConnection:
         """A connection of the caller's own, who closes it."""
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
             raise TimedOut(f"broker {self.address}", "the time-out is over")
-        connection = await Connection.open(self.address, self._security, left, self._versions)
+        connection = await BrokerConnection.open(self.address, self._security, left, self._versions)
         self._versions = connection.versions
         return connection
 
     @asynccontextmanager
-    async def lane(self, deadline: float) -> AsyncIterator[Lane]:
+    async def lane(self, deadline: float) -> AsyncIterator[DedicatedConnection]:
         """Borrows a connection that nobody else uses meanwhile."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._admission.acquire()
         except TimeoutError:
             raise TimedOut(f"broker {self.address}", "too much was waiting for it") from None
-        lane: Lane | None = None
+        lane: DedicatedConnection | None = None
         try:
             while self._idle and self._idle[-1].closed:
                 self._idle.pop()
             connection = self._idle.pop() if self._idle else await self.open(deadline)
             self._busy.add(connection)
-            lane = Lane(connection, self._admission)
+            lane = DedicatedConnection(connection, self._admission)
             yield lane
         finally:
             if lane is None:

@@ -11,7 +11,7 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS
 
 
-class FixedCoordinator(Client):
+class PinnedCoordinatorClient(Client):
     """Takes ``address`` for the coordinator of every group: nobody else is asked, or asked who it is.
 
     Where the group has another coordinator the error is `NotCoordinator`, after the usual repetitions.

@@ -9,7 +9,7 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
 
-from offsetmgr.core.model import can_be_a_topic
+from offsetmgr.core.model import is_valid_topic_name
 from offsetmgr.kafka.client.client import Client, remaining
 from offsetmgr.kafka.protocol.releases import TELLS_TOPIC_IDS
 
@@ -25,7 +25,7 @@ async def topic_ids(client: Client, topics: Collection[str] | None, deadline: fl
     if not TELLS_TOPIC_IDS.on(connection.versions):
         return {}
     found: dict[str, str] = {}
-    names = None if topics is None else sorted(filter(can_be_a_topic, topics))
+    names = None if topics is None else sorted(filter(is_valid_topic_name, topics))
     shares = (
         [None] if names is None else [names[at : at + _TOPICS_AT_ONCE] for at in range(0, len(names), _TOPICS_AT_ONCE)]
     )

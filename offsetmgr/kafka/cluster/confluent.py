@@ -11,7 +11,7 @@ from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unsup
 from offsetmgr.core.model import BrokerPartition, GroupDescription, LogRange, TopicPartition
 
 if TYPE_CHECKING:
-    from offsetmgr.kafka.client.brokers import Broker
+    from offsetmgr.kafka.client.brokers import ClusterBroker
     from offsetmgr.kafka.cluster.base import Cluster
 
 T = TypeVar("T")
@@ -32,14 +32,14 @@ class KafkaCluster:
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         """Raises `UnsupportedOperation` for logins and keys that only librdkafka knows, and `ConfigError`."""
-        from offsetmgr.kafka.client.background_loop import Runner
+        from offsetmgr.kafka.client.background_loop import EventLoopThread
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security
 
         config = config or ConnectionConfig()
         self._timeout = config.timeout_ms / 1000
         self._client = Client(bootstrap, Security.of(config.kafka))
-        self._runner = Runner()
+        self._runner = EventLoopThread()
 
     def cluster_id(self) -> str | None:
         cluster_id, _ = self._run(self._client.cluster)
@@ -49,7 +49,7 @@ class KafkaCluster:
         _, brokers = self._run(self._client.cluster)
         return frozenset(str(broker).lower() for broker in brokers)
 
-    def describe_brokers(self) -> list[Broker]:
+    def describe_brokers(self) -> list[ClusterBroker]:
         """Every broker with its release and its capabilities. Raises `Unreachable`, `TimedOut` where none answers."""
         from offsetmgr.kafka.client.brokers import describe_brokers
 

@@ -36,7 +36,7 @@ from offsetmgr.core.model import (
     GroupMember,
     LogRange,
     TopicPartition,
-    can_be_a_topic,
+    is_valid_topic_name,
 )
 from offsetmgr.kafka.protocol.errors import kafka_error
 
@@ -242,7 +242,7 @@ class LibrdkafkaCluster:
         return frozenset(address.lower() for address in self._admin.brokers.values())
 
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
-        wanted = None if names is None else set(filter(can_be_a_topic, names))
+        wanted = None if names is None else set(filter(is_valid_topic_name, names))
         if wanted is not None and not wanted:
             return {}
         client = self._admin.client()
@@ -338,7 +338,7 @@ class LibrdkafkaCluster:
             if isinstance(tp.partition, BrokerPartition)
         }
         # With one such name in a call librdkafka waits out the time-out, and answers for none of the others.
-        answers |= {tp: _no_such_name(tp) for tp in partitions if not can_be_a_topic(tp.topic)}
+        answers |= {tp: _no_such_name(tp) for tp in partitions if not is_valid_topic_name(tp.topic)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)
             answers |= {tp: v if isinstance(v, OffsetMgrError) else _told(v, tp) for tp, v in found.items()}

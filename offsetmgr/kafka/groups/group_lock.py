@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.client import Client, backoff, may_succeed_later
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.client import Client, backoff, is_retriable
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.groups import lock_membership
-from offsetmgr.kafka.groups.lock_membership import Membership
+from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.requests import FetchedGroup
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class GroupLock:
     """The lock while it is held; got from `locked`."""
 
-    def __init__(self, client: Client, connection: Connection, mine: Membership, deadline: float) -> None:
+    def __init__(self, client: Client, connection: BrokerConnection, mine: LockMembership, deadline: float) -> None:
         self._client = client
         self._connection = connection
         self._mine = mine
@@ -47,7 +47,7 @@ class GroupLock:
     async def delete(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetMgrError | None]:
         """Deletes commits, having proved with a heartbeat that the lock is still ours (the request cannot say so)."""
 
-        async def proved(connection: Connection) -> dict[TopicPartition, OffsetMgrError | None]:
+        async def proved(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
             left = max(self._deadline - asyncio.get_running_loop().time(), 0.001)
             code = await lock_membership.heartbeat(connection, self._mine, left)
             if code not in (0, 27):  # 27: somebody waits for us to leave; until then the group is ours
@@ -60,7 +60,7 @@ class GroupLock:
         """Gives the group free."""
         await lock_membership.leave(self._client, self._connection, self._mine, self._deadline)
 
-    async def _repeated(self, attempt: Callable[[Connection], Awaitable[T]], *, writes: bool = False) -> T:
+    async def _repeated(self, attempt: Callable[[BrokerConnection], Awaitable[T]], *, writes: bool = False) -> T:
         """Repeats what may succeed later, at the coordinator of that moment: a membership moves with its group.
 
         Writing the same again as the same member changes nothing, so this is safe.
@@ -79,7 +79,7 @@ class GroupLock:
                 if writes and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
                     unanswered = type(error)(error.what, f"{error.why}; whether it wrote is not known")
                     error = unanswered
-                if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= self._deadline:
+                if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= self._deadline:
                     raise error from None
             await asyncio.sleep(pause)
             address = await self._client.coordinator(self._mine.group, self._deadline)
@@ -111,11 +111,11 @@ async def _acquire(held: AsyncExitStack, client: Client, group: str, deadline: f
             at = None
             async with AsyncExitStack() as attempt:
                 lane = await attempt.enter_async_context(client.node(address).lane(deadline))
-                mine = await lock_membership.join_in(lane, client, group, None, deadline)
+                mine = await lock_membership.join_as_static_member(lane, client, group, None, deadline)
                 held.push_async_exit(attempt.pop_all())
                 return GroupLock(client, lane.connection, mine, deadline)
         except OffsetMgrError as error:
-            if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
+            if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
                 raise
         await asyncio.sleep(pause)
     raise AssertionError("back-off has no end")

@@ -1,12 +1,13 @@
-"""`GroupMember`: a lasting member of a group of our own, by the classic protocol: joins, syncs, keeps up its heartbeat.
+"""`KafkaGroupMember`: a lasting member of a group of our own, by the classic protocol: joins, syncs, keeps up its
+heartbeat.
 
 It knows nothing of what the group is for: metadata and assignments are bytes, and what is to follow from the
-coordinator's answers is its `Events`' affair.  Members are dynamic (KIP-345's static membership keeps a dead process's
-place for a whole session, and hands it to whoever comes with the name).
+coordinator's answers is its `MembershipListener`' affair.  Members are dynamic (KIP-345's static membership keeps a
+dead process's place for a whole session, and hands it to whoever comes with the name).
 
 Two connections to the coordinator, since a JoinGroup may wait there for as long as the rebalance takes: one for joining
-and syncing, one for heartbeats, which go on all the while.  Times are those of ``clock``, seconds; each `Events.kept`
-tells when the request that was answered had been *sent*.
+and syncing, one for heartbeats, which go on all the while.  Times are those of ``clock``, seconds; each
+`MembershipListener.kept` tells when the request that was answered had been *sent*.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from kio.schema.sync_group.v3.response import SyncGroupResponse
 
 from offsetmgr.core.errors import LockLost, OffsetMgrError
 from offsetmgr.kafka.client.client import Client, backoff
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.groups import lock_membership, member_requests
-from offsetmgr.kafka.groups.lock_membership import Membership
+from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
 
@@ -45,7 +46,7 @@ Lead = Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]]
 """From a generation and its members' metadata to their assignments, all by member id: what the leader does."""
 
 
-class Events(Protocol):
+class MembershipListener(Protocol):
     """What a member tells, on the event loop; none of it may block or raise."""
 
     def kept(self, sent: float, *, settled: bool) -> None:
@@ -54,7 +55,7 @@ class Events(Protocol):
         ...
 
     def rebalance(self) -> None:
-        """A rebalance is on: `GroupMember.join` has to be called."""
+        """A rebalance is on: `KafkaGroupMember.join` has to be called."""
         ...
 
     def ended(self, why: OffsetMgrError) -> None:
@@ -72,14 +73,14 @@ class Generation(NamedTuple):
     """When the SyncGroup was sent."""
 
 
-class GroupMember:
+class KafkaGroupMember:
     """Construction does no I/O. Use it within one event loop; `join` by one task at a time."""
 
     def __init__(
         self,
         client: Client,
         group: str,
-        events: Events,
+        events: MembershipListener,
         *,
         protocol_type: str,
         protocol: str,
@@ -101,9 +102,9 @@ class GroupMember:
         self._coordinator: Address | None = None
         self._locating = asyncio.Lock()
         self._member_id = ""
-        self._mine: Membership | None = None
+        self._mine: LockMembership | None = None
         self._synced = False
-        self._joining: Connection | None = None
+        self._joining: BrokerConnection | None = None
         self._waiting = False
         """Whether a JoinGroup is on its way, so that the generation may change at any moment."""
         self._overtaken: float | None = None
@@ -115,8 +116,8 @@ class GroupMember:
         """Joins, or rejoins, until a generation is complete and its assignment known; ``metadata`` is asked for anew
         for every JoinGroup.
 
-        Goes on through everything that may be better later: rebalances, coordinators that move, are away or do not
-        know us any more (then as a new member, after `Events.ended`). Raises `OffsetMgrError` for the rest: not
+        Goes on through everything that may be better later: rebalances, coordinators that move, are away or do not know
+        us any more (then as a new member, after `MembershipListener.ended`). Raises `OffsetMgrError` for the rest: not
         authorized, another protocol spoken in the group, a session time-out that the broker does not allow.
         """
         if self._beating is None:
@@ -171,7 +172,7 @@ class GroupMember:
                 self._mislay(connection.address)
             raise error
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> BrokerConnection:
         """The connection for joining, at the coordinator of this moment."""
         address = await self._locate()
         if self._joining is None or self._joining.closed or self._joining.address != address:
@@ -184,7 +185,7 @@ class GroupMember:
                 raise
         return self._joining
 
-    async def _join(self, connection: Connection, metadata: bytes) -> JoinGroupResponse | None:
+    async def _join(self, connection: BrokerConnection, metadata: bytes) -> JoinGroupResponse | None:
         request = member_requests.join_as(
             self._group, self._member_id, *self._protocol, metadata, _ms(self._session), _ms(self._rebalance)
         )
@@ -201,12 +202,12 @@ class GroupMember:
         if code:
             raise self._refused(code, connection.address)
         self._member_id = answer.member_id
-        self._mine = Membership(self._group, answer.member_id, int(answer.generation_id))
+        self._mine = LockMembership(self._group, answer.member_id, int(answer.generation_id))
         self._synced = False
         self._events.kept(sent, settled=True)
         return answer
 
-    async def _sync(self, connection: Connection, joined: JoinGroupResponse, lead: Lead) -> Generation | None:
+    async def _sync(self, connection: BrokerConnection, joined: JoinGroupResponse, lead: Lead) -> Generation | None:
         generation = int(joined.generation_id)
         assignments: Mapping[str, bytes] = {}
         if joined.leader == joined.member_id:
@@ -244,7 +245,7 @@ class GroupMember:
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
-        connection: Connection | None = None
+        connection: BrokerConnection | None = None
         due = loop.time()
         try:
             while True:
@@ -260,7 +261,7 @@ class GroupMember:
             if connection is not None:
                 await connection.close()
 
-    async def _beat_once(self, connection: Connection | None, mine: Membership) -> Connection:
+    async def _beat_once(self, connection: BrokerConnection | None, mine: LockMembership) -> BrokerConnection:
         """One heartbeat, at the coordinator of this moment; gives the connection for the next one."""
         address = await self._locate()
         try:
@@ -276,7 +277,7 @@ class GroupMember:
         await self._heard(address, mine, code, sent, synced)
         return connection
 
-    async def _heard(self, address: Address, mine: Membership, code: int, sent: float, synced: bool) -> None:
+    async def _heard(self, address: Address, mine: LockMembership, code: int, sent: float, synced: bool) -> None:
         now = self._mine
         if now is None or now.member_id != mine.member_id:
             return  # the membership that it was sent for is over

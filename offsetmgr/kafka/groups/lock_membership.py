@@ -36,8 +36,8 @@ from offsetmgr.core.model import (
     deletion_mark,
 )
 from offsetmgr.kafka.client.client import Client, backoff, commit_outcomes
-from offsetmgr.kafka.client.connection import Connection
-from offsetmgr.kafka.client.node import Lane
+from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.node import DedicatedConnection
 from offsetmgr.kafka.groups import member_requests
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
@@ -62,7 +62,7 @@ _LEAST_TO_LEAVE: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class LockMembership:
     """What proves to the coordinator that we are the group's member."""
 
     group: str
@@ -71,12 +71,12 @@ class Membership:
     instance_id: str | None = None
 
 
-def no_member(group: str) -> Membership:
+def no_member(group: str) -> LockMembership:
     """Whoever commits without being a member: an empty group takes it."""
-    return Membership(group, "", -1)
+    return LockMembership(group, "", -1)
 
 
-def group_active(group: str, members: Sequence[str], lock_ends_s: float = 0) -> GroupActive:
+def active_members_error(group: str, members: Sequence[str], lock_ends_s: float = 0) -> GroupActive:
     """The refusal of an edit because others are members, with their names. ``lock_ends_s``: see `GroupDescription`."""
     named = ", ".join(members)
     return GroupActive(
@@ -88,7 +88,9 @@ def group_active(group: str, members: Sequence[str], lock_ends_s: float = 0) -> 
     )
 
 
-async def join_in(lane: Lane, client: Client, group: str, instance_id: str | None, deadline: float) -> Membership:
+async def join_as_static_member(
+    lane: DedicatedConnection, client: Client, group: str, instance_id: str | None, deadline: float
+) -> LockMembership:
     """As `join_alone`; while the join waits in the broker, another lane may work in this one's stead."""
     parking = asyncio.get_running_loop().call_later(_PARK_AFTER, lane.park)
     try:
@@ -98,8 +100,8 @@ async def join_in(lane: Lane, client: Client, group: str, instance_id: str | Non
 
 
 async def join_alone(
-    connection: Connection, client: Client, group: str, instance_id: str | None, deadline: float
-) -> Membership:
+    connection: BrokerConnection, client: Client, group: str, instance_id: str | None, deadline: float
+) -> LockMembership:
     """Becomes the only member, once; errors are not repeated here.
 
     Raises `GroupActive` where others are members too (after leaving again), else what the coordinator answered.
@@ -113,7 +115,7 @@ async def join_alone(
         answer = await connection.call(request, StaticJoinGroupResponse, _left(deadline))
     if answer.error_code:
         raise kafka_error(int(answer.error_code), f"lock of group {group}")
-    mine = Membership(group, answer.member_id, int(answer.generation_id), instance_id)
+    mine = LockMembership(group, answer.member_id, int(answer.generation_id), instance_id)
     try:
         leads = answer.leader == answer.member_id
         # A static member that takes over from its dead self is told of no members: then the group says who is in it.
@@ -138,7 +140,7 @@ async def join_alone(
     return mine
 
 
-async def leave(client: Client, connection: Connection, mine: Membership, deadline: float) -> None:
+async def leave(client: Client, connection: BrokerConnection, mine: LockMembership, deadline: float) -> None:
     """Gives the group free, at its coordinator of this moment: a membership moves with its group.
 
     If the coordinator cannot be told within the deadline (a second at least, a session at most), the membership ends
@@ -164,7 +166,7 @@ async def leave(client: Client, connection: Connection, mine: Membership, deadli
 
 
 async def fetch(
-    connection: Connection, group: str, partitions: Sequence[TopicPartition] | None, deadline: float
+    connection: BrokerConnection, group: str, partitions: Sequence[TopicPartition] | None, deadline: float
 ) -> FetchedGroup:
     """The group's committed offsets, from its coordinator."""
     answer = await connection.call(requests.offset_fetch({group: partitions}), OffsetFetchResponse, _left(deadline))
@@ -175,7 +177,10 @@ async def fetch(
 
 
 async def commit(
-    connection: Connection, mine: Membership, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
+    connection: BrokerConnection,
+    mine: LockMembership,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    deadline: float,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
     """Commits as the member. Raises `LockLost` if we are it no more; partitions have their own outcomes."""
     answer = await connection.call(
@@ -199,8 +204,8 @@ async def commit(
 
 
 async def delete(
-    connection: Connection,
-    mine: Membership,
+    connection: BrokerConnection,
+    mine: LockMembership,
     partitions: Sequence[TopicPartition],
     deadline: float,
     compared: Mapping[TopicPartition, Committed] | None = None,
@@ -227,8 +232,8 @@ async def delete(
 
 
 async def _expire(
-    connection: Connection,
-    mine: Membership,
+    connection: BrokerConnection,
+    mine: LockMembership,
     partitions: Sequence[TopicPartition],
     deadline: float,
     compared: Mapping[TopicPartition, Committed] | None,
@@ -271,7 +276,7 @@ async def _expire(
     return outcomes
 
 
-async def heartbeat(connection: Connection, mine: Membership, timeout: float) -> int:
+async def heartbeat(connection: BrokerConnection, mine: LockMembership, timeout: float) -> int:
     """Tells the coordinator that we live; its answer's error code (0: still the member)."""
     request = HeartbeatRequest(
         group_id=GroupId(mine.group),
@@ -282,12 +287,12 @@ async def heartbeat(connection: Connection, mine: Membership, timeout: float) ->
     return int((await connection.call(request, HeartbeatResponse, timeout)).error_code)
 
 
-async def _others(client: Client, mine: Membership, deadline: float) -> GroupActive:
+async def _others(client: Client, mine: LockMembership, deadline: float) -> GroupActive:
     described = (await client.describe([mine.group], deadline))[mine.group]
     if not isinstance(described, GroupDescription):
         raise described
     others = [str(member) for member in described.members if member.member_id != mine.member_id]
-    return group_active(mine.group, others, described.lock_ends_s)
+    return active_members_error(mine.group, others, described.lock_ends_s)
 
 
 def _left(deadline: float) -> float:

@@ -1,4 +1,5 @@
-"""`Hold`: a group held for as long as a process wants it, by heartbeats and under a name that outlives the process.
+"""`StaticMemberLock`: a group held for as long as a process wants it, by heartbeats and under a name that outlives the
+process.
 
 Static membership (KIP-345) gives the name: a restarted holder takes its dead self's place at once, and the dead one,
 should it only have been frozen, is fenced (FENCED_INSTANCE_ID).  As soon as a consumer wants to join, the hold gives
@@ -18,10 +19,10 @@ from typing import Final, TypeVar
 
 from offsetmgr.core.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.client import Client, backoff, may_succeed_later
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.client import Client, backoff, is_retriable
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.groups import lock_membership
-from offsetmgr.kafka.groups.lock_membership import Membership, group_active
+from offsetmgr.kafka.groups.lock_membership import LockMembership, active_members_error
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import HOLDS_LOCK, KEEPS_EPOCHS
@@ -33,11 +34,11 @@ _HEARTBEAT: Final = 1.0
 """Seconds between heartbeats: how long a consumer that wants the group waits for us at most, about."""
 
 
-class Hold:
+class StaticMemberLock:
     """A held group. Take it with `take`; end it with `release`."""
 
     def __init__(
-        self, client: Client, coordinator: Address, mine: Membership, *, replaced: bool, keeps_epochs: bool
+        self, client: Client, coordinator: Address, mine: LockMembership, *, replaced: bool, keeps_epochs: bool
     ) -> None:
         self._client = client
         self._coordinator = coordinator
@@ -50,7 +51,7 @@ class Hold:
         self._beating = asyncio.create_task(self._beat()) if self.locked else None
 
     @classmethod
-    async def take(cls, client: Client, group: str, instance_id: str, deadline: float) -> Hold:
+    async def take(cls, client: Client, group: str, instance_id: str, deadline: float) -> StaticMemberLock:
         """Becomes the group's only member under the name ``instance_id``, in place of a former holder of that name.
 
         Raises `GroupActive`, with the members' names, where others are members.
@@ -62,7 +63,7 @@ class Hold:
                     raise described
                 others = [str(member) for member in described.members if member.instance_id != instance_id]
                 if others:
-                    raise group_active(group, others, described.lock_ends_s)
+                    raise active_members_error(group, others, described.lock_ends_s)
                 coordinator = Address.parse(described.coordinator)
                 versions = await client.versions(coordinator, deadline)
                 keeps_epochs = KEEPS_EPOCHS.on(versions)
@@ -70,10 +71,10 @@ class Hold:
                     mine = lock_membership.no_member(group)
                     return cls(client, coordinator, mine, replaced=False, keeps_epochs=keeps_epochs)
                 async with client.node(coordinator).lane(deadline) as lane:
-                    mine = await lock_membership.join_in(lane, client, group, instance_id, deadline)
+                    mine = await lock_membership.join_as_static_member(lane, client, group, instance_id, deadline)
                 return cls(client, coordinator, mine, replaced=bool(described.members), keeps_epochs=keeps_epochs)
             except OffsetMgrError as error:
-                if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
+                if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
                     raise
             await asyncio.sleep(pause)
         raise AssertionError("back-off has no end")
@@ -144,7 +145,7 @@ class Hold:
         return lost if isinstance(lost, LockLost) else LockLost(f"hold of group {self.group}", f"was lost: {lost}")
 
     async def _repeated(
-        self, attempt: Callable[[Connection], Awaitable[T]], deadline: float, *, in_lane: bool = False
+        self, attempt: Callable[[BrokerConnection], Awaitable[T]], deadline: float, *, in_lane: bool = False
     ) -> T:
         """``in_lane``: for what the broker appends to its log, so that others need not wait for that."""
         for pause in backoff():
@@ -160,7 +161,7 @@ class Hold:
                 self._lost = type(error)(f"hold of group {self.group}", error.why)
                 raise self._refusal(self._lost) from None
             except OffsetMgrError as error:
-                if not may_succeed_later(error) or asyncio.get_running_loop().time() + pause >= deadline:
+                if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
                     raise
             await asyncio.sleep(pause)
             self._coordinator = await self._client.coordinator(self.group, deadline)
@@ -200,5 +201,5 @@ class Hold:
             described = (await self._client.describe([self.group], deadline))[self.group]
             if isinstance(described, GroupDescription):
                 names = [str(m) for m in described.members if m.member_id != self._mine.member_id]
-        self._lost = group_active(self.group, names)
+        self._lost = active_members_error(self.group, names)
         await self._leave(deadline)

@@ -28,7 +28,7 @@ class Address(NamedTuple):
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
 
-class Encoded(NamedTuple):
+class EncodedRequest(NamedTuple):
     """A request whose body is encoded already (hot requests that kio's writer is too slow for)."""
 
     api_key: int
@@ -37,7 +37,7 @@ class Encoded(NamedTuple):
 
 
 class Channel(Protocol):
-    """A connection to one broker. `offsetmgr.kafka.client.connection.Connection` is the implementation."""
+    """A connection to one broker. `offsetmgr.kafka.client.connection.BrokerConnection` is the implementation."""
 
     @property
     def address(self) -> Address: ...
@@ -51,7 +51,7 @@ class Channel(Protocol):
         """Returns whether the broker speaks this version of an API."""
         ...
 
-    async def exchange(self, request: Encoded, timeout: float) -> bytes:
+    async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:
         """Sends an encoded request and returns the whole response, its correlation id first.
 
         Raises `TimedOut` and `Unreachable`."""

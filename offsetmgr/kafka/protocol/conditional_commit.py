@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.protocol.channel import Encoded
+from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS, count, string, varint
 
 CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
@@ -56,7 +56,7 @@ def conditional_commit(
     group: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata | None],
     expected: Mapping[TopicPartition, int],
-) -> Encoded:
+) -> EncodedRequest:
     """OffsetCommit v8 of nobody's, each partition on the condition that ``expected`` names; None deletes."""
     topics: dict[str, list[tuple[int, OffsetAndMetadata | None]]] = {}
     for (topic, partition), after in offsets.items():
@@ -74,4 +74,4 @@ def conditional_commit(
             body += _TAG
             body += EXPECTED.pack(expected[TopicPartition(topic, partition)])
         body += NO_TAGS
-    return Encoded(*CONDITIONAL_COMMIT, bytes(body + NO_TAGS))
+    return EncodedRequest(*CONDITIONAL_COMMIT, bytes(body + NO_TAGS))

@@ -20,7 +20,7 @@ from offsetmgr.core.errors import (
     OffsetMgrError,
     OffsetOutOfRange,
     ServerError,
-    TakenOver,
+    Superseded,
     TimedOut,
     TopicNotAuthorized,
     UnknownTopicOrPartition,
@@ -62,7 +62,7 @@ _CLASSES: Final[dict[int, type[OffsetMgrError]]] = {
     58: AuthenticationFailed,
     68: GroupActive,
     69: GroupNotFound,
-    82: TakenOver,
+    82: Superseded,
     86: GroupActive,
     88: UnstableOffset,
 }

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.core.errors import InvalidRequest, ServerError, UnsupportedOperation
 from offsetmgr.kafka.protocol import releases
-from offsetmgr.kafka.protocol.channel import Address, Channel, Encoded
+from offsetmgr.kafka.protocol.channel import Address, Channel, EncodedRequest
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
 from offsetmgr.kafka.protocol.releases import (
     DESCRIBE_GROUPS,
@@ -84,7 +84,7 @@ class _Broker(NamedTuple):
 
     async def by_hand(self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], Message]) -> Message:
         """Sends a body that was written by hand, and reads the answer by hand."""
-        frame = await self.connection.exchange(Encoded(api_key, version, body), self.timeout)
+        frame = await self.connection.exchange(EncodedRequest(api_key, version, body), self.timeout)
         try:
             return read(Cursor(frame, 4, flexible=False, answer=True))
         except InvalidRequest as error:

@@ -32,7 +32,7 @@ cluster has millions of them."""
 
 
 @dataclass(slots=True)
-class Decoding:
+class StringDecoding:
     """Limits on what one message may hold; see `DECODING`."""
 
     tags: int = 64
@@ -41,7 +41,7 @@ class Decoding:
     """Of one string, as long as the classic spelling allows; the flexible one has no limit of its own."""
 
 
-DECODING: Final = Decoding()
+DECODING: Final = StringDecoding()
 """The limits of this process. `manager serve` sets them at its start."""
 
 

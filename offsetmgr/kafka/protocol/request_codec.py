@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from offsetmgr.core.errors import InvalidRequest, ServerError
-from offsetmgr.kafka.protocol.channel import Channel, Encoded
+from offsetmgr.kafka.protocol.channel import Channel, EncodedRequest
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.primitives import NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import Message, decode_response, encode_request, request_is_flexible
@@ -24,7 +24,7 @@ async def ask_exactly(
     """The broker's answer in this very version. Raises `TimedOut`, `Unreachable`, `ServerError`."""
     flexible = request_is_flexible(api_key, version)
     body = encode_request(api_key, version, message)
-    frame = await connection.exchange(Encoded(api_key, version, NO_TAGS + body if flexible else body), timeout)
+    frame = await connection.exchange(EncodedRequest(api_key, version, NO_TAGS + body if flexible else body), timeout)
     start = 5 if flexible else 4
     try:
         if yielding and len(frame) > LARGE_BYTES:

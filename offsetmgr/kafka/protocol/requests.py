@@ -33,7 +33,7 @@ from offsetmgr.core.model import (
     TopicPartition,
     is_deleted,
 )
-from offsetmgr.kafka.protocol.channel import Encoded
+from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from offsetmgr.kafka.protocol.errors import kafka_error
 
@@ -152,7 +152,7 @@ def offset_commit(
     generation: int = -1,
     member_id: str = "",
     instance_id: str | None = None,
-) -> Encoded:
+) -> EncodedRequest:
     """OffsetCommit v7, encoded here: kio's writer takes 20 times as long, and bulk edits are made of these."""
     body = bytearray(_string(group))
     body += _INT32.pack(generation)
@@ -170,7 +170,7 @@ def offset_commit(
             metadata = wanted.metadata.encode()
             body += _PARTITION.pack(partition, wanted.offset, epoch, len(metadata))
             body += metadata
-    return Encoded(*OFFSET_COMMIT, bytes(body))
+    return EncodedRequest(*OFFSET_COMMIT, bytes(body))
 
 
 def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:

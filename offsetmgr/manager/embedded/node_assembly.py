@@ -1,4 +1,5 @@
-"""`Assembly`: a member of the managers that nobody reaches from outside, and the calls of its program. On the loop."""
+"""`EmbeddedNode`: a member of the managers that nobody reaches from outside, and the calls of its program. On the
+loop."""
 
 from __future__ import annotations
 
@@ -6,22 +7,22 @@ import os
 import socket
 import uuid
 
-from offsetmgr.manager.embedded.request_adapter import Requests
+from offsetmgr.manager.embedded.request_adapter import RequestAdapter
 from offsetmgr.manager.log.base import slot_of
-from offsetmgr.manager.node.manager_node import Managing
-from offsetmgr.manager.node.node_config import Settings
+from offsetmgr.manager.node.manager_node import ManagerNode
+from offsetmgr.manager.node.node_config import NodeConfig
 
 
-class Assembly:
-    """Opened and closed once. ``timeout`` (seconds) bounds the joining, and is that of `Requests`."""
+class EmbeddedNode:
+    """Opened and closed once. ``timeout`` (seconds) bounds the joining, and is that of `RequestAdapter`."""
 
-    def __init__(self, settings: Settings, timeout: float) -> None:
-        self.requests: Requests | None = None
+    def __init__(self, settings: NodeConfig, timeout: float) -> None:
+        self.requests: RequestAdapter | None = None
         """Once it is open."""
         self._timeout = timeout
         # Instead of an address, since nobody listens: what people recognise, and no other manager is called.
         self._name = f"embedded-{uuid.uuid4().hex[:6]}-in-process-{os.getpid()}-of-{socket.gethostname()}"
-        self._managing = Managing(settings, self._name, 0)
+        self._managing = ManagerNode(settings, self._name, 0)
 
     async def open(self) -> None:
         """Raises `OffsetMgrError`; then, too, `close` has to be called."""
@@ -37,7 +38,7 @@ class Assembly:
                 return None
             return f"{node.host}:{node.port}" if node.port else node.host
 
-        self.requests = Requests(runtime, elsewhere, self._timeout)
+        self.requests = RequestAdapter(runtime, elsewhere, self._timeout)
 
     async def close(self) -> None:
         """Leaves the group, ends what is in flight, lets the connections go."""

@@ -16,11 +16,11 @@ from typing import Any, Self, TypeVar
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import NotCoordinator
 from offsetmgr.core.model import Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.background_loop import Runner
-from offsetmgr.manager.embedded.node_assembly import Assembly
-from offsetmgr.manager.embedded.request_adapter import Requests
+from offsetmgr.kafka.client.background_loop import EventLoopThread
+from offsetmgr.manager.embedded.node_assembly import EmbeddedNode
+from offsetmgr.manager.embedded.request_adapter import RequestAdapter
 from offsetmgr.manager.log.topic import DEFAULT_PARTITIONS, DEFAULT_TOPIC
-from offsetmgr.manager.node.node_config import Settings
+from offsetmgr.manager.node.node_config import NodeConfig
 from offsetmgr.manager.runtime import ManagerConfig, ShardStatus
 
 T = TypeVar("T")
@@ -53,8 +53,8 @@ class OffsetManager:
         how = manager or ManagerConfig(standby=False)
         if retention_ms is not None:
             how = replace(how, limits=how.limits._replace(retention_ms=retention_ms))
-        self._assembly = Assembly(
-            Settings(
+        self._assembly = EmbeddedNode(
+            NodeConfig(
                 bootstrap,
                 config or ConnectionConfig(),
                 topic=topic,
@@ -65,7 +65,7 @@ class OffsetManager:
             ),
             timeout,
         )
-        self._runner = Runner()
+        self._runner = EventLoopThread()
         self._running = False
 
     def start(self) -> Self:
@@ -123,7 +123,7 @@ class OffsetManager:
         return self._run(self._requests.status())
 
     @property
-    def _requests(self) -> Requests:
+    def _requests(self) -> RequestAdapter:
         if self._assembly.requests is None:
             raise NotCoordinator("offset manager", "it is not running", "use it within `with OffsetManager(...):`")
         return self._assembly.requests

@@ -1,4 +1,5 @@
-"""`Requests`: calls of a program as requests to the runtime, and its answers as values and exceptions. On the loop."""
+"""`RequestAdapter`: calls of a program as requests to the runtime, and its answers as values and exceptions. On the
+loop."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from offsetmgr.core.errors import Conflict, NotCoordinator, OffsetMgrError, PartialFailure, RewindRefused, Unreadable
+from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetMgrError, PartialFailure, RewindRefused
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.manager.protocol_values import (
@@ -28,7 +29,7 @@ _ASK_AGAIN: Final = 0.02
 """Seconds between two looks at what is loading, or changing hands."""
 
 
-class Requests:
+class RequestAdapter:
     """``elsewhere`` names the other manager that owns a group, if it is known; ``timeout`` (seconds) is how long to
     wait while the runtime cannot answer yet."""
 
@@ -98,7 +99,7 @@ class Requests:
             for partition, offset, epoch, metadata, code in entries:
                 tp = TopicPartition(topic, partition)
                 if code != NONE:
-                    failures[tp] = Unreadable(f"offset of {tp} of group {group}", "its record breaks its format")
+                    failures[tp] = CorruptData(f"offset of {tp} of group {group}", "its record breaks its format")
                 else:
                     epoch_known = None if epoch < 0 else epoch
                     found[tp] = ABSENT if offset < 0 else Committed(offset, metadata, epoch_known)

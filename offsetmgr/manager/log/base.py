@@ -37,7 +37,7 @@ def partitions_of(slot: int, partitions: int) -> range:
     return range(slot, partitions, slot_count(partitions))
 
 
-class NotWritten(OffsetMgrError):
+class AppendRejected(OffsetMgrError):
     """An append certainly did not happen: too few replicas in sync, a time-out followed by a successful abort
     (COORDINATOR_NOT_AVAILABLE). The writer can be used again."""
 
@@ -105,7 +105,7 @@ class LogRecord(NamedTuple):
     """Milliseconds since 1970, when it was appended or produced."""
 
 
-class SlotWriter(Protocol):
+class ShardGroupWriter(Protocol):
     """The right to append to one slot's partitions. Used by one thread at a time."""
 
     def claim(self, timeout: float) -> None:
@@ -120,7 +120,7 @@ class SlotWriter(Protocol):
         """Appends all of it or nothing, within ``timeout`` seconds; returns once every in-sync replica has it.
 
         Gives the offset of the *last* record of each partition; a partition's records have consecutive offsets.
-        Empty batches are not allowed.  Raises `NotWritten`, `TooLarge`, `OutcomeUnknown`, `Fenced`.
+        Empty batches are not allowed.  Raises `AppendRejected`, `TooLarge`, `OutcomeUnknown`, `Fenced`.
         """
         ...
 
@@ -185,7 +185,7 @@ class PartitionLog(Protocol):
     @property
     def partitions(self) -> int: ...
 
-    def writer(self, slot: int) -> SlotWriter:
+    def writer(self, slot: int) -> ShardGroupWriter:
         """A new writer, which has claimed nothing yet. Making it ahead of time makes its claim quicker."""
         ...
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Final
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.manager.log.base import CorruptRecords, LogReader, PartitionLog
 from offsetmgr.manager.log.topic import UnsuitableTopic
-from offsetmgr.records.base import OtherFormat
+from offsetmgr.records.base import FormatMismatch
 from offsetmgr.records.registry import format_of, record_format
 
 _TAIL: Final = 200
@@ -26,7 +26,7 @@ def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> Non
     """Reads the last records of every partition. ``name`` is the format to be written, ``what`` the topic's name.
 
     A few records of neither format beside others of ours are no reason to refuse (the shards tell of them); nothing but
-    such ones are. Raises `OtherFormat`, `UnsuitableTopic`, and what reading raises.
+    such ones are. Raises `FormatMismatch`, `UnsuitableTopic`, and what reading raises.
     """
     partitions = range(log.partitions)
     ends = log.end_offsets(partitions, timeout)
@@ -45,7 +45,7 @@ def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> Non
     others = found - {None, name}
     if others:
         other = others.pop()
-        raise OtherFormat(
+        raise FormatMismatch(
             f"topic {what}",
             f"holds records of the format {other}, and {name} was asked for",
             f"--record-format {other}, or another --offsets-topic",
@@ -81,7 +81,7 @@ def _format(key: bytes) -> str | None:
     if name is not None:
         try:
             record_format(name).decode_key(key)
-        except (Unreadable, UnknownVersion):
+        except (CorruptData, UnknownVersion):
             return None
     return name
 

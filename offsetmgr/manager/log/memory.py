@@ -21,10 +21,10 @@ from typing import Final
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.base import (
+    AppendRejected,
     Fenced,
     LogClosed,
     LogRecord,
-    NotWritten,
     OutcomeUnknown,
     TooLarge,
     partitions_of,
@@ -41,7 +41,7 @@ _RECORD_OVERHEAD: Final = 22
 class Failure(Enum):
     """What becomes of an append that is made to fail."""
 
-    NOT_WRITTEN = "aborted, and the writer knows: NotWritten"
+    NOT_WRITTEN = "aborted, and the writer knows: AppendRejected"
     UNKNOWN_NOT_WRITTEN = "aborted, but the writer does not know: OutcomeUnknown"
     UNKNOWN_WRITTEN = "it happened, but the writer does not know: OutcomeUnknown"
     UNKNOWN_OPEN = "unfinished until the next claim, which aborts it: OutcomeUnknown"
@@ -63,7 +63,7 @@ class MemoryLog:
         self.max_batch_bytes = max_batch_bytes
         self._clock = clock or SystemClock()
         self._partitions = [StoredPartition() for _ in range(partitions)]
-        self._slots = [_Slot() for _ in range(slot_count(partitions))]
+        self._slots = [_MemoryShardGroup() for _ in range(slot_count(partitions))]
         self._read_failures: deque[OffsetMgrError] = deque()
         self._generation = 1
         self._changed = threading.Condition(threading.Lock())
@@ -180,7 +180,7 @@ class MemoryLog:
             self._fence(found)
             return found.epoch
 
-    def _fence(self, slot: _Slot) -> None:
+    def _fence(self, slot: _MemoryShardGroup) -> None:
         slot.epoch += 1
         if slot.unfinished is not None:
             slot.unfinished.error = Fenced("append", "another writer has claimed the slot")
@@ -207,7 +207,7 @@ class MemoryLog:
     def _settle(self, append: Append, failure: Failure | None) -> None:
         """What becomes of an append at once."""
         if failure is Failure.NOT_WRITTEN:
-            append.error = NotWritten("append", "made to fail")
+            append.error = AppendRejected("append", "made to fail")
         elif failure is not None:
             append.error = OutcomeUnknown("append", "made to fail")
         if failure in (Failure.UNKNOWN_OPEN, Failure.UNKNOWN_OPEN_WRITTEN):
@@ -251,7 +251,7 @@ class Append:
         return self.error is None and not self.ended
 
     def result(self) -> Mapping[int, int]:
-        """What `SlotWriter.append` gives or raises; `ValueError` while it waits."""
+        """What `ShardGroupWriter.append` gives or raises; `ValueError` while it waits."""
         if self.error is not None:
             raise self.error
         if not self.ended:
@@ -259,16 +259,16 @@ class Append:
         return self.offsets
 
     def wait(self, timeout: float) -> None:
-        """Waits until it has ended (seconds), and aborts it otherwise: `NotWritten`."""
+        """Waits until it has ended (seconds), and aborts it otherwise: `AppendRejected`."""
         log = self._log
         with log._changed:
             if not log._changed.wait_for(lambda: not self.waiting, timeout):
-                self.error = NotWritten("append", "the replicas did not confirm it within the time-out")
+                self.error = AppendRejected("append", "the replicas did not confirm it within the time-out")
                 log._end(self, written=False)
 
 
 class MemoryWriter:
-    """The `SlotWriter` of a `MemoryLog`."""
+    """The `ShardGroupWriter` of a `MemoryLog`."""
 
     def __init__(self, log: MemoryLog, slot: int) -> None:
         self._log = log
@@ -277,7 +277,7 @@ class MemoryWriter:
         self._used_up: OffsetMgrError | None = None
 
     def claim(self, timeout: float) -> None:  # noqa: ARG002 - at once
-        """See `SlotWriter.claim`."""
+        """See `ShardGroupWriter.claim`."""
         if self._epoch != -1 or self._used_up is not None:
             raise ValueError("a writer claims once")
         self._epoch = self._log._claim(self._slot)
@@ -291,7 +291,7 @@ class MemoryWriter:
         return self._log._begin(self._slot, self._epoch, batches)
 
     def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
-        """See `SlotWriter.append`."""
+        """See `ShardGroupWriter.append`."""
         try:
             append = self.begin(batches)
             append.wait(timeout)
@@ -305,12 +305,12 @@ class MemoryWriter:
         return 0.0
 
     def close(self) -> None:
-        """See `SlotWriter.close`. An unfinished append stays unfinished, until the next claim."""
+        """See `ShardGroupWriter.close`. An unfinished append stays unfinished, until the next claim."""
         self._used_up = self._used_up or LogClosed("append", "the writer was closed")
 
 
 @dataclass
-class _Slot:
+class _MemoryShardGroup:
     epoch: int = 0
     unfinished: Append | None = None
     failures: deque[Failure] = field(default_factory=deque)

@@ -40,7 +40,7 @@ class PartitionCountChanged(UnsuitableTopic):
     ones."""
 
 
-class TopicMadeAnew(UnsuitableTopic):
+class TopicRecreated(UnsuitableTopic):
     """The topic was deleted and made anew since it was seen: what had been committed is gone, and what is in memory
     belongs to the deleted one."""
 
@@ -59,7 +59,7 @@ class TooFewBrokers(OffsetMgrError):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTopic:
+class ExistingTopic:
     """A topic as the brokers describe it. ``topic_id`` is empty where they know of none (before 2.8, KIP-516);
     ``leaderless``: partitions without a leader now."""
 
@@ -71,7 +71,7 @@ class FoundTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicState:
+class OffsetsTopicState:
     """A topic that is fit. ``warnings`` are for people: what is unusual and may hurt."""
 
     name: str
@@ -118,14 +118,14 @@ def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[
     }
 
 
-def examine(name: str, found: FoundTopic, partitions: int, topic_id: str | None = None) -> TopicState:
+def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | None = None) -> OffsetsTopicState:
     """Whether offsets can be kept in a topic that was found; ``topic_id`` is the one seen before.
 
-    Raises `UnsuitableTopic`, `TopicMadeAnew`, `PartitionCountChanged`.
+    Raises `UnsuitableTopic`, `TopicRecreated`, `PartitionCountChanged`.
     """
     what = f"topic {name}"
     if topic_id is not None and found.topic_id != topic_id:
-        raise TopicMadeAnew(what, found.topic_id, topic_id)
+        raise TopicRecreated(what, found.topic_id, topic_id)
     policies = {policy.strip() for policy in found.settings.get("cleanup.policy", "delete").split(",")}
     if policies != {"compact"}:
         raise UnsuitableTopic(
@@ -148,7 +148,7 @@ def examine(name: str, found: FoundTopic, partitions: int, topic_id: str | None 
             "lower min.insync.replicas, or add replicas",
         )
     largest = int(found.settings.get("max.message.bytes", LARGEST_BATCH + _BATCH_OVERHEAD))
-    return TopicState(
+    return OffsetsTopicState(
         name=name,
         topic_id=found.topic_id,
         partitions=found.partitions,
@@ -159,7 +159,7 @@ def examine(name: str, found: FoundTopic, partitions: int, topic_id: str | None 
     )
 
 
-def _warnings(found: FoundTopic, in_sync: int, largest: int) -> list[str]:
+def _warnings(found: ExistingTopic, in_sync: int, largest: int) -> list[str]:
     warnings = []
     if largest < LARGEST_RECORD:
         warnings.append(
@@ -180,7 +180,7 @@ def _warnings(found: FoundTopic, in_sync: int, largest: int) -> list[str]:
     return warnings
 
 
-def weaker(transactions: FoundTopic, state: TopicState) -> tuple[str, ...]:
+def durability_warnings(transactions: ExistingTopic, state: OffsetsTopicState) -> tuple[str, ...]:
     """Warnings where the brokers' own topic of transactions keeps less than the offsets topic does: every commit is
     acknowledged by what is written there too."""
     in_sync = int(transactions.settings.get("min.insync.replicas", "1"))

@@ -1,4 +1,4 @@
-"""`Managing`: opened it follows the log, joined it owns its share of the slots, closed it has handed them over.
+"""`ManagerNode`: opened it follows the log, joined it owns its share of the slots, closed it has handed them over.
 
 Order of the start: the topic is there, fit, and of our record format; standbys follow the log; only then the managers'
 group is joined, so that who is given slots has little to read.  Order of the end: the group is left (others have the
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, TimedOut
 from offsetmgr.core.model import GroupDescription
-from offsetmgr.manager.assignment import Node, Parameters
+from offsetmgr.manager.assignment import NodeAddress, SharedConfig
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import slot_count
-from offsetmgr.manager.node.node_config import Settings
-from offsetmgr.manager.node.topic_monitor import TopicWatch
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, Member, SlotOwnership, managers_group
+from offsetmgr.manager.node.node_config import NodeConfig
+from offsetmgr.manager.node.topic_monitor import OffsetsTopicMonitor
+from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, ManagerMember, OwnershipManager, managers_group
 from offsetmgr.manager.runtime.manager import ManagerRuntime
 
 if TYPE_CHECKING:
     from offsetmgr.kafka.client.client import Client
-    from offsetmgr.manager.log.topic import TopicState
+    from offsetmgr.manager.log.topic import OffsetsTopicState
 
 _log = logging.getLogger(__name__)
 
@@ -35,27 +35,27 @@ _ASK_OTHERS: Final = 2.0
 _LOOK: Final = 0.05
 
 
-class Managing:
+class ManagerNode:
     """Of one process, at the address ``host`` and ``port`` (0: nobody listens, and ``host`` is only a name).
 
     Everything belongs to one event loop.  `topic`, `runtime` and `ownership` are there once it is open.
     """
 
-    def __init__(self, settings: Settings, host: str, port: int) -> None:
+    def __init__(self, settings: NodeConfig, host: str, port: int) -> None:
         self.settings = settings
         self.group: Final = managers_group(settings.topic)
         """By which the managers of this topic share its slots."""
-        self.topic: TopicState
+        self.topic: OffsetsTopicState
         self.runtime: ManagerRuntime
-        self.ownership: SlotOwnership
+        self.ownership: OwnershipManager
         self._address = (host, port)
         self._open = AsyncExitStack()
-        self._watch: TopicWatch | None = None
+        self._watch: OffsetsTopicMonitor | None = None
         self._client: Client
 
     async def open(self) -> None:
         """Makes or examines the topic, and begins to follow its log; owns nothing yet. Raises `OffsetMgrError`
-        (`UnsuitableTopic`, `OtherFormat`, ...); then, too, `close` has to be called."""
+        (`UnsuitableTopic`, `FormatMismatch`, ...); then, too, `close` has to be called."""
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security
         from offsetmgr.manager.log.format_check import check_format
@@ -95,11 +95,11 @@ class Managing:
         self._open.push_async_callback(self.runtime.close)
         self._open.push_async_callback(self.ownership.stop)
         check = partial(check_topic, settings.bootstrap, kafka, timeout=settings.timeout)
-        self._watch = TopicWatch(topic, check, self.runtime.note_generation, settings.watch_interval)
+        self._watch = OffsetsTopicMonitor(topic, check, self.runtime.note_generation, settings.watch_interval)
         self._watch.start()
         self._open.push_async_callback(self._watch.close)
 
-    async def join(self, timeout: float | None = None) -> Node:
+    async def join(self, timeout: float | None = None) -> NodeAddress:
         """Joins the managers' group, once the log is read if others serve meanwhile; gives what the group knows this
         process as.
 
@@ -136,13 +136,13 @@ class Managing:
         left_out = self.ownership.refusal and f"the other managers leave this one out: {self.ownership.refusal}"
         return [alarm for alarm in (left_out, self._watch.loss, self._watch.alarm) if alarm]
 
-    def _make_ownership(self, topic: TopicState) -> SlotOwnership:
-        from offsetmgr.kafka.groups.group_member import GroupMember
+    def _make_ownership(self, topic: OffsetsTopicState) -> OwnershipManager:
+        from offsetmgr.kafka.groups.group_member import KafkaGroupMember
 
         settings = self.settings
 
-        def member(events: SlotOwnership) -> Member:
-            return GroupMember(
+        def member(events: OwnershipManager) -> ManagerMember:
+            return KafkaGroupMember(
                 self._client,
                 self.group,
                 events,
@@ -153,7 +153,7 @@ class Managing:
                 clock=boottime,
             )
 
-        parameters = Parameters(
+        parameters = SharedConfig(
             topic.name,
             topic.partitions,
             slot_count(topic.partitions),
@@ -162,7 +162,9 @@ class Managing:
             settings.manager.limits.retention_ms,
             settings.manager.members is not None,
         )
-        return SlotOwnership(*self._address, parameters, member, session=settings.session, rebalance=settings.rebalance)
+        return OwnershipManager(
+            *self._address, parameters, member, session=settings.session, rebalance=settings.rebalance
+        )
 
     async def _catch_up(self, most: float) -> None:
         """Waits until the log was read, if other managers serve meanwhile: who joined before would be given slots, and

@@ -1,4 +1,4 @@
-"""`Settings`: what a member of the managers is told, once and for all."""
+"""`NodeConfig`: what a member of the managers is told, once and for all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offsetmgr.manager.runtime.config import ManagerConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class NodeConfig:
     """Times in seconds. ``replication_factor`` and ``min_insync_replicas`` are for a topic that has to be made, see
     `offsetmgr.manager.log.kafka.topic_admin.ensure_topic`. ``manager.members`` given means that it relays."""
 

@@ -1,4 +1,4 @@
-"""`TopicWatch`: looks now and then whether the offsets topic is still what it was when the manager started.
+"""`OffsetsTopicMonitor`: looks now and then whether the offsets topic is still what it was when the manager started.
 
 Somebody may add partitions (then groups hash elsewhere for whoever starts anew), switch compaction off (then retention
 deletes offsets), or delete the topic.  The manager cannot mend that; it says so, loudly and again, and what it serves
@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.manager.log.topic import TopicMadeAnew, TopicState, UnsuitableTopic
+from offsetmgr.manager.log.topic import OffsetsTopicState, TopicRecreated, UnsuitableTopic
 
 _log = logging.getLogger(__name__)
 
@@ -27,12 +27,16 @@ FAILED_LOOKS: Final = 12
 """So many looks in succession that tell nothing are an alarm: a minute, at 5 s each."""
 
 
-class TopicWatch:
+class OffsetsTopicMonitor:
     """``check`` examines the topic against what is known of it and raises what is wrong; it blocks, and runs in a
     thread, ``every`` so many seconds. ``seen`` is told the topic's id on the loop, after every look."""
 
     def __init__(
-        self, known: TopicState, check: Callable[[TopicState], object], seen: Callable[[str], None], every: float
+        self,
+        known: OffsetsTopicState,
+        check: Callable[[OffsetsTopicState], object],
+        seen: Callable[[str], None],
+        every: float,
     ) -> None:
         self._known = known
         self._check = check
@@ -61,7 +65,7 @@ class TopicWatch:
             await asyncio.sleep(self._every)
             try:
                 await asyncio.to_thread(self._check, self._known)
-            except TopicMadeAnew as error:
+            except TopicRecreated as error:
                 self._made_anew(error)
             except UnsuitableTopic as error:
                 self._failed = 0
@@ -75,7 +79,7 @@ class TopicWatch:
             # Every time: what was being loaded when the topic was made anew is served only now.
             self._seen(self._known.topic_id)
 
-    def _made_anew(self, error: TopicMadeAnew) -> None:
+    def _made_anew(self, error: TopicRecreated) -> None:
         """The next look tells whether the new one is fit."""
         self._known = replace(self._known, topic_id=error.topic_id)
         self.loss = str(error)

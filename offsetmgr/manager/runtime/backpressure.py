@@ -1,11 +1,11 @@
-"""`Pressure`: how much is in flight, and when it is time to stop reading from sockets."""
+"""`Backpressure`: how much is in flight, and when it is time to stop reading from sockets."""
 
 from __future__ import annotations
 
 import asyncio
 
 
-class Pressure:
+class Backpressure:
     """Counts records that are not acknowledged yet. Used on the loop."""
 
     def __init__(self, most: int) -> None:

@@ -1,4 +1,4 @@
-"""`ExpiryPasses`: lets offsets expire in the shards that are served, in pieces that let requests run in between."""
+"""`ExpirationTask`: lets offsets expire in the shards that are served, in pieces that let requests run in between."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from offsetmgr.core.clock import Clock
-from offsetmgr.manager.expiration import ExpiryReport, Schedule, batches
-from offsetmgr.manager.results import Prepared
+from offsetmgr.manager.expiration import ExpirationSchedule, ExpiryReport, batches
+from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.config import Members
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
@@ -18,13 +18,15 @@ _PIECE: Final = 2_000
 """Offsets looked at in one go: a few milliseconds of the loop."""
 
 
-class Appender(Protocol):
+class RecordAppender(Protocol):
     """Has what a pass prepared appended; the future gives None where that failed."""
 
-    def __call__(self, shard: Shard, prepared: Prepared[ExpiryReport]) -> asyncio.Future[ExpiryReport | None]: ...
+    def __call__(
+        self, shard: Shard, prepared: CoordinatorResult[ExpiryReport]
+    ) -> asyncio.Future[ExpiryReport | None]: ...
 
 
-class ExpiryPasses:
+class ExpirationTask:
     """On the loop. ``served`` gives a partition's shard while it is served; ``patience`` (seconds) bounds a question
     for members."""
 
@@ -36,10 +38,10 @@ class ExpiryPasses:
         patience: float,
         clock: Clock,
         served: Callable[[int], Shard | None],
-        append: Appender,
+        append: RecordAppender,
         counters: Counters,
     ) -> None:
-        self._schedule = Schedule(partitions, interval)
+        self._schedule = ExpirationSchedule(partitions, interval)
         self._members = members
         self._patience = patience
         self._clock = clock

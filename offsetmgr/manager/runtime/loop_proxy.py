@@ -1,4 +1,4 @@
-"""`Bridge`: how the threads of the runtime speak to its event loop. State belongs to the loop; threads only ask."""
+"""`LoopProxy`: how the threads of the runtime speak to its event loop. State belongs to the loop; threads only ask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LoopEnded(Exception):
     """The event loop is gone, and with it everything that a thread could work for."""
 
 
-class Bridge:
+class LoopProxy:
     """From any thread to the loop. What is posted runs in the order of the calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

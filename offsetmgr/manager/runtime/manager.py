@@ -12,7 +12,7 @@ from typing import Any, Final
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CoordinatorLoadInProgress
 from offsetmgr.manager.expiration import ExpiryReport
-from offsetmgr.manager.lifecycle import State
+from offsetmgr.manager.lifecycle import ShardState
 from offsetmgr.manager.log.base import PartitionLog, partitions_of, slot_count, slot_of
 from offsetmgr.manager.ownership_protocol import Ownership
 from offsetmgr.manager.partitioner import shard_for
@@ -27,14 +27,14 @@ from offsetmgr.manager.protocol_values import (
     FetchRequest,
     FetchResponse,
 )
-from offsetmgr.manager.results import Prepared
-from offsetmgr.manager.runtime.backpressure import Pressure
+from offsetmgr.manager.results import CoordinatorResult
+from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.manager.runtime.config import ManagerConfig
-from offsetmgr.manager.runtime.expiration_task import ExpiryPasses
-from offsetmgr.manager.runtime.loop_proxy import Bridge
+from offsetmgr.manager.runtime.expiration_task import ExpirationTask
+from offsetmgr.manager.runtime.loop_proxy import LoopProxy
 from offsetmgr.manager.runtime.process_tuning import tune_process
-from offsetmgr.manager.runtime.shard_group import Slot
-from offsetmgr.manager.runtime.standby import Standby
+from offsetmgr.manager.runtime.shard_group import ShardGroup
+from offsetmgr.manager.runtime.standby import StandbyReplica
 from offsetmgr.manager.runtime.status import Counters, ShardStatus
 from offsetmgr.manager.runtime.status_report import shard_status, totals
 from offsetmgr.manager.shard import Shard
@@ -46,7 +46,8 @@ _NAMED: Final = 5
 
 
 class ManagerRuntime:
-    """Serves the slots that `take` gives it. A `SlotHolder`; everything is called on the loop that `start` ran on.
+    """Serves the slots that `take` gives it. A `OwnershipListener`; everything is called on the loop that `start` ran
+    on.
 
     Requests are answered with Kafka's error codes and do not raise.
     """
@@ -65,12 +66,12 @@ class ManagerRuntime:
         self._format = record_format
         self._ownership = ownership
         self._clock = clock or SystemClock()
-        self._pressure = Pressure(self.config.most_pending_records)
+        self._pressure = Backpressure(self.config.most_pending_records)
         self._partitions = log.partitions
         self._serving: list[Shard | None] = [None] * self._partitions
-        self._slots: list[Slot] = []
-        self._standby: Standby | None = None
-        self._expiry = ExpiryPasses(
+        self._slots: list[ShardGroup] = []
+        self._standby: StandbyReplica | None = None
+        self._expiry = ExpirationTask(
             self._partitions,
             self.config.expiry_interval,
             self.config.members,
@@ -100,10 +101,10 @@ class ManagerRuntime:
         """Begins to follow the log as a standby of all slots; owns none yet."""
         if self.config.own_process:
             tune_process()
-        bridge = Bridge(asyncio.get_running_loop())
+        bridge = LoopProxy(asyncio.get_running_loop())
         turns = threading.BoundedSemaphore(self.config.load_threads)
         self._slots = [
-            Slot(
+            ShardGroup(
                 number,
                 partitions_of(number, self._partitions),
                 self._log,
@@ -120,7 +121,7 @@ class ManagerRuntime:
             for number in range(self.slots)
         ]
         if self.config.standby:
-            self._standby = Standby(
+            self._standby = StandbyReplica(
                 self._log, self.config, bridge, self.counters, self._new_shard, turns, self._loads_owned
             )
             for slot in self._slots:
@@ -141,7 +142,7 @@ class ManagerRuntime:
         await asyncio.gather(*following, *[self.give_up(slot.number) for slot in self._slots])
 
     def take(self, slot: int) -> None:
-        """See `SlotHolder.take`."""
+        """See `OwnershipListener.take`."""
         found = self._slots[slot]
         if found.wanted or self._closing:
             return
@@ -150,7 +151,7 @@ class ManagerRuntime:
             self._start(found)
 
     async def give_up(self, slot: int) -> None:
-        """See `SlotHolder.give_up`."""
+        """See `OwnershipListener.give_up`."""
         found = self._slots[slot]
         found.wanted = False
         found.stop()
@@ -162,7 +163,7 @@ class ManagerRuntime:
         for slot in self._slots:
             slot.note_generation(generation)
 
-    def _start(self, slot: Slot) -> None:
+    def _start(self, slot: ShardGroup) -> None:
         def start() -> None:
             if slot.wanted:
                 slot.start()
@@ -174,7 +175,7 @@ class ManagerRuntime:
         else:
             self._standby.release(slot, start)
 
-    def _freed(self, slot: Slot) -> None:
+    def _freed(self, slot: ShardGroup) -> None:
         """Its thread has ended."""
         if slot.wanted:
             self._start(slot)
@@ -183,8 +184,8 @@ class ManagerRuntime:
         elif not self._closing:
             self._standby.add(slot)
 
-    def _changed(self, slot: Slot) -> None:
-        serves = slot.life.state is State.ACTIVE
+    def _changed(self, slot: ShardGroup) -> None:
+        serves = slot.life.state is ShardState.ACTIVE
         for partition in slot.partitions:
             was = self._serving[partition]
             self._serving[partition] = slot.shards[partition] if serves else None
@@ -194,7 +195,7 @@ class ManagerRuntime:
                 self._expiry.stop(partition)
 
     def _loads_owned(self) -> bool:
-        return any(slot.life.state is State.LOADING for slot in self._slots)
+        return any(slot.life.state is ShardState.LOADING for slot in self._slots)
 
     def _new_shard(self, partition: int) -> Shard:
         return Shard(partition, self._format, self.config.limits)
@@ -284,26 +285,30 @@ class ManagerRuntime:
         states = {slot.life.state for slot in self._slots if slot.wanted}
         if states and not self._ownership.valid():
             return NOT_COORDINATOR, ()
-        if State.FAILED in states:
+        if ShardState.FAILED in states:
             return COORDINATOR_NOT_AVAILABLE, groups
-        return COORDINATOR_LOAD_IN_PROGRESS if states - {State.ACTIVE} else NONE, groups
+        return COORDINATOR_LOAD_IN_PROGRESS if states - {ShardState.ACTIVE} else NONE, groups
 
     def settled(self, group: str) -> asyncio.Future[None]:
         """Done once every commit to the group that was begun before the call has ended, and can take effect no more.
         Gives the retriable `TimedOut` where that is not so within a claim's and a commit's time-out."""
         return self._slot(self.partition_of(group)).settled()
 
-    def _append_expiry(self, shard: Shard, prepared: Prepared[ExpiryReport]) -> asyncio.Future[ExpiryReport | None]:
+    def _append_expiry(
+        self, shard: Shard, prepared: CoordinatorResult[ExpiryReport]
+    ) -> asyncio.Future[ExpiryReport | None]:
         return self._append(shard, prepared, lambda _: None)
 
-    def _append(self, shard: Shard, prepared: Prepared[Any], refuse: Callable[[int], Any]) -> asyncio.Future[Any]:
+    def _append(
+        self, shard: Shard, prepared: CoordinatorResult[Any], refuse: Callable[[int], Any]
+    ) -> asyncio.Future[Any]:
         if not prepared.records:
             # An answer without an append (no such group, a condition that does not hold) was read, as by a fetch.
             return self._done(prepared.response if self._ownership.valid() else refuse(NOT_COORDINATOR))
         self.counters.commit_records += len(prepared.records)
         return self._slot(shard.partition).append(shard, prepared, refuse)
 
-    def _slot(self, partition: int) -> Slot:
+    def _slot(self, partition: int) -> ShardGroup:
         return self._slots[slot_of(partition, self._partitions)]
 
     def _refusal(self, partition: int) -> int:

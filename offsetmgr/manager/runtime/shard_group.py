@@ -1,4 +1,5 @@
-"""`Slot`: one slot as the event loop sees it, owned or not: its shards, what is in flight, and who waits for it."""
+"""`ShardGroup`: one slot as the event loop sees it, owned or not: its shards, what is in flight, and who waits for
+it."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import ServerError, TimedOut
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.lifecycle import Lifecycle, State
+from offsetmgr.manager.lifecycle import Lifecycle, ShardState
 from offsetmgr.manager.log.base import CorruptRecords, PartitionLog
 from offsetmgr.manager.ownership_protocol import Ownership
 from offsetmgr.manager.protocol_values import COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
-from offsetmgr.manager.results import Prepared
-from offsetmgr.manager.runtime.backpressure import Pressure
+from offsetmgr.manager.results import CoordinatorResult
+from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.manager.runtime.config import ManagerConfig
-from offsetmgr.manager.runtime.loop_proxy import Bridge
-from offsetmgr.manager.runtime.shard_writer import SlotThread
+from offsetmgr.manager.runtime.loop_proxy import LoopProxy
+from offsetmgr.manager.runtime.shard_writer import ShardWriterThread
 from offsetmgr.manager.runtime.status import Counters
-from offsetmgr.manager.runtime.write_batch import Batch, Entry, Outcome
+from offsetmgr.manager.runtime.write_batch import AppendResult, PendingRequest, WriteBatch
 from offsetmgr.manager.shard import Shard
 
 _logger: Final = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ _NAMED: Final = 5
 _CUT: Final = "was the offsets topic cut, or deleted and made anew? then restart the managers"
 
 
-class Slot:
+class ShardGroup:
     """All methods run on the loop.
 
     ``freed`` is called when the slot is not ours any more and its shards may be followed as standbys; ``changed`` with
@@ -45,14 +46,14 @@ class Slot:
         log: PartitionLog,
         ownership: Ownership,
         config: ManagerConfig,
-        bridge: Bridge,
+        bridge: LoopProxy,
         counters: Counters,
-        pressure: Pressure,
+        pressure: Backpressure,
         new_shard: Callable[[int], Shard],
         loading: threading.Semaphore,
         *,
-        changed: Callable[[Slot], None],
-        freed: Callable[[Slot], None],
+        changed: Callable[[ShardGroup], None],
+        freed: Callable[[ShardGroup], None],
     ) -> None:
         self.number = number
         self.partitions = partitions
@@ -60,7 +61,7 @@ class Slot:
         """Where they stand as far as this thread knows; while a slot is loaded its shards belong to that thread."""
         self.generation = ""
         """Of the log that its shards were filled from (`PartitionLog.generation`)."""
-        self.life = Lifecycle(State.CLOSED)
+        self.life = Lifecycle(ShardState.CLOSED)
         self.since = time.time()
         self.last_error = ""
         self.lives = 0
@@ -82,14 +83,14 @@ class Slot:
         self._loading = loading
         self._changed = changed
         self._freed = freed
-        self._thread: SlotThread | None = None
+        self._thread: ShardWriterThread | None = None
         self._spoilt = False
         self._ended: asyncio.Event = asyncio.Event()
-        self._open: Batch | None = None
-        self._outstanding: deque[Batch] = deque()
-        self._doubtful: list[Entry] = []
+        self._open: WriteBatch | None = None
+        self._outstanding: deque[WriteBatch] = deque()
+        self._doubtful: list[PendingRequest] = []
         self._overdue: asyncio.TimerHandle | None = None
-        self._waiting: list[tuple[Batch | None, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[WriteBatch | None, asyncio.Future[None]]] = []
 
     # --- owning ------------------------------------------------------------------------------------
 
@@ -123,10 +124,10 @@ class Slot:
             self.forget()
         self._settle_doubts()
         self.life, self.last_error = Lifecycle(), ""
-        self._enter(State.LOADING)
+        self._enter(ShardState.LOADING)
         self._ended.clear()
         self.lives += 1
-        self._thread = SlotThread(
+        self._thread = ShardWriterThread(
             self.number, self._log, self._ownership, self._config, self._bridge, self, self.shards,
             self.generation, self._new_shard, self._loading,
         )  # fmt: skip
@@ -136,7 +137,7 @@ class Slot:
         """Serves no more; what is in flight will still end."""
         if self._thread is not None and not self._thread.stopping:
             self._seal()
-            self._enter(State.CLOSED, "given up")
+            self._enter(ShardState.CLOSED, "given up")
             self._thread.stop()
 
     async def stopped(self) -> None:
@@ -160,20 +161,22 @@ class Slot:
             entry.shard.discarded(entry.prepared)
         self._doubtful.clear()
 
-    def _enter(self, state: State, why: str = "") -> None:
+    def _enter(self, state: ShardState, why: str = "") -> None:
         self.life = self.life.to(state, why)
         self.since = time.time()
         self._changed(self)
 
     # --- requests ----------------------------------------------------------------------------------
 
-    def append(self, shard: Shard, prepared: Prepared[Any], refuse: Callable[[int], Any]) -> asyncio.Future[Any]:
+    def append(
+        self, shard: Shard, prepared: CoordinatorResult[Any], refuse: Callable[[int], Any]
+    ) -> asyncio.Future[Any]:
         """Has it appended; the future gives its response once it is acknowledged, or what ``refuse`` makes of an error
         code. Only while the slot serves."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         batch = self._open
         if batch is None:
-            batch = self._open = Batch(time.monotonic() + self._config.commit_timeout)
+            batch = self._open = WriteBatch(time.monotonic() + self._config.commit_timeout)
             self._loop.call_soon(self._seal)
         before = batch.count
         batch.add(shard, prepared, answer, refuse)
@@ -230,8 +233,8 @@ class Slot:
     # --- what the thread tells ---------------------------------------------------------------------
 
     def on_trying(self) -> None:
-        if self.life.state is State.FAILED:
-            self._enter(State.LOADING)
+        if self.life.state is ShardState.FAILED:
+            self._enter(ShardState.LOADING)
 
     def on_stumbled(self, error: Exception) -> None:
         """See `Listener.on_stumbled`."""
@@ -240,9 +243,11 @@ class Slot:
         what = "a slot is not served: its log is damaged" if damaged else "a slot cannot be taken or read"
         tell = _logger.error if damaged else _logger.warning
         tell(what, extra={"slot": self.number, "why": self.last_error})
-        if self.life.state is State.LOADING:
-            self._enter(State.FAILED, self.last_error)
-        elif damaged and self.life.state is State.ACTIVE:  # after an unknown outcome: memory may not be what the log is
+        if self.life.state is ShardState.LOADING:
+            self._enter(ShardState.FAILED, self.last_error)
+        elif (
+            damaged and self.life.state is ShardState.ACTIVE
+        ):  # after an unknown outcome: memory may not be what the log is
             self._spoilt = True
             self.stop()
 
@@ -251,11 +256,11 @@ class Slot:
         self.shards = dict(shards)
         self.generation = generation
         self.current_at = as_of
-        if self.life.state is not State.CLOSED:
+        if self.life.state is not ShardState.CLOSED:
             self.last_error = ""
             self._counters.loads += 1
             self._counters.load_seconds += time.time() - self.since
-            self._enter(State.ACTIVE)
+            self._enter(ShardState.ACTIVE)
             for shard in self.shards.values():
                 _tell_unread(shard)
 
@@ -267,14 +272,14 @@ class Slot:
 
     def note_generation(self, generation: str) -> None:
         """The log is this one now (`PartitionLog.generation`): what was filled from another is served no more."""
-        if self.life.state is State.ACTIVE and generation not in ("", self.generation):
+        if self.life.state is ShardState.ACTIVE and generation not in ("", self.generation):
             self.on_made_anew()
 
     def note_current(self) -> None:
         """An owner with a good lease holds all that is in the log: asked now and then, so that after a suspension it is
         known since when that need not be so."""
         now = boottime()
-        if self.life.state is State.ACTIVE and self._ownership.valid():
+        if self.life.state is ShardState.ACTIVE and self._ownership.valid():
             self.current_at = now
 
     def on_tail(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
@@ -288,7 +293,7 @@ class Slot:
         self._release_waiting()
         self.last_error = ""
 
-    def on_ended(self, outcomes: Sequence[Outcome], batches: int, seconds: float) -> None:
+    def on_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
         """See `Listener.on_ended`."""
         counters = self._counters
         counters.transactions += 1
@@ -327,8 +332,8 @@ class Slot:
             self.last_error = fenced
             self._counters.fenced += 1
             _logger.warning("a slot was claimed by somebody else", extra={"slot": self.number, "why": fenced})
-        if self.life.state is not State.CLOSED:
-            self._enter(State.CLOSED, fenced)
+        if self.life.state is not ShardState.CLOSED:
+            self._enter(ShardState.CLOSED, fenced)
         self._ended.set()
         if self._spoilt:
             self._spoilt = False
@@ -337,7 +342,7 @@ class Slot:
             self._ownership.lost(self.number, fenced)
         self._freed(self)
 
-    def _failed(self, outcome: Outcome) -> None:
+    def _failed(self, outcome: AppendResult) -> None:
         assert outcome.error is not None
         code = outcome.error.code or COORDINATOR_NOT_AVAILABLE
         self._counters.refusals[code] += _refuse(outcome.entries, code)
@@ -351,14 +356,14 @@ class Slot:
             self._doubtful += outcome.entries
             _logger.warning("the outcome of commits is unknown", extra={"slot": self.number, "why": self.last_error})
 
-    def _end(self, batch: Batch) -> None:
+    def _end(self, batch: WriteBatch) -> None:
         self._pressure.remove(batch.count)
         if self._waiting:
             self._waiting = [(None if newest is batch else newest, done) for newest, done in self._waiting]
             self._release_waiting()
 
 
-def _acknowledge(outcome: Outcome) -> None:
+def _acknowledge(outcome: AppendResult) -> None:
     firsts = outcome.firsts
     for shard, prepared, answer, _, at in outcome.entries:
         first = firsts[shard.partition] + at
@@ -392,7 +397,7 @@ def _give_up(done: asyncio.Future[None]) -> None:
         done.set_exception(TimedOut("commits in flight", "it is not known yet what becomes of them"))
 
 
-def _refuse(entries: Sequence[Entry], code: int) -> int:
+def _refuse(entries: Sequence[PendingRequest], code: int) -> int:
     """Answers those that were not answered yet; how many there were."""
     waiting = [entry for entry in entries if not entry.answer.done()]
     for entry in waiting:

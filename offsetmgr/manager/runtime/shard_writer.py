@@ -1,4 +1,4 @@
-"""`SlotThread`: the life of one owned slot as its thread lives it, from the claim to the end.
+"""`ShardWriterThread`: the life of one owned slot as its thread lives it, from the claim to the end.
 
 It only does I/O.  What it finds out it tells the loop, in order, and the loop changes the state and answers.
 
@@ -18,16 +18,16 @@ from typing import Final, Protocol
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.log.base import Fenced, NotWritten, OutcomeUnknown, PartitionLog, SlotWriter, TooLarge
+from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, PartitionLog, ShardGroupWriter, TooLarge
 from offsetmgr.manager.ownership_protocol import Ownership
 from offsetmgr.manager.runtime.config import ManagerConfig
-from offsetmgr.manager.runtime.loop_proxy import Bridge, LoopEnded
+from offsetmgr.manager.runtime.loop_proxy import LoopEnded, LoopProxy
 from offsetmgr.manager.runtime.process_tuning import after_load
-from offsetmgr.manager.runtime.write_batch import Batch, Outcome, failed, merged, too_late, written
+from offsetmgr.manager.runtime.write_batch import AppendResult, WriteBatch, failed, merged, split_expired, written
 from offsetmgr.manager.shard import Shard
-from offsetmgr.manager.shard_loader import Load, ahead_of
+from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
 
-HOPELESS: Final = 60.0
+NON_RETRIABLE_BACKOFF_S: Final = 60.0
 """Seconds: the longest pause after an error that will hardly pass; each try may read a whole topic again."""
 _LEASE_PAUSE: Final = 0.05
 _LEAST_TIME: Final = 0.1
@@ -37,7 +37,7 @@ _TAIL: Final = 50_000
 _TAIL_PART: Final = 1000
 
 
-class Listener(Protocol):
+class WriterCallbacks(Protocol):
     """What the loop's side of the slot is told, on the loop."""
 
     def on_trying(self) -> None:
@@ -65,7 +65,7 @@ class Listener(Protocol):
         """After an unknown outcome the log was read to its end, and `on_tail` has told all of it."""
         ...
 
-    def on_ended(self, outcomes: Sequence[Outcome], batches: int, seconds: float) -> None:
+    def on_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
         """The oldest ``batches`` have ended, in order; that took so long."""
         ...
 
@@ -74,8 +74,8 @@ class Listener(Protocol):
         ...
 
 
-class SlotThread:
-    """``shards`` belong to the thread until `Listener.on_loaded`."""
+class ShardWriterThread:
+    """``shards`` belong to the thread until `WriterCallbacks.on_loaded`."""
 
     def __init__(
         self,
@@ -83,14 +83,14 @@ class SlotThread:
         log: PartitionLog,
         ownership: Ownership,
         config: ManagerConfig,
-        bridge: Bridge,
-        listener: Listener,
+        bridge: LoopProxy,
+        listener: WriterCallbacks,
         shards: Mapping[int, Shard],
         generation: str,
         new_shard: Callable[[int], Shard],
         loading: threading.Semaphore,
     ) -> None:
-        self.load: Load | None = None
+        self.load: ShardLoader | None = None
         self._slot = slot
         self._log = log
         self._ownership = ownership
@@ -103,9 +103,9 @@ class SlotThread:
         self._new_shard = new_shard
         self._loading = loading
         self._positions: dict[int, int] = {}
-        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._writer: SlotWriter | None = None
+        self._writer: ShardGroupWriter | None = None
         self._thread = threading.Thread(target=self._run, name=f"offsetmgr-slot-{slot}", daemon=True)
 
     # --- called on the loop ------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class SlotThread:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, batch: Batch) -> None:
+    def put(self, batch: WriteBatch) -> None:
         """To be appended after all that was put before."""
         self._queue.put(batch)
 
@@ -160,7 +160,9 @@ class SlotThread:
                 self._close_writer()
                 self._bridge.post(self._listener.on_stumbled, error)
                 self._stopping.wait(pause)
-                pause = min(pause * 2, self._config.most_retry_pause if may_pass(error) else HOPELESS)
+                pause = min(
+                    pause * 2, self._config.most_retry_pause if is_retriable(error) else NON_RETRIABLE_BACKOFF_S
+                )
 
     def _take_over(self) -> bool:
         """Claims the slot and reads what is there. False: it is not, or not yet, ours to serve."""
@@ -195,11 +197,11 @@ class SlotThread:
         return True
 
     def _read_all(self, shards: dict[int, Shard], ends: Mapping[int, int], as_of: float) -> bool:
-        for partition in ahead_of(shards.values(), ends):
+        for partition in truncated_partitions(shards.values(), ends):
             shards[partition] = self._new_shard(partition)
-        load = self.load = Load(self._log, shards, self._stopping.is_set)
+        load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
         load.plan(ends, self._config.claim_timeout)
-        if not in_turn(load, self._loading, self._stopping):
+        if not with_load_permit(load, self._loading, self._stopping):
             return False
         check_same_log(self._log, self._generation, self._config.claim_timeout)
         if self._config.own_process:
@@ -251,7 +253,7 @@ class SlotThread:
             if fenced is not None:
                 raise fenced
 
-    def _next_batches(self) -> Sequence[Batch]:
+    def _next_batches(self) -> Sequence[WriteBatch]:
         """Waits for a batch and until the log takes it up, and takes those that are there too by then, up to the
         limits; nothing: it is to stop."""
         first = self._queue.get()
@@ -273,21 +275,21 @@ class SlotThread:
             size += batch.bytes
         return batches
 
-    def _outcomes(self, batches: Sequence[Batch]) -> list[Outcome]:
+    def _outcomes(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
         """Appends what there is still time for."""
         latest = time.monotonic() + _LEAST_TIME * self._config.commit_timeout
         late = sum(batch.deadline < latest for batch in batches)  # the oldest come first
-        outcomes = failed(batches[:late], too_late())
+        outcomes = failed(batches[:late], split_expired())
         return outcomes + self._append(batches[late:]) if late < len(batches) else outcomes
 
-    def _append(self, batches: Sequence[Batch]) -> list[Outcome]:
+    def _append(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
         """One transaction for all; where something in it is too large, halves, so that only the culprit fails."""
         if self._writer is None:
-            return failed(batches, NotWritten("commit", "what became of the one before it is not known"))
+            return failed(batches, AppendRejected("commit", "what became of the one before it is not known"))
         records = merged(batches)
         timeout = batches[0].deadline - time.monotonic()
         if timeout <= 0:
-            return failed(batches, too_late())
+            return failed(batches, split_expired())
         try:
             return written(batches, self._note(self._writer.append(records, timeout)), records)
         except TooLarge as error:
@@ -295,7 +297,7 @@ class SlotThread:
             if halves is None:
                 return failed(batches, error)
             return self._append(halves[0]) + self._append(halves[1])
-        except NotWritten as error:
+        except AppendRejected as error:
             return failed(batches, error)
         except Fenced as error:
             self._close_writer()
@@ -316,7 +318,7 @@ class SlotThread:
             self._writer = None
 
 
-def in_turn(load: Load, turns: threading.Semaphore, stopping: threading.Event) -> bool:
+def with_load_permit(load: ShardLoader, turns: threading.Semaphore, stopping: threading.Event) -> bool:
     """Runs a load, a long one when it is its turn; False: it was stopped. A tail waits for nobody."""
     if load.offsets_to_read <= _TAIL:
         return load.run()
@@ -335,12 +337,12 @@ def check_same_log(log: PartitionLog, generation: str, timeout: float) -> None:
         raise CoordinatorNotAvailable("offsets topic", "it was made anew while it was read")
 
 
-def may_pass(error: Exception) -> bool:
+def is_retriable(error: Exception) -> bool:
     """Whether trying again may help without anybody changing anything."""
     return isinstance(error, OffsetMgrError) and error.retriable
 
 
-def _halves(batches: Sequence[Batch]) -> tuple[Sequence[Batch], Sequence[Batch]] | None:
+def _halves(batches: Sequence[WriteBatch]) -> tuple[Sequence[WriteBatch], Sequence[WriteBatch]] | None:
     if len(batches) > 1:
         middle = len(batches) // 2
         return batches[:middle], batches[middle:]

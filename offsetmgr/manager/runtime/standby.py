@@ -1,4 +1,4 @@
-"""`Standby`: one thread that follows the log of all slots that this process does not own.
+"""`StandbyReplica`: one thread that follows the log of all slots that this process does not own.
 
 The loop decides what is followed (`Plan`); the thread reads, hands what it read to the loop, and waits for the next
 plan, so a loop that lags slows the thread down and nothing piles up.  A slot that has much to catch up with is
@@ -17,14 +17,19 @@ from typing import Final, NamedTuple
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import CorruptRecords, LogReader, LogRecord, PartitionLog
 from offsetmgr.manager.runtime.config import ManagerConfig
-from offsetmgr.manager.runtime.loop_proxy import Bridge, LoopEnded
+from offsetmgr.manager.runtime.loop_proxy import LoopEnded, LoopProxy
 from offsetmgr.manager.runtime.process_tuning import after_load
-from offsetmgr.manager.runtime.shard_group import Slot
-from offsetmgr.manager.runtime.shard_writer import HOPELESS, check_same_log, in_turn, may_pass
+from offsetmgr.manager.runtime.shard_group import ShardGroup
+from offsetmgr.manager.runtime.shard_writer import (
+    NON_RETRIABLE_BACKOFF_S,
+    check_same_log,
+    is_retriable,
+    with_load_permit,
+)
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
-from offsetmgr.manager.shard_loader import Load, ahead_of
-from offsetmgr.records.base import OtherFormat
+from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
+from offsetmgr.records.base import FormatMismatch
 
 _logger: Final = logging.getLogger(__name__)
 _PAUSE: Final = 1.0
@@ -33,21 +38,21 @@ _PAUSE: Final = 1.0
 class Plan(NamedTuple):
     """What the thread is to do next."""
 
-    load: Slot | None
+    load: ShardGroup | None
     """Bring this one up to the log's end; its shards are the thread's until it says that it has."""
     follow: Mapping[int, tuple[int, int]]
     """Else: read these partitions on. Their turn (a partition that was left and came back has another one), and from
     where."""
 
 
-class Standby:
+class StandbyReplica:
     """Methods run on the loop, unless they say otherwise. No load is begun while ``busy``: owned slots come first."""
 
     def __init__(
         self,
         log: PartitionLog,
         config: ManagerConfig,
-        bridge: Bridge,
+        bridge: LoopProxy,
         counters: Counters,
         new_shard: Callable[[int], Shard],
         loading: threading.Semaphore,
@@ -55,8 +60,8 @@ class Standby:
     ) -> None:
         self.ends: dict[int, tuple[int, float]] = {}
         """Where the partitions ended when last looked, and when that was (`lease.boottime`)."""
-        self.load: Load | None = None
-        self.loading: Slot | None = None
+        self.load: ShardLoader | None = None
+        self.loading: ShardGroup | None = None
         self.last_error = ""
         self._log = log
         self._config = config
@@ -67,10 +72,10 @@ class Standby:
         self._busy = busy
         self._turn = 0
         self._pause = _PAUSE
-        self._waiting: dict[int, Slot] = {}
+        self._waiting: dict[int, ShardGroup] = {}
         self._unreadable: set[int] = set()
         """Slots that are left alone, see `_leave_alone`."""
-        self._following: dict[int, tuple[int, Slot]] = {}
+        self._following: dict[int, tuple[int, ShardGroup]] = {}
         self._let_go: Callable[[], None] | None = None
         self._stopping = threading.Event()
         self._ended = asyncio.Event()
@@ -87,13 +92,13 @@ class Standby:
         if self._thread.is_alive():
             await self._ended.wait()
 
-    def add(self, slot: Slot) -> None:
+    def add(self, slot: ShardGroup) -> None:
         """The slot's shards are to be kept up with the log from now on."""
         self._unreadable.discard(slot.number)
         if not self._stopping.is_set():
             self._waiting[slot.number] = slot
 
-    def release(self, slot: Slot, then: Callable[[], None]) -> None:
+    def release(self, slot: ShardGroup, then: Callable[[], None]) -> None:
         """Keeps its hands off the slot's shards, and calls ``then`` once it does: at once, unless it is loading them.
         (The load goes on: whoever takes the slot would have to begin with the same one.)"""
         self._waiting.pop(slot.number, None)
@@ -104,7 +109,7 @@ class Standby:
         else:
             then()
 
-    def follows(self, slot: Slot) -> bool:
+    def follows(self, slot: ShardGroup) -> bool:
         """Whether its shards are kept up with the log, after having been brought to its end once."""
         return slot.partitions[0] in self._following
 
@@ -135,7 +140,7 @@ class Standby:
         follow = {p: (turn, slot.shards[p].position) for p, (turn, slot) in self._following.items()}
         return Plan(None, follow)
 
-    def _loaded(self, slot: Slot, shards: Mapping[int, Shard], generation: str, as_of: float | None) -> Plan:
+    def _loaded(self, slot: ShardGroup, shards: Mapping[int, Shard], generation: str, as_of: float | None) -> Plan:
         """``as_of`` None: it could not be done."""
         slot.shards, slot.generation = dict(shards), generation
         self.loading = None
@@ -160,7 +165,7 @@ class Standby:
             if shard is not None:
                 try:
                     shard.replay(offset, key, value)
-                except OtherFormat as error:
+                except FormatMismatch as error:
                     self._leave_alone(self._following[partition][1], error)
                     shards.pop(partition)
         self._counters.standby_records += len(records)
@@ -170,7 +175,7 @@ class Standby:
         if error.partition in self._following:
             self._leave_alone(self._following[error.partition][1], error)
 
-    def _leave_alone(self, slot: Slot, error: OtherFormat | CorruptRecords) -> None:
+    def _leave_alone(self, slot: ShardGroup, error: FormatMismatch | CorruptRecords) -> None:
         """Nobody here can read what stands there: its slot is not followed any more (whoever takes it is told so
         again), the others are."""
         slot.last_error = str(error)
@@ -254,10 +259,10 @@ class Standby:
     def _pause_after(self, error: Exception) -> None:
         """One second, and more and more after errors that come again and again and will hardly pass."""
         self._bridge.post(self._stumbled, error)
-        self._pause = _PAUSE if may_pass(error) else min(self._pause * 2, HOPELESS)
+        self._pause = _PAUSE if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)
 
-    def _load(self, slot: Slot) -> Plan:
+    def _load(self, slot: ShardGroup) -> Plan:
         shards, generation, as_of = dict(slot.shards), slot.generation, boottime()
         done = False
         try:
@@ -265,16 +270,16 @@ class Standby:
             if found not in ("", generation):
                 shards, generation = {partition: self._new_shard(partition) for partition in shards}, found
             ends = self._log.end_offsets(sorted(shards), self._config.claim_timeout)
-            for partition in ahead_of(shards.values(), ends):
+            for partition in truncated_partitions(shards.values(), ends):
                 shards[partition] = self._new_shard(partition)
-            load = self.load = Load(self._log, shards, self._stopping.is_set)
+            load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
             load.plan(ends, self._config.claim_timeout)
-            read = in_turn(load, self._turns, self._stopping)
+            read = with_load_permit(load, self._turns, self._stopping)
             check_same_log(self._log, generation, self._config.claim_timeout)
             done = read
             if self._config.own_process:
                 after_load()
-        except (OtherFormat, CorruptRecords) as error:
+        except (FormatMismatch, CorruptRecords) as error:
             self._bridge.post(self._leave_alone, slot, error)
         except Exception as error:
             self._pause_after(error)

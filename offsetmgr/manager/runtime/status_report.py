@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from offsetmgr.manager.lifecycle import State
-from offsetmgr.manager.runtime.shard_group import Slot
-from offsetmgr.manager.runtime.standby import Standby
+from offsetmgr.manager.lifecycle import ShardState
+from offsetmgr.manager.runtime.shard_group import ShardGroup
+from offsetmgr.manager.runtime.standby import StandbyReplica
 from offsetmgr.manager.runtime.status import Role, ShardStatus
 
 
-class _Standing(NamedTuple):
+class _StatusSnapshot(NamedTuple):
     """What is the same for all shards of a slot."""
 
     role: Role
@@ -21,11 +21,11 @@ class _Standing(NamedTuple):
     last_error: str
 
 
-def shard_status(slot: Slot, partition: int, standby: Standby | None) -> ShardStatus:
+def shard_status(slot: ShardGroup, partition: int, standby: StandbyReplica | None) -> ShardStatus:
     """A shard as it is now. (Of one that is being loaded by a thread, only single numbers are looked at.)"""
     shard = slot.shards[partition]
     standing = _standing(slot, standby)
-    serves = slot.life.state is State.ACTIVE
+    serves = slot.life.state is ShardState.ACTIVE
     known = None if standby is None else standby.ends.get(partition)
     end = shard.position if serves else None if known is None else known[0]
     return ShardStatus(
@@ -48,16 +48,16 @@ def shard_status(slot: Slot, partition: int, standby: Standby | None) -> ShardSt
     )
 
 
-def _standing(slot: Slot, standby: Standby | None) -> _Standing:
+def _standing(slot: ShardGroup, standby: StandbyReplica | None) -> _StatusSnapshot:
     if slot.owned or slot.wanted:
-        return _Standing(Role.OWNER, slot.life.state.value, *slot.load_progress, slot.last_error)
+        return _StatusSnapshot(Role.OWNER, slot.life.state.value, *slot.load_progress, slot.last_error)
     if standby is None:
-        return _Standing(Role.NONE, slot.life.state.value, 0, 0, slot.last_error)
+        return _StatusSnapshot(Role.NONE, slot.life.state.value, 0, 0, slot.last_error)
     if standby.loading is slot:
-        return _Standing(Role.STANDBY, "loading", *standby.load_progress, standby.last_error)
+        return _StatusSnapshot(Role.STANDBY, "loading", *standby.load_progress, standby.last_error)
     if standby.follows(slot):
-        return _Standing(Role.STANDBY, "following", 0, 0, standby.last_error)
-    return _Standing(Role.STANDBY, "waiting", 0, 0, slot.last_error or standby.last_error)
+        return _StatusSnapshot(Role.STANDBY, "following", 0, 0, standby.last_error)
+    return _StatusSnapshot(Role.STANDBY, "waiting", 0, 0, slot.last_error or standby.last_error)
 
 
 def totals(statuses: Sequence[ShardStatus]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""`Batch`: commits on their way into one transaction, and `Outcome`: what became of some of them.
+"""`WriteBatch`: commits on their way into one transaction, and `AppendResult`: what became of some of them.
 
 Group commit: all that one turn of the event loop brings for a slot is one batch; the slot's thread puts all batches
 that came in during its last transaction into the next.  So a lone commit waits for nobody, and under load a
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.manager.log.base import NotWritten
-from offsetmgr.manager.results import Prepared
+from offsetmgr.manager.log.base import AppendRejected
+from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import Record
 
@@ -21,11 +21,11 @@ Records: TypeAlias = dict[int, list[Record]]
 """By partition of the log."""
 
 
-class Entry(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request whose records wait to be appended. Not one a partition: one a request."""
 
     shard: Shard
-    prepared: Prepared[Any]
+    prepared: CoordinatorResult[Any]
     answer: asyncio.Future[Any]
     refuse: Callable[[int], Any]
     """Makes the response of an error code."""
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     """Where its records begin among those of its shard in the batch."""
 
 
-class Batch:
+class WriteBatch:
     """Filled on the loop, then handed to the slot's thread and left alone."""
 
     __slots__ = ("bytes", "count", "deadline", "entries", "records")
@@ -41,37 +41,37 @@ class Batch:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         """Monotonic seconds: when its oldest entry must be answered."""
-        self.entries: list[Entry] = []
+        self.entries: list[PendingRequest] = []
         self.records: Records = {}
         self.count = 0
         self.bytes = 0
 
     def add(
-        self, shard: Shard, prepared: Prepared[Any], answer: asyncio.Future[Any], refuse: Callable[[int], Any]
+        self, shard: Shard, prepared: CoordinatorResult[Any], answer: asyncio.Future[Any], refuse: Callable[[int], Any]
     ) -> None:
         """Adds a request's records, in the order of the calls."""
         records = self.records.get(shard.partition)
         if records is None:
             records = self.records[shard.partition] = []
-        self.entries.append(Entry(shard, prepared, answer, refuse, len(records)))
+        self.entries.append(PendingRequest(shard, prepared, answer, refuse, len(records)))
         records += prepared.records
         self.count += len(prepared.records)
         self.bytes += sum([len(key) + len(value or b"") for key, value in prepared.records])
 
-    def halves(self) -> tuple[Batch, Batch]:
+    def halves(self) -> tuple[WriteBatch, WriteBatch]:
         """The first half of the entries and the rest."""
         middle = len(self.entries) // 2
-        parts = Batch(self.deadline), Batch(self.deadline)
+        parts = WriteBatch(self.deadline), WriteBatch(self.deadline)
         for part, entries in zip(parts, (self.entries[:middle], self.entries[middle:]), strict=True):
             for entry in entries:
                 part.add(entry.shard, entry.prepared, entry.answer, entry.refuse)
         return parts
 
 
-class Outcome(NamedTuple):
+class AppendResult(NamedTuple):
     """What became of an append of ``entries``."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[PendingRequest]
     firsts: Mapping[int, int]
     """The offset of the first record of each partition, where it was written."""
     error: OffsetMgrError | None = None
@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
     """Whether an error means that nothing was written."""
 
 
-def merged(batches: Sequence[Batch]) -> Records:
+def merged(batches: Sequence[WriteBatch]) -> Records:
     """The records of all batches, in order."""
     if len(batches) == 1:
         return batches[0].records
@@ -90,22 +90,22 @@ def merged(batches: Sequence[Batch]) -> Records:
     return records
 
 
-def written(batches: Sequence[Batch], last: Mapping[int, int], records: Records) -> list[Outcome]:
+def written(batches: Sequence[WriteBatch], last: Mapping[int, int], records: Records) -> list[AppendResult]:
     """The outcomes of an append of ``records`` (`merged` of the batches) whose last offsets are given."""
     next_first = {partition: offset - len(records[partition]) + 1 for partition, offset in last.items()}
     outcomes = []
     for batch in batches:
-        outcomes.append(Outcome(batch.entries, {partition: next_first[partition] for partition in batch.records}))
+        outcomes.append(AppendResult(batch.entries, {partition: next_first[partition] for partition in batch.records}))
         for partition, part in batch.records.items():
             next_first[partition] += len(part)
     return outcomes
 
 
-def failed(batches: Sequence[Batch], error: OffsetMgrError, *, certain: bool = True) -> list[Outcome]:
+def failed(batches: Sequence[WriteBatch], error: OffsetMgrError, *, certain: bool = True) -> list[AppendResult]:
     """The same outcome for all."""
-    return [Outcome(batch.entries, {}, error, certain) for batch in batches]
+    return [AppendResult(batch.entries, {}, error, certain) for batch in batches]
 
 
-def too_late() -> NotWritten:
+def split_expired() -> AppendRejected:
     """The error of what waited so long that it was not tried any more."""
-    return NotWritten("commit", "it waited for earlier ones until its time was up", "are enough brokers up?")
+    return AppendRejected("commit", "it waited for earlier ones until its time was up", "are enough brokers up?")

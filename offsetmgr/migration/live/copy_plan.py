@@ -15,7 +15,7 @@ from offsetmgr.core.offset_store import Change
 Offsets = Mapping[TopicPartition, Offset]
 
 
-def ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tuple[int | None, int]]:
+def partitions_ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tuple[int | None, int]]:
     """Partitions in which the store that is not in use is ahead: the offset in use (None: none), and the other's."""
     found: dict[TopicPartition, tuple[int | None, int]] = {}
     for tp in sorted(other):
@@ -29,10 +29,10 @@ def ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tuple[int | Non
     return found
 
 
-def behind(kept: Offsets, other: Offsets) -> dict[TopicPartition, Change]:
+def catch_up_changes(kept: Offsets, other: Offsets) -> dict[TopicPartition, Change]:
     """The writes that bring the store that is kept to the larger of both, each on condition of what it holds."""
     changes: dict[TopicPartition, Change] = {}
-    for tp in ahead(kept, other):
+    for tp in partitions_ahead(kept, other):
         there = other[tp]
         assert isinstance(there, Committed)
         value = OffsetAndMetadata(there.offset, there.metadata, there.leader_epoch)

@@ -1,4 +1,4 @@
-"""`Switch`: a group changes its mode while its members run.
+"""`LiveMigration`: a group changes its mode while its members run.
 
 Ordering contract::
 
@@ -22,23 +22,23 @@ from functools import cached_property
 from typing import Final
 
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.commit_mode import SAFE_CHANGES, Phase, PhaseChange
+from offsetmgr.core.commit_mode import SAFE_CHANGES, CommitMode, CommitModeChange
 from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, OffsetMgrError, RecreatedTopic, TimedOut
 from offsetmgr.core.log_origin import Translate
 from offsetmgr.core.model import Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, Guard, OffsetStore
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.migration.live.copy_plan import ahead, behind
-from offsetmgr.migration.live.switch_evidence import Acknowledged, Evidence, Picture
-from offsetmgr.stores.crossing import Crossing
+from offsetmgr.migration.live.copy_plan import catch_up_changes, partitions_ahead
+from offsetmgr.migration.live.switch_evidence import FollowerAck, SwitchEvidence, SwitchSnapshot
+from offsetmgr.stores.crossing import CrossClusterCheck
 from offsetmgr.stores.switched.mode_listener import back
-from offsetmgr.stores.switched.nodes import Follower, Seen, SwitchNodes
-from offsetmgr.stores.switched.records import Storage
+from offsetmgr.stores.switched.nodes import FollowerState, NodeState, SwitchStateStore
+from offsetmgr.stores.switched.records import StorageModeNode
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.registry import members
 
 STEPS: Final = ("held", "acknowledged", "copied", "compared", "settled", "followed")
-"""What `Switch` tells when it has happened, in this order."""
+"""What `LiveMigration` tells when it has happened, in this order."""
 _LOOK_S: Final = 1.0
 """Between looks at who has gone or answered, where no watch tells it."""
 _SHOWN: Final = 3
@@ -47,7 +47,7 @@ Record = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
 """Makes the before-images of these changes of a store durable."""
 
 
-class Switch:
+class LiveMigration:
     """Switches one group. ``session`` must be one session and no other (``session_timeout_ms``): the switch ends with
     it.
 
@@ -67,15 +67,15 @@ class Switch:
         who: str,
         record: Record,
         tell: Callable[[str], None] = lambda _: None,
-        waiting: Callable[[list[Follower]], None] = lambda _: None,
+        waiting: Callable[[list[FollowerState]], None] = lambda _: None,
         clock: Clock | None = None,
         translate: Translate | None = None,
     ) -> None:
         """Raises `UsageError` for a group that cannot be in ZooKeeper."""
         self.group = group
         self._session = session
-        self._nodes = SwitchNodes(session, group)
-        self._stores = {Phase.ZOOKEEPER: zookeeper, Phase.KAFKA: kafka}
+        self._nodes = SwitchStateStore(session, group)
+        self._stores = {CommitMode.ZOOKEEPER: zookeeper, CommitMode.KAFKA: kafka}
         self._cluster = cluster
         self._who = who
         self._record = record
@@ -86,42 +86,47 @@ class Switch:
         self._translate = translate
 
     @cached_property
-    def crossing(self) -> Crossing:
+    def crossing(self) -> CrossClusterCheck:
         """How the logs of the two stores relate. Raises `OtherCluster` for two clusters that the user has not
         accepted, and as `OffsetStore.log_origin`."""
-        crossing = Crossing(
-            self._stores[Phase.ZOOKEEPER], self._stores[Phase.KAFKA], self._translate, ("ZooKeeper", "Kafka side")
+        crossing = CrossClusterCheck(
+            self._stores[CommitMode.ZOOKEEPER],
+            self._stores[CommitMode.KAFKA],
+            self._translate,
+            ("ZooKeeper", "Kafka side"),
         )
         crossing.check(f"switch of group {self.group}")
         return crossing
 
     # --- before it ----------------------------------------------------------------------------------
 
-    def declare(self, mode: Phase) -> None:
+    def declare(self, mode: CommitMode) -> None:
         """Says where the group's offsets are, where nobody has said it yet: a person's word, no offset is looked at.
 
         Raises `Conflict` where somebody has, and as `crossing`."""
         _ = self.crossing
-        said = Storage(mode, 1, self._who, self._clock.now_ms())
+        said = StorageModeNode(mode, 1, self._who, self._clock.now_ms())
         if not self._nodes.declare(said):
             self.require_undeclared(but=said)
 
-    def require_undeclared(self, *, but: Storage | None = None) -> None:
+    def require_undeclared(self, *, but: StorageModeNode | None = None) -> None:
         """Raises `Conflict` where somebody has said where the offsets are, if it is not ``but``."""
         seen = self._nodes.read()
         if seen is not None and seen.storage != but:
             where = f"{seen.storage.who} has said {seen.storage.mode.value} already"
             raise Conflict(f"switch of group {self.group}", where, "leave --declare out to change it")
 
-    def look(self, to: Phase) -> Picture:
+    def look(self, to: CommitMode) -> SwitchSnapshot:
         """The group as it is, and what would have to be done. Raises `GroupNotFound`, and as reading does."""
         _ = self.crossing
         seen = self._seen()
         followers = tuple(self._nodes.followers())
         first, copies, refused = self._differences(seen.storage.mode, to)
-        return Picture(seen, self._nodes.switcher(), followers, self._strangers(followers), first, copies, refused)
+        return SwitchSnapshot(
+            seen, self._nodes.switcher(), followers, self._strangers(followers), first, copies, refused
+        )
 
-    def check(self, picture: Picture, to: Phase) -> None:
+    def check(self, picture: SwitchSnapshot, to: CommitMode) -> None:
         """Raises `GateRefused` where the change is not safe, or not now, and `Conflict` where another switch is under
         way."""
         storage = picture.seen.storage
@@ -130,7 +135,7 @@ class Switch:
         what = f"switch of group {self.group} {storage.mode.value} -> {to.value}"
         if storage.mode is to:
             raise GateRefused(what, "the group is in this mode already", "nothing is to be done")
-        if PhaseChange(storage.mode, to) not in SAFE_CHANGES:
+        if CommitModeChange(storage.mode, to) not in SAFE_CHANGES:
             why = "goes only through dual, where both stores are seen to hold the group before one is left"
             raise GateRefused(what, why, f"--to dual first, look, then --to {to.value}")
         if picture.strangers:
@@ -155,7 +160,7 @@ class Switch:
             why = f"the offsets of recreated topics would be copied: {_some(tuple(lines))}"
             raise GateRefused(what, why, "delete or reset those offsets in the store that holds them")
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> NodeState:
         seen = self._nodes.read()
         if seen is None:
             raise GroupNotFound(
@@ -165,7 +170,7 @@ class Switch:
             )
         return seen
 
-    def _strangers(self, followers: tuple[Follower, ...]) -> tuple[str, ...]:
+    def _strangers(self, followers: tuple[FollowerState, ...]) -> tuple[str, ...]:
         """Who commits and does not follow: a registered consumer follows if a follower lives in its session."""
         sessions = {follower.session_id for follower in followers}
         found = [m.member_id for m in members(self._session, self.group) if m.session_id not in sessions]
@@ -177,7 +182,7 @@ class Switch:
         return tuple(found)
 
     def _differences(
-        self, mode: Phase, to: Phase
+        self, mode: CommitMode, to: CommitMode
     ) -> tuple[
         dict[TopicPartition, tuple[int | None, int]],
         dict[TopicPartition, Change],
@@ -187,14 +192,16 @@ class Switch:
         not be copied, because it points into a deleted log."""
         if mode is to:
             return {}, {}, {}
-        alone = mode if to is Phase.DUAL else to
-        if alone is Phase.DUAL:
+        alone = mode if to is CommitMode.DUAL else to
+        if alone is CommitMode.DUAL:
             return {}, {}, {}  # a direct change, which `check` refuses
         one = self._stores[alone].fetch(self.group)
-        two = self._stores[Phase.KAFKA if alone is Phase.ZOOKEEPER else Phase.ZOOKEEPER].fetch(self.group)
-        if to is Phase.DUAL:
-            return ahead(one, two), {}, {}
-        copies = behind(one, two)
+        two = self._stores[CommitMode.KAFKA if alone is CommitMode.ZOOKEEPER else CommitMode.ZOOKEEPER].fetch(
+            self.group
+        )
+        if to is CommitMode.DUAL:
+            return partitions_ahead(one, two), {}, {}
+        copies = catch_up_changes(one, two)
         self.crossing.learn({tp.topic for tp in copies})
         refused = {tp: why for tp in copies if (why := self._recreated(tp, two[tp])) is not None}
         carried = {
@@ -210,8 +217,8 @@ class Switch:
     # --- doing it -----------------------------------------------------------------------------------
 
     def carry_out(
-        self, to: Phase, *, patience_s: float, stay: bool = False, stop: Callable[[], bool] = lambda: False
-    ) -> Evidence:
+        self, to: CommitMode, *, patience_s: float, stay: bool = False, stop: Callable[[], bool] = lambda: False
+    ) -> SwitchEvidence:
         """Switches the group, and waits until its members go by the new mode.
 
         Waits ``patience_s`` for all acknowledgements, then goes back to the old mode and raises `TimedOut`, naming who
@@ -250,7 +257,7 @@ class Switch:
         self._tell("settled")
         followed = self._acknowledgements(settled.epoch, patience_s, False, needed=False)
         self._tell("followed")
-        return Evidence(
+        return SwitchEvidence(
             self.group,
             held.storage.mode,
             to,
@@ -258,38 +265,38 @@ class Switch:
             began_ms,
             settled.when_ms,
             tuple(
-                Acknowledged(f.name, f.node.host, f.node.process, ms, followed.get(name, (f, None))[1])
+                FollowerAck(f.name, f.node.host, f.node.process, ms, followed.get(name, (f, None))[1])
                 for name, (f, ms) in members_.items()
             ),
             copies,
             compared,
         )
 
-    def _hold(self, seen: Seen, to: Phase) -> Seen:
+    def _hold(self, seen: NodeState, to: CommitMode) -> NodeState:
         now_ms = self._clock.now_ms()
         held = replace(seen.storage, epoch=seen.storage.epoch + 1, who=self._who, when_ms=now_ms, turning=to)
         if not self._nodes.hold(seen, held, self._who) and self._seen().storage != held:
             raise Conflict(f"switch of group {self.group}", "somebody else has changed it meanwhile", "look again")
         self._tell("held")
-        return Seen(held, seen.version + 1)
+        return NodeState(held, seen.version + 1)
 
     def _heed_stop(self) -> None:
         if self._stop():
             raise Conflict(f"switch of group {self.group}", "was given up; the old mode holds")
 
-    def _settle(self, held: Seen, settled: Storage) -> None:
+    def _settle(self, held: NodeState, settled: StorageModeNode) -> None:
         if not self._nodes.settle(held, settled) and self._seen().storage != settled:
             why = "its members have gone back to the old mode: this process was too slow, or its session had ended"
             raise Conflict(f"switch of group {self.group}", why, "try again")
 
-    def _go_back(self, held: Seen) -> None:
+    def _go_back(self, held: NodeState) -> None:
         """As far as it is still ours to do; where it cannot be done the members do it once this session has ended."""
         try:
             self._nodes.settle(held, back(held.storage, f"{self._who}: gave up", self._clock.now_ms()))
         except OffsetMgrError:
             self._session.close()
 
-    def _level(self, mode: Phase, to: Phase) -> tuple[dict[TopicPartition, Change], int]:
+    def _level(self, mode: CommitMode, to: CommitMode) -> tuple[dict[TopicPartition, Change], int]:
         """Copies what the kept store lacks, and compares; nobody commits meanwhile."""
         picture = self.look(to)
         self.check(replace(picture, switcher=None), to)
@@ -313,10 +320,10 @@ class Switch:
 
     def _acknowledgements(
         self, epoch: int, patience_s: float, stay: bool, *, needed: bool
-    ) -> dict[str, tuple[Follower, int]]:
+    ) -> dict[str, tuple[FollowerState, int]]:
         """Who goes by this epoch, and since when (ms) that is known; waits until all do that are there."""
         changed = threading.Event()
-        found: dict[str, tuple[Follower, int]] = {}
+        found: dict[str, tuple[FollowerState, int]] = {}
         deadline = self._clock.monotonic() + patience_s
         while True:
             changed.clear()

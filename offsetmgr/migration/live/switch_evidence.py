@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import RecreatedTopic
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Change
-from offsetmgr.stores.switched.nodes import Follower, Seen
+from offsetmgr.stores.switched.nodes import FollowerState, NodeState
 from offsetmgr.stores.switched.records import SwitcherNode
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class SwitchSnapshot:
     """A group as it is before a switch; not one moment's picture, which is why a switch looks again while it holds.
 
     ``strangers`` are those that commit and do not follow: registered consumers, and members of the group in Kafka.
@@ -23,9 +23,9 @@ class Picture:
     points into a deleted log.
     """
 
-    seen: Seen
+    seen: NodeState
     switcher: SwitcherNode | None
-    followers: tuple[Follower, ...]
+    followers: tuple[FollowerState, ...]
     strangers: tuple[str, ...]
     ahead: Mapping[TopicPartition, tuple[int | None, int]] = field(default_factory=dict)
     copies: Mapping[TopicPartition, Change] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class FollowerAck:
     """A member, and when (ms, by the switch's clock) it was seen to go by an epoch; None: it was not."""
 
     name: str
@@ -46,24 +46,24 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class SwitchEvidence:
     """What became of a switch, and how it is known: everything here was seen, by this process, at these times (ms).
 
     ``compared`` is how many partitions were read in both stores after the last copy, while nobody committed.
     """
 
     group: str
-    start: Phase
-    to: Phase
+    start: CommitMode
+    to: CommitMode
     epoch: int
     """Of the new mode."""
     began_ms: int
     settled_ms: int
-    members: tuple[Acknowledged, ...]
+    members: tuple[FollowerAck, ...]
     copies: Mapping[TopicPartition, Change]
     compared: int
 
     @property
-    def late(self) -> tuple[Acknowledged, ...]:
+    def late(self) -> tuple[FollowerAck, ...]:
         """Members that were not seen to go by the new mode yet. They commit nothing in the old one."""
         return tuple(member for member in self.members if member.followed_ms is None)

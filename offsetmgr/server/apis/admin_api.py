@@ -9,13 +9,13 @@ from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.client.run_manager_admin import INSPECT, MOST_ROWS, VERSION
-from offsetmgr.server.network.api import Api, Request
+from offsetmgr.server.network.api import Api, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 _NEVER_FLEXIBLE: Final = 32767
 
 
-class Inspectable(Protocol):
+class AdminBackend(Protocol):
     """What can be asked."""
 
     def status(self) -> Mapping[str, Any]:
@@ -28,10 +28,10 @@ class Inspectable(Protocol):
         ...
 
 
-def inspection_api(inspected: Inspectable, allowed: Callable[[str | None, Operation], bool]) -> Api:
+def inspection_api(inspected: AdminBackend, allowed: Callable[[str | None, Operation], bool]) -> Api:
     """``allowed`` says whether a principal may do this with all groups."""
 
-    def handle(request: Request) -> bytes:
+    def handle(request: ApiRequest) -> bytes:
         try:
             question = json.loads(request.frame[request.body(flexible=False) :])
             if not isinstance(question, dict):
@@ -48,7 +48,7 @@ def inspection_api(inspected: Inspectable, allowed: Callable[[str | None, Operat
     return Api(INSPECT, "Inspect", VERSION, VERSION, _NEVER_FLEXIBLE, handle)
 
 
-def _found(inspected: Inspectable, question: dict[str, Any]) -> Mapping[str, Any]:
+def _found(inspected: AdminBackend, question: dict[str, Any]) -> Mapping[str, Any]:
     what = question.get("what")
     try:
         if what == "status":

@@ -19,8 +19,8 @@ from offsetmgr.server.apis.api_context import (
     ACL_READ,
     INVALID_REQUEST,
     NOT_ASKED,
-    Endpoint,
-    bits,
+    ApiContext,
+    authorized_operations,
     by_size,
     decoded,
     encoded,
@@ -28,7 +28,7 @@ from offsetmgr.server.apis.api_context import (
     portions,
     too_many,
 )
-from offsetmgr.server.network.api import HANG_UP, Answer, Request
+from offsetmgr.server.network.api import HANG_UP, Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 _UNKNOWN_TOPIC: Final = 3
@@ -51,7 +51,7 @@ _NO_CLUSTER: Final = {"cluster_id": "", "controller_id": -1, "brokers": [], "end
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
 
-async def metadata(endpoint: Endpoint, request: Request) -> Answer:
+async def metadata(endpoint: ApiContext, request: ApiRequest) -> Answer:
     """Where the real cluster cannot be asked for all its topics, the client is hung up on: this response has no place
     for that error, and an empty list would be a lie."""
     message = decoded(request)
@@ -81,7 +81,11 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
             return HANG_UP
         layouts = [TopicLayout(name, None, _LEADER_NOT_AVAILABLE) for name in names]
         layouts += [TopicLayout(None, topic_id, _LEADER_NOT_AVAILABLE) for topic_id in ids]
-    operations = bits(ACL_DESCRIBE, ACL_READ) if message.get("include_topic_authorized_operations") else NOT_ASKED
+    operations = (
+        authorized_operations(ACL_DESCRIBE, ACL_READ)
+        if message.get("include_topic_authorized_operations")
+        else NOT_ASKED
+    )
     if names is None:
         layouts = [layout for layout in layouts if layout.name is not None]
         codes = await _errors(endpoint, request, [layout.name or "" for layout in layouts])
@@ -100,12 +104,12 @@ async def metadata(endpoint: Endpoint, request: Request) -> Answer:
         "topics": await _encoded_topics(endpoint, request, layouts, operations, refused),
     }
     if message.get("include_cluster_authorized_operations"):
-        told["cluster_authorized_operations"] = bits(ACL_DESCRIBE)
+        told["cluster_authorized_operations"] = authorized_operations(ACL_DESCRIBE)
     return await encoded_by_size(request, told)
 
 
-async def _errors(endpoint: Endpoint, request: Request, names: Sequence[str]) -> list[int]:
-    """See `Endpoint.topic_error`. Other clients have their turn in between."""
+async def _errors(endpoint: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
+    """See `ApiContext.topic_error`. Other clients have their turn in between."""
     codes: list[int] = []
     for part in portions(names, _NAMES):
         codes += [endpoint.topic_error(request, Operation.DESCRIBE, name) for name in part]
@@ -113,7 +117,7 @@ async def _errors(endpoint: Endpoint, request: Request, names: Sequence[str]) ->
     return codes
 
 
-async def describe_cluster(endpoint: Endpoint, request: Request) -> Answer:
+async def describe_cluster(endpoint: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     if message.get("endpoint_type", _BROKERS) != _BROKERS:
         why = "controllers are not reached through an offset manager"
@@ -121,7 +125,7 @@ async def describe_cluster(endpoint: Endpoint, request: Request) -> Answer:
     cluster_id = await _cluster_id(endpoint)
     if cluster_id is None:
         return encoded(request, {**_NO_CLUSTER, "error_code": _REQUEST_TIMED_OUT, "error_message": None})
-    operations = bits(ACL_DESCRIBE) if message["include_cluster_authorized_operations"] else NOT_ASKED
+    operations = authorized_operations(ACL_DESCRIBE) if message["include_cluster_authorized_operations"] else NOT_ASKED
     return encoded(
         request,
         {
@@ -139,7 +143,7 @@ async def describe_cluster(endpoint: Endpoint, request: Request) -> Answer:
     )
 
 
-def find_coordinator(endpoint: Endpoint, request: Request) -> bytes | Awaitable[bytes]:
+def find_coordinator(endpoint: ApiContext, request: ApiRequest) -> bytes | Awaitable[bytes]:
     """One key, or (from version 4, KIP-699) many.
 
     Allowed to everybody, other than at a broker: it tells nothing but the hash of a name, and whoever is refused
@@ -158,7 +162,7 @@ def find_coordinator(endpoint: Endpoint, request: Request) -> bytes | Awaitable[
     return _many_coordinators(endpoint, request, kind, keys)
 
 
-async def _many_coordinators(endpoint: Endpoint, request: Request, kind: int, keys: Sequence[str]) -> bytes:
+async def _many_coordinators(endpoint: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
     """A few keys at a time: other clients have their turn in between."""
     data = bytearray()
     for part in portions(keys, _KEYS_BATCH):
@@ -168,11 +172,11 @@ async def _many_coordinators(endpoint: Endpoint, request: Request, kind: int, ke
     return await encoded_by_size(request, {"coordinators": EncodedItems(len(keys), data)})
 
 
-def _coordinators(endpoint: Endpoint, kind: int, keys: Sequence[str]) -> list[dict[str, Any]]:
+def _coordinators(endpoint: ApiContext, kind: int, keys: Sequence[str]) -> list[dict[str, Any]]:
     return [{"key": key, **_coordinator(endpoint, kind, key)} for key in keys]
 
 
-def _coordinator(endpoint: Endpoint, kind: int, key: str) -> dict[str, Any]:
+def _coordinator(endpoint: ApiContext, kind: int, key: str) -> dict[str, Any]:
     if kind != _GROUP:
         why = "an offset manager coordinates the offsets of groups: no transactions, no share groups"
         return {**_NO_NODE, "error_code": INVALID_REQUEST, "error_message": why}
@@ -182,7 +186,7 @@ def _coordinator(endpoint: Endpoint, kind: int, key: str) -> dict[str, Any]:
     return {**node._asdict(), "error_code": 0, "error_message": None}
 
 
-async def _layouts(endpoint: Endpoint, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
+async def _layouts(endpoint: ApiContext, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
     if endpoint.cluster is not None:
         if names is None or len(names) <= _NAMES:
             return await endpoint.cluster.topics(names, ids)
@@ -195,8 +199,8 @@ async def _layouts(endpoint: Endpoint, names: Sequence[str] | None, ids: Sequenc
 
 
 async def _encoded_topics(
-    endpoint: Endpoint,
-    request: Request,
+    endpoint: ApiContext,
+    request: ApiRequest,
     layouts: Sequence[TopicLayout],
     operations: int,
     refused: Sequence[Mapping[str, Any]],
@@ -213,7 +217,7 @@ async def _encoded_topics(
     return EncodedItems(len(refused) + len(layouts), data)
 
 
-async def _cluster_id(endpoint: Endpoint) -> str | None:
+async def _cluster_id(endpoint: ApiContext) -> str | None:
     """None while it is not known: clients ask again with every Metadata."""
     if endpoint.cluster is None:
         return endpoint.name
@@ -223,11 +227,11 @@ async def _cluster_id(endpoint: Endpoint) -> str | None:
         return None
 
 
-def _nodes(endpoint: Endpoint) -> list[dict[str, Any]]:
+def _nodes(endpoint: ApiContext) -> list[dict[str, Any]]:
     return [node._asdict() for node in endpoint.backend.nodes()]
 
 
-def _topic(endpoint: Endpoint, layout: TopicLayout) -> dict[str, Any]:
+def _topic(endpoint: ApiContext, layout: TopicLayout) -> dict[str, Any]:
     us = [endpoint.node_id]
     return {
         "error_code": layout.error,

@@ -20,8 +20,8 @@ from offsetmgr.server.apis.api_context import (
     GROUP_AUTHORIZATION_FAILED,
     INVALID_REQUEST,
     NOT_ASKED,
-    Endpoint,
-    bits,
+    ApiContext,
+    authorized_operations,
     by_size,
     decoded,
     encoded,
@@ -29,7 +29,7 @@ from offsetmgr.server.apis.api_context import (
     portions,
     too_many,
 )
-from offsetmgr.server.network.api import Answer, Request
+from offsetmgr.server.network.api import Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 LIST_FLEXIBLE: Final = 3
@@ -45,7 +45,7 @@ _DELETED_BATCH: Final = 200
 """Groups that are worked on before other clients have their turn: named, described, and deleted."""
 
 
-async def list_groups(endpoint: Endpoint, request: Request) -> Answer:
+async def list_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
     """Written by hand, a few at a time: there may be a million. Groups that the client may not see are left out."""
     message = decoded(request)
     states = {state.lower() for state in message.get("states_filter", ())}
@@ -79,7 +79,7 @@ def _behind_name(version: int) -> bytes:
     return said + NO_TAGS if flexible else said
 
 
-async def describe_groups(endpoint: Endpoint, request: Request) -> Answer:
+async def describe_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     asked = bool(message.get("include_authorized_operations"))
     groups = message["groups"]
@@ -93,7 +93,7 @@ async def describe_groups(endpoint: Endpoint, request: Request) -> Answer:
     return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
 
-async def too_many_described(request: Request, groups: Sequence[str]) -> bytes:
+async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> bytes:
     """The answer to a DescribeGroups of more groups than one request may name."""
 
     def refused() -> bytes:
@@ -115,7 +115,9 @@ NOBODY: Final[dict[str, Any]] = {
 """A described group of which nothing is known but its name, which is left out."""
 
 
-async def _described(endpoint: Endpoint, request: Request, group: str, *, operations_asked: bool) -> dict[str, Any]:
+async def _described(
+    endpoint: ApiContext, request: ApiRequest, group: str, *, operations_asked: bool
+) -> dict[str, Any]:
     told: dict[str, Any] = {**NOBODY, "group_id": group}
     if not endpoint.group_allowed(request, Operation.DESCRIBE, group):
         return {**told, "error_code": GROUP_AUTHORIZATION_FAILED}
@@ -123,7 +125,7 @@ async def _described(endpoint: Endpoint, request: Request, group: str, *, operat
     if found.error and found.error != GROUP_ID_NOT_FOUND:
         return {**told, "error_code": found.error}
     if operations_asked:
-        told["authorized_operations"] = bits(
+        told["authorized_operations"] = authorized_operations(
             ACL_DESCRIBE,
             *([ACL_READ] if endpoint.group_allowed(request, Operation.READ, group) else []),
             *([ACL_DELETE] if endpoint.group_allowed(request, Operation.DELETE, group) else []),
@@ -136,7 +138,7 @@ async def _described(endpoint: Endpoint, request: Request, group: str, *, operat
     return {**told, "group_state": DEAD}
 
 
-async def delete_groups(endpoint: Endpoint, request: Request) -> Answer:
+async def delete_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
     async def deleted(group: str) -> dict[str, Any]:
         allowed = endpoint.group_allowed(request, Operation.DELETE, group)
         error = await endpoint.backend.delete_group(group) if allowed else GROUP_AUTHORIZATION_FAILED

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.kafka.client.backing_cluster import AskedOffset, FoundOffset
-from offsetmgr.server.apis.api_context import Endpoint, by_size, decoded, encoded
-from offsetmgr.server.network.api import Answer, Request
+from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery
+from offsetmgr.server.apis.api_context import ApiContext, by_size, decoded, encoded
+from offsetmgr.server.network.api import Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 _UNKNOWN_TOPIC: Final = 3
@@ -19,18 +19,18 @@ _PORTION: Final = 1_000
 """Partitions that the brokers are asked for in one request."""
 
 
-def prepare(request: Request) -> tuple[dict[str, list[AskedOffset]], bool]:
+def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
     """Decodes a ListOffsets: the partitions by topic, and whether only committed records count. Raises
     `InvalidRequest`."""
     message = decoded(request)
     asked = {
-        topic["name"]: [AskedOffset(part["partition_index"], part["timestamp"]) for part in topic["partitions"]]
+        topic["name"]: [OffsetQuery(part["partition_index"], part["timestamp"]) for part in topic["partitions"]]
         for topic in message["topics"]
     }
     return asked, message.get("isolation_level") == _READ_COMMITTED
 
 
-async def list_offsets(endpoint: Endpoint, request: Request) -> Answer:
+async def list_offsets(endpoint: ApiContext, request: ApiRequest) -> Answer:
     """The leader epochs that clients send are not passed on: what they know of leaders is what we told them."""
     asked, committed = request.prepared or prepare(request)
     codes = {name: endpoint.topic_error(request, Operation.DESCRIBE, name) for name in asked}
@@ -47,13 +47,13 @@ async def list_offsets(endpoint: Endpoint, request: Request) -> Answer:
     return answer if isinstance(answer, bytes) else await answer
 
 
-def _answer(request: Request, found: Sequence[tuple[str, Sequence[FoundOffset]]]) -> bytes:
+def _answer(request: ApiRequest, found: Sequence[tuple[str, Sequence[FoundOffset]]]) -> bytes:
     return encoded(request, {"topics": [_topic(name, offsets) for name, offsets in found]})
 
 
-def _portions(asked: Mapping[str, Sequence[AskedOffset]]) -> Iterator[dict[str, Sequence[AskedOffset]]]:
+def _portions(asked: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, Sequence[OffsetQuery]]]:
     """The same partitions, at most `_PORTION` at a time: other clients have their turn in between."""
-    portion: dict[str, Sequence[AskedOffset]] = {}
+    portion: dict[str, Sequence[OffsetQuery]] = {}
     number = 0
     for name, parts in asked.items():
         for at in range(0, max(len(parts), 1), _PORTION):
@@ -68,7 +68,7 @@ def _portions(asked: Mapping[str, Sequence[AskedOffset]]) -> Iterator[dict[str, 
 
 
 async def _found(
-    endpoint: Endpoint, asked: Mapping[str, Sequence[AskedOffset]], *, read_committed: bool
+    endpoint: ApiContext, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
 ) -> dict[str, Sequence[FoundOffset]]:
     if endpoint.cluster is None:
         return {name: _failed(parts, _UNKNOWN_TOPIC) for name, parts in asked.items()}
@@ -80,7 +80,7 @@ async def _found(
         return {name: _failed(parts, _LEADER_NOT_AVAILABLE) for name, parts in asked.items()}
 
 
-def _failed(parts: Sequence[AskedOffset], error: int) -> list[FoundOffset]:
+def _failed(parts: Sequence[OffsetQuery], error: int) -> list[FoundOffset]:
     return [FoundOffset(part.partition, error) for part in parts]
 
 

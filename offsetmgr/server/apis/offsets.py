@@ -24,7 +24,7 @@ from offsetmgr.server.apis.api_context import (
     INVALID_TOPIC,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_SERVER_ERROR,
-    Endpoint,
+    ApiContext,
     by_size,
     decoded,
     encoded,
@@ -32,7 +32,7 @@ from offsetmgr.server.apis.api_context import (
     portions,
     too_long,
 )
-from offsetmgr.server.network.api import Answer, Later, Outcome, Request
+from offsetmgr.server.network.api import Answer, ApiRequest, DeferredResponse, Outcome
 from offsetmgr.server.security.authorization import Operation
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class _Commit(NamedTuple):
     """Of the whole request."""
 
 
-def prepare_commit(endpoint: Endpoint, request: Request) -> _Commit:
+def prepare_commit(endpoint: ApiContext, request: ApiRequest) -> _Commit:
     """Decodes an OffsetCommit and checks it against the rules. Raises `InvalidRequest`."""
     version = request.version
     commit, negative = commit_codec.decode(
@@ -79,11 +79,11 @@ def prepare_commit(endpoint: Endpoint, request: Request) -> _Commit:
             (topic, part[0]): INVALID_TOPIC for topic, parts in topics if too_long(request, topic) for part in parts
         }
     if negative:
-        refused |= _nonsense(commit)
+        refused |= _invalid_partitions(commit)
     return _Commit(_without(commit, refused) if refused else commit, topics, refused)
 
 
-def offset_commit(endpoint: Endpoint, request: Request) -> Outcome:
+def offset_commit(endpoint: ApiContext, request: ApiRequest) -> Outcome:
     version = request.version
     commit, topics, refused, error = request.prepared or prepare_commit(endpoint, request)
     if error or not any(parts for _, parts in commit.topics):
@@ -92,10 +92,10 @@ def offset_commit(endpoint: Endpoint, request: Request) -> Outcome:
     def answer(response: CommitResponse) -> Answer | Awaitable[Answer]:
         return by_size(request, _commit_answer, version, commit, topics, refused, response)
 
-    return Later(endpoint.backend.commit(commit), answer, _DEFECT)
+    return DeferredResponse(endpoint.backend.commit(commit), answer, _DEFECT)
 
 
-def _too_many(request: Request, topics: Sequence[tuple[str, Sequence[Any]]]) -> bool:
+def _too_many(request: ApiRequest, topics: Sequence[tuple[str, Sequence[Any]]]) -> bool:
     return sum(len(parts) for _, parts in topics) > request.connection.service.limits.partitions
 
 
@@ -111,13 +111,13 @@ def _commit_answer(
     return commit_codec.encode(version, topics, response)
 
 
-def prepare_fetch(request: Request) -> Sequence[FetchRequest]:
+def prepare_fetch(request: ApiRequest) -> Sequence[FetchRequest]:
     """Decodes an OffsetFetch. Raises `InvalidRequest`."""
     version = request.version
     return fetch_codec.decode(version, request.frame, request.body(flexible=version >= fetch_codec.FLEXIBLE))
 
 
-def offset_fetch(endpoint: Endpoint, request: Request) -> Outcome:
+def offset_fetch(endpoint: ApiContext, request: ApiRequest) -> Outcome:
     version = request.version
     asked = request.prepared or prepare_fetch(request)
     if len(asked) == 1:
@@ -127,11 +127,11 @@ def offset_fetch(endpoint: Endpoint, request: Request) -> Outcome:
                 return in_codec_thread(fetch_codec.encode, version, asked, [found])
             return by_size(request, fetch_codec.encode, version, asked, [found])
 
-        return Later(_fetched(endpoint, request, asked[0]), answer, _FETCH_DEFECT)
+        return DeferredResponse(_fetched(endpoint, request, asked[0]), answer, _FETCH_DEFECT)
     return _fetch_many(endpoint, request, asked)
 
 
-async def offset_delete(endpoint: Endpoint, request: Request) -> Answer:
+async def offset_delete(endpoint: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     group = message["group_id"]
     if not endpoint.group_allowed(request, Operation.DELETE, group):
@@ -159,7 +159,7 @@ async def offset_delete(endpoint: Endpoint, request: Request) -> Answer:
 # --- commits ------------------------------------------------------------------------------------------
 
 
-def _forbidden(endpoint: Endpoint, request: Request, commit: CommitRequest) -> dict[tuple[str, int], int]:
+def _forbidden(endpoint: ApiContext, request: ApiRequest, commit: CommitRequest) -> dict[tuple[str, int], int]:
     return {
         (topic, part[0]): TOPIC_AUTHORIZATION_FAILED
         for topic, parts in commit.topics
@@ -168,7 +168,7 @@ def _forbidden(endpoint: Endpoint, request: Request, commit: CommitRequest) -> d
     }
 
 
-def _nonsense(commit: CommitRequest) -> dict[tuple[str, int], int]:
+def _invalid_partitions(commit: CommitRequest) -> dict[tuple[str, int], int]:
     """Negative partitions do not exist; a negative offset would be read as "none committed", so none is kept."""
     refused: dict[tuple[str, int], int] = {}
     for topic, parts in commit.topics:
@@ -198,7 +198,7 @@ def _both(commit: CommitRequest, response: CommitResponse, refused: dict[tuple[s
 # --- fetches ------------------------------------------------------------------------------------------
 
 
-def _fetched(endpoint: Endpoint, request: Request, asked: FetchRequest) -> Awaitable[FetchResponse]:
+def _fetched(endpoint: ApiContext, request: ApiRequest, asked: FetchRequest) -> Awaitable[FetchResponse]:
     if asked.topics is not None and _too_many(request, asked.topics):
         return _refused_fetch(INVALID_REQUEST)
     if endpoint.authorizes or any(too_long(request, topic) for topic, _ in asked.topics or ()):
@@ -210,7 +210,7 @@ async def _refused_fetch(error: int) -> FetchResponse:
     return FetchResponse(error)
 
 
-async def _fetch_many(endpoint: Endpoint, request: Request, asked: Sequence[FetchRequest]) -> bytes:
+async def _fetch_many(endpoint: ApiContext, request: ApiRequest, asked: Sequence[FetchRequest]) -> bytes:
     """A few groups at a time, since tools ask for all that there are at once, and a few partitions at a time."""
     parts: list[bytes] = []
     for several in portions(asked, _BATCH, lambda one: one.group):
@@ -249,7 +249,7 @@ def _partitions(found: FetchResponse) -> int:
     return sum(len(parts) for _, parts in found.topics)
 
 
-async def _fetch_what_is_allowed(endpoint: Endpoint, request: Request, asked: FetchRequest) -> FetchResponse:
+async def _fetch_what_is_allowed(endpoint: ApiContext, request: ApiRequest, asked: FetchRequest) -> FetchResponse:
     """Topics that the client may not see, or that nobody has, have an error where they were asked for, and are left out
     of all."""
     if not endpoint.group_allowed(request, Operation.READ, asked.group):

@@ -7,7 +7,7 @@ from typing import Final
 
 from offsetmgr.core.errors import AuthenticationFailed
 from offsetmgr.server.apis.api_context import decoded, encoded
-from offsetmgr.server.network.api import Answer, Last, Request
+from offsetmgr.server.network.api import Answer, ApiRequest, FinalResponse
 from offsetmgr.server.security.authentication import Authentication, Exchange
 
 _EXCHANGE: Final = "sasl exchange"
@@ -20,21 +20,21 @@ _REFUSAL_SECONDS: Final = 0.1
 """A refusal takes as long at least (connection.failed.authentication.delay.ms)."""
 
 
-def sasl_handshake(authentication: Authentication, request: Request) -> Answer:
+def sasl_handshake(authentication: Authentication, request: ApiRequest) -> Answer:
     mechanism = decoded(request)["mechanism"]
     state = request.connection.state
     exchange = authentication.exchange(mechanism)
     if exchange is None:
         request.connection.login_failed("unsupported")
         offered = list(authentication.mechanisms)
-        return Last(encoded(request, {"error_code": _UNSUPPORTED_MECHANISM, "mechanisms": offered}))
+        return FinalResponse(encoded(request, {"error_code": _UNSUPPORTED_MECHANISM, "mechanisms": offered}))
     if state.get(_MECHANISM, mechanism) != mechanism:
-        return Last(encoded(request, {"error_code": _ILLEGAL_STATE, "mechanisms": []}))
+        return FinalResponse(encoded(request, {"error_code": _ILLEGAL_STATE, "mechanisms": []}))
     state[_EXCHANGE] = exchange
     return encoded(request, {"error_code": 0, "mechanisms": list(authentication.mechanisms)})
 
 
-async def sasl_authenticate(authentication: Authentication, request: Request) -> Answer:
+async def sasl_authenticate(authentication: Authentication, request: ApiRequest) -> Answer:
     connection = request.connection
     message = decoded(request)["auth_bytes"]
     exchange: Exchange | None = connection.state.get(_EXCHANGE)
@@ -59,5 +59,7 @@ async def sasl_authenticate(authentication: Authentication, request: Request) ->
     return encoded(request, {"error_code": 0, "error_message": None, "auth_bytes": reply, "session_lifetime": lifetime})
 
 
-def _refusal(request: Request, error: int, why: str) -> Last:
-    return Last(encoded(request, {"error_code": error, "error_message": why, "auth_bytes": b"", "session_lifetime": 0}))
+def _refusal(request: ApiRequest, error: int, why: str) -> FinalResponse:
+    return FinalResponse(
+        encoded(request, {"error_code": error, "error_message": why, "auth_bytes": b"", "session_lifetime": 0})
+    )

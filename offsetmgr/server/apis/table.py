@@ -6,13 +6,13 @@ from functools import partial
 from typing import Final
 
 from offsetmgr.server.apis import cluster, commit_codec, fetch_codec, groups, list_offsets, offsets, sasl, versions
-from offsetmgr.server.apis.api_context import Endpoint, decoded
-from offsetmgr.server.network.api import Api, Lane
+from offsetmgr.server.apis.api_context import ApiContext, decoded
+from offsetmgr.server.network.api import Api, Concurrency
 
 _NEVER: Final = 32767
 
 
-def endpoint_apis(endpoint: Endpoint) -> list[Api]:
+def endpoint_apis(endpoint: ApiContext) -> list[Api]:
     """Without authentication there are no SASL APIs in it."""
     apis = [
         Api(2, "ListOffsets", 1, 10, 6, partial(list_offsets.list_offsets, endpoint), prepare=list_offsets.prepare),
@@ -24,7 +24,7 @@ def endpoint_apis(endpoint: Endpoint) -> list[Api]:
             commit_codec.HIGHEST,
             commit_codec.FLEXIBLE,
             partial(offsets.offset_commit, endpoint),
-            Lane.COMMITS,
+            Concurrency.COMMITS,
             prepare=partial(offsets.prepare_commit, endpoint),
         ),
         Api(
@@ -34,10 +34,19 @@ def endpoint_apis(endpoint: Endpoint) -> list[Api]:
             fetch_codec.HIGHEST,
             fetch_codec.FLEXIBLE,
             partial(offsets.offset_fetch, endpoint),
-            Lane.FETCHES,
+            Concurrency.FETCHES,
             prepare=offsets.prepare_fetch,
         ),
-        Api(10, "FindCoordinator", 0, 6, 3, partial(cluster.find_coordinator, endpoint), Lane.BESIDE, prepare=decoded),
+        Api(
+            10,
+            "FindCoordinator",
+            0,
+            6,
+            3,
+            partial(cluster.find_coordinator, endpoint),
+            Concurrency.BESIDE,
+            prepare=decoded,
+        ),
         Api(15, "DescribeGroups", 0, 6, 5, partial(groups.describe_groups, endpoint), prepare=decoded),
         Api(16, "ListGroups", 0, 5, groups.LIST_FLEXIBLE, partial(groups.list_groups, endpoint), prepare=decoded),
         Api(

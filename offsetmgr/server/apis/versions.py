@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from offsetmgr.kafka.protocol.schema_codec import encode_response
-from offsetmgr.server.apis.api_context import Endpoint, decoded
-from offsetmgr.server.network.api import Request
+from offsetmgr.server.apis.api_context import ApiContext, decoded
+from offsetmgr.server.network.api import ApiRequest
 
 API_KEY: Final = 18
 LOWEST: Final = 0
@@ -20,7 +20,9 @@ _INVALID_REQUEST: Final = 42
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,253}[a-zA-Z0-9])?")
 
 
-def api_versions(endpoint: Endpoint, request: Request, spoken: Mapping[int, tuple[int, int]] | None = None) -> bytes:
+def api_versions(
+    endpoint: ApiContext, request: ApiRequest, spoken: Mapping[int, tuple[int, int]] | None = None
+) -> bytes:
     """A version that we do not know is answered in version 0, with ours in it, and the client asks again.
 
     ``spoken`` stands for the service's own table where there is more behind it (the relay).

@@ -1,26 +1,27 @@
 """What connections, handlers and the relay agree on: requests, answers, and the table of APIs.
 
-A `Service` is built from a table of `Api`s (``handlers`` has the endpoint's) and, for every API that is not in it, a
-`Fallback` or nothing.  The relay replaces entries of the table (Metadata, JoinGroup, ...) and gives the fallback.
+A `SocketServer` is built from a table of `Api`s (``handlers`` has the endpoint's) and, for every API that is not in it,
+a `ForwardingHandler` or nothing.  The relay replaces entries of the table (Metadata, JoinGroup, ...) and gives the
+fallback.
 
-A handler takes a `Request` and gives an *answer*, or an awaitable of one.  Answers are
+A handler takes a `ApiRequest` and gives an *answer*, or an awaitable of one.  Answers are
 
 - ``bytes``: the body; the connection puts length, correlation id and tags in front;
-- `Last`: the same, and the connection is closed behind it;
+- `FinalResponse`: the same, and the connection is closed behind it;
 - `Frame`: a whole response as it goes out, length field first: what a broker answered, forwarded unread;
 - `Stream`: a response that is written piece by piece once all earlier ones of the connection have gone out;
 - None: no response at all (Produce with acks=0);
 - `HANG_UP`: the connection is closed after the answers before it have been sent.
 
-Instead of an awaitable of an answer a handler may give a `Later`, which needs no task, or a `Prepared`, which is worked
-out in the codec thread.
+Instead of an awaitable of an answer a handler may give a `DeferredResponse`, which needs no task, or a `DeferredWork`,
+which is worked out in the codec thread.
 
 Handlers run on the event loop.  A handler that raises `InvalidRequest` (or whose awaitable does) ends its connection,
 as malformed bytes do at a broker; any other exception is a defect: it is logged and ends the connection too.
 
 Order: answers leave in the order of the requests.  A request starts when nothing before it on its connection is
-unanswered, or when all of that is of its own `Lane` (or of `Lane.BESIDE`); so commits run side by side, and a fetch
-sees the commit that was sent before it.
+unanswered, or when all of that is of its own `Concurrency` (or of `Concurrency.BESIDE`); so commits run side by side,
+and a fetch sees the commit that was sent before it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.primitives import Cursor
-from offsetmgr.server.network.limits import Limits
+from offsetmgr.server.network.limits import ServerLimits
 
 _HEADER: Final = struct.Struct(">hhih")
 _HEADER_AT: Final = 4
 _CLIENT_ID_AT: Final = _HEADER_AT + _HEADER.size
 
 
-class Lane(enum.Enum):
+class Concurrency(enum.Enum):
     """Which requests of one connection may be under way together: those of the same lane, `ALONE` excepted, and with
     any of them those of `BESIDE`."""
 
@@ -57,17 +58,17 @@ class Frame(bytes):
     """A whole response, its length field first."""
 
 
-class Last(bytes):
+class FinalResponse(bytes):
     """The body of the last response of a connection."""
 
 
-class HangUp(enum.Enum):
+class CloseConnection(enum.Enum):
     """The type of `HANG_UP`."""
 
     HANG_UP = enum.auto()
 
 
-HANG_UP: Final = HangUp.HANG_UP
+HANG_UP: Final = CloseConnection.HANG_UP
 
 
 class Sink(Protocol):
@@ -112,10 +113,10 @@ class Stream(Protocol):
         ...
 
 
-Answer: TypeAlias = bytes | Stream | HangUp | None
+Answer: TypeAlias = bytes | Stream | CloseConnection | None
 
 
-class Later(NamedTuple):
+class DeferredResponse(NamedTuple):
     """An answer that is made of what ``result`` will give: ``answer(await result)``."""
 
     result: Awaitable[Any]
@@ -125,7 +126,7 @@ class Later(NamedTuple):
     connection is closed instead."""
 
 
-class Prepared(NamedTuple):
+class DeferredWork(NamedTuple):
     """What is to be worked out in the codec thread before the request has an outcome: ``outcome(work())``. No later
     request of the connection starts before that outcome is known."""
 
@@ -134,14 +135,14 @@ class Prepared(NamedTuple):
     outcome: Callable[[Any], Outcome]
 
 
-Outcome: TypeAlias = Answer | Awaitable[Answer] | Later | Prepared
+Outcome: TypeAlias = Answer | Awaitable[Answer] | DeferredResponse | DeferredWork
 
 
-class Server(Protocol):
+class ServerInfo(Protocol):
     """What handlers use of the server that a connection belongs to."""
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> ServerLimits: ...
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
         """Returns the lowest and the highest version of each API, as ApiVersions reports them."""
@@ -157,11 +158,11 @@ class ServerPort(Protocol):
         ...
 
 
-class Client(Protocol):
-    """What handlers use of a client's connection (`offsetmgr.server.network.connection.Connection`)."""
+class ClientConnection(Protocol):
+    """What handlers use of a client's connection (`offsetmgr.server.network.connection.ServerConnection`)."""
 
     @property
-    def service(self) -> Server: ...
+    def service(self) -> ServerInfo: ...
 
     @property
     def listener(self) -> ServerPort: ...
@@ -207,14 +208,14 @@ class Client(Protocol):
         ...
 
 
-class Request:
+class ApiRequest:
     """A request and where its parts are. ``frame`` is what came, its length field included: forward it as it is."""
 
     __slots__ = (
         "answer", "answered", "api", "api_key", "connection", "correlation", "frame", "prepared", "since", "version",
     )  # fmt: skip
 
-    def __init__(self, connection: Client, frame: bytes) -> None:
+    def __init__(self, connection: ClientConnection, frame: bytes) -> None:
         self.connection = connection
         self.frame = frame
         self.api_key: int
@@ -255,7 +256,7 @@ class Request:
 
 _START: Final = struct.Struct(">hhi")
 
-Handler: TypeAlias = Callable[[Request], Outcome]
+Handler: TypeAlias = Callable[[ApiRequest], Outcome]
 
 
 class Api(NamedTuple):
@@ -268,19 +269,19 @@ class Api(NamedTuple):
     flexible: int
     """The first version with tagged fields in its header (32767 where none has)."""
     handle: Handler
-    lane: Lane = Lane.ALONE
+    lane: Concurrency = Concurrency.ALONE
     before_login: bool = False
     """Whether it is answered to a client that has not logged in yet."""
     advertised: bool = True
     """Whether ApiVersions names it."""
-    prepare: Callable[[Request], Any] | None = None
+    prepare: Callable[[ApiRequest], Any] | None = None
     """Decodes the request. The pipeline calls it in the codec thread, before ``handle``, if the request is large; later
     requests of the connection wait. Raises `InvalidRequest`."""
 
 
-class Fallback(Protocol):
+class ForwardingHandler(Protocol):
     """What becomes of requests for APIs that are not in the table, and of versions that are not ours."""
 
-    def handle(self, request: Request) -> Outcome:
-        """Called with the requests of a logged-in connection, in order, all in `Lane.FORWARDED`."""
+    def handle(self, request: ApiRequest) -> Outcome:
+        """Called with the requests of a logged-in connection, in order, all in `Concurrency.FORWARDED`."""
         ...

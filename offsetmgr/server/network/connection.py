@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from offsetmgr.core.errors import InvalidRequest
-from offsetmgr.server.network.api import Api, Request, Server, ServerPort, Sink
+from offsetmgr.server.network.api import Api, ApiRequest, ServerInfo, ServerPort, Sink
 from offsetmgr.server.network.frames import FrameSplitter
 from offsetmgr.server.network.pipeline import Pipeline
 
@@ -28,7 +28,7 @@ _MOST_BYTES_UNFLUSHED: Final = 256 * 1024
 """Answers, and bytes of them, that one turn of the event loop makes: then other connections have theirs."""
 
 
-class ConnectionServer(Server, Protocol):
+class ConnectionServer(ServerInfo, Protocol):
     """What a connection uses of its server: limits that all connections share, the table of APIs, and counters."""
 
     held: int
@@ -45,36 +45,36 @@ class ConnectionServer(Server, Protocol):
         """Whether the requests of all connections hold more bytes than the limit."""
         ...
 
-    def route(self, request: Request) -> Api:
+    def route(self, request: ApiRequest) -> Api:
         """Returns the API that answers the request. Raises `InvalidRequest`."""
         ...
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: ServerConnection) -> bool:
         """Returns whether the server accepts one more connection."""
         ...
 
-    def dismiss(self, connection: Connection) -> None:
+    def dismiss(self, connection: ServerConnection) -> None:
         """Forgets a connection that has ended."""
         ...
 
-    def shed(self, connection: Connection) -> None:
+    def shed(self, connection: ServerConnection) -> None:
         """Closes a connection because requests hold too much memory."""
         ...
 
-    def refused(self, connection: Connection, error: InvalidRequest) -> None:
+    def refused(self, connection: ServerConnection, error: InvalidRequest) -> None:
         """Counts a connection that is closed because of what the client sent."""
         ...
 
-    def login_failed(self, connection: Connection, mechanism: str) -> None:
+    def login_failed(self, connection: ServerConnection, mechanism: str) -> None:
         """Counts a failed login."""
         ...
 
-    def answered(self, request: Request) -> None:
+    def answered(self, request: ApiRequest) -> None:
         """Records how long a request took."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """Made by a `Listener` for each client that connects."""
 
     def __init__(self, service: ConnectionServer, listener: ServerPort) -> None:
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
         try:
             while not self._full() and not self._out_full() and (frame := self._frames.next()) is not None:
                 self.begun = None
-                request = Request(self, frame)
+                request = ApiRequest(self, frame)
                 if request.api_key == _API_VERSIONS and len(frame) > self.service.limits.api_versions_bytes:
                     raise InvalidRequest("ApiVersions", f"a request of {len(frame)} bytes")
                 request.since = self.heard
@@ -294,7 +294,7 @@ class Connection(asyncio.Protocol):
     def room(self) -> asyncio.Future[None] | None:
         return self.service.room()
 
-    def answered(self, request: Request) -> None:
+    def answered(self, request: ApiRequest) -> None:
         self._hold(-len(request.frame))
         self.service.answered(request)
 
@@ -342,8 +342,8 @@ class _StreamSink:
 
     __slots__ = ("_connection", "_pipeline")
 
-    def __init__(self, connection: Connection, pipeline: Pipeline) -> None:
-        self._connection: Connection | None = connection
+    def __init__(self, connection: ServerConnection, pipeline: Pipeline) -> None:
+        self._connection: ServerConnection | None = connection
         self._pipeline = pipeline
 
     @property

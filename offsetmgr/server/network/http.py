@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import Unreachable
-from offsetmgr.server.network.socket_server import why_not_listening
+from offsetmgr.server.network.socket_server import listen_error
 
 _PATIENCE: Final = 5.0
 _LONGEST_LINE: Final = 2048
@@ -47,7 +47,7 @@ class HttpEndpoint:
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_LONGEST_LINE)
         except OSError as error:
-            what, why = f"metrics port {self._host}:{self._port}", why_not_listening(error)
+            what, why = f"metrics port {self._host}:{self._port}", listen_error(error)
             raise Unreachable(what, why, "name another --metrics-listen") from None
         return int(self._server.sockets[0].getsockname()[1])
 

@@ -1,4 +1,4 @@
-"""`Limits`: how much of the machine one client, and all together, may take."""
+"""`ServerLimits`: how much of the machine one client, and all together, may take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """Times are in seconds, sizes in bytes. Names of Kafka's own settings are given where it has one."""
 
     request_bytes: int = 8 * 1024 * 1024

@@ -1,6 +1,6 @@
 """The requests of one connection, started in their lanes, and their answers, sent in the order of the requests.
 
-See `dispatch` for both.  No transport in here: answers go to an `Outlet`.
+See `dispatch` for both.  No transport in here: answers go to an `ResponseTransport`.
 
 A request that has begun is not cancelled when its client goes away: a commit half done would be worse.
 """
@@ -20,14 +20,14 @@ from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.server.network.api import (
     Answer,
     Api,
+    ApiRequest,
+    CloseConnection,
+    Concurrency,
+    DeferredResponse,
+    DeferredWork,
+    FinalResponse,
     Frame,
-    HangUp,
-    Lane,
-    Last,
-    Later,
     Outcome,
-    Prepared,
-    Request,
     Sink,
     Stream,
 )
@@ -37,11 +37,11 @@ _log = logging.getLogger(__name__)
 _RESPONSE: Final = struct.Struct(">ii")
 _RESPONSE_TAGGED: Final = struct.Struct(">iib")
 _API_VERSIONS: Final = 18
-_ANY_SIZE: Final = frozenset({Lane.FETCHES, Lane.BESIDE})
+_ANY_SIZE: Final = frozenset({Concurrency.FETCHES, Concurrency.BESIDE})
 """Lanes whose requests may name thousands of groups, and so have large answers."""
 
 
-class Outlet(Protocol):
+class ResponseTransport(Protocol):
     """The connection, as its pipeline sees it."""
 
     @property
@@ -74,7 +74,7 @@ class Outlet(Protocol):
         """See `Backend.room`."""
         ...
 
-    def answered(self, request: Request) -> None:
+    def answered(self, request: ApiRequest) -> None:
         """The request's answer is on its way, and the memory of the request is free."""
         ...
 
@@ -98,7 +98,7 @@ class Outlet(Protocol):
 class Pipeline:
     """See the module's docstring."""
 
-    def __init__(self, outlet: Outlet, most_answer_bytes: int) -> None:
+    def __init__(self, outlet: ResponseTransport, most_answer_bytes: int) -> None:
         """``most_answer_bytes``: see `Limits.answer_bytes`."""
         self._outlet = outlet
         self._most_answer_bytes = most_answer_bytes
@@ -107,9 +107,9 @@ class Pipeline:
         self._unsized = 0
         """Requests under way whose handler makes the whole answer by itself, however large. The next request starts
         once that answer is counted."""
-        self._under_way: deque[Request] = deque()
-        self._waiting: deque[Request] = deque()
-        self._lane = Lane.ALONE
+        self._under_way: deque[ApiRequest] = deque()
+        self._waiting: deque[ApiRequest] = deque()
+        self._lane = Concurrency.ALONE
         self._preparing = False
         """Whether a large request is being decoded. No later request may overtake it."""
         self._advancing = False
@@ -128,7 +128,7 @@ class Pipeline:
         """Requests that are not answered."""
         return len(self._under_way) + len(self._waiting)
 
-    def arrived(self, request: Request, api: Api) -> None:
+    def arrived(self, request: ApiRequest, api: Api) -> None:
         """Starts the request, or lets it wait for those before it."""
         if self._waiting or not self._may_start(api.lane):
             self._waiting.append(request)
@@ -142,7 +142,7 @@ class Pipeline:
         self._under_way.clear()
         self.stream = None
         for answer in answers:
-            if answer is not None and not isinstance(answer, bytes | HangUp):
+            if answer is not None and not isinstance(answer, bytes | CloseConnection):
                 answer.lost()
 
     def proceed(self) -> None:
@@ -158,18 +158,18 @@ class Pipeline:
 
     # --- starting -----------------------------------------------------------------------------------
 
-    def _may_start(self, lane: Lane) -> bool:
+    def _may_start(self, lane: Concurrency) -> bool:
         if self._preparing or self._unsized or self.answers_full:
             return False
-        if not self._under_way or lane is Lane.BESIDE:
+        if not self._under_way or lane is Concurrency.BESIDE:
             return True
-        return lane is self._lane and lane is not Lane.ALONE
+        return lane is self._lane and lane is not Concurrency.ALONE
 
-    def _start(self, request: Request, api: Api) -> None:
-        if api.lane is not Lane.BESIDE:
+    def _start(self, request: ApiRequest, api: Api) -> None:
+        if api.lane is not Concurrency.BESIDE:
             self._lane = api.lane
         elif not self._under_way:
-            self._lane = Lane.BESIDE
+            self._lane = Concurrency.BESIDE
         self._under_way.append(request)
         if not api.before_login and not self._outlet.may_ask:
             self._outlet.refuse(InvalidRequest(f"API {request.api_key}", "comes without a login, or after its end"))
@@ -179,7 +179,7 @@ class Pipeline:
             return
         self._handle(request, api)
 
-    def _prepare(self, request: Request, work: Callable[[], Any], go_on: Callable[[Any], None]) -> None:
+    def _prepare(self, request: ApiRequest, work: Callable[[], Any], go_on: Callable[[Any], None]) -> None:
         """Calls ``work`` in the codec thread and ``go_on`` with its result; later requests wait until then."""
         self._preparing = True
 
@@ -201,11 +201,11 @@ class Pipeline:
 
         in_codec_thread(work).add_done_callback(done)
 
-    def _handle_prepared(self, request: Request, api: Api, prepared: Any) -> None:
+    def _handle_prepared(self, request: ApiRequest, api: Api, prepared: Any) -> None:
         request.prepared = prepared
         self._handle(request, api)
 
-    def _handle(self, request: Request, api: Api) -> None:
+    def _handle(self, request: ApiRequest, api: Api) -> None:
         try:
             outcome = api.handle(request)
         except InvalidRequest as error:
@@ -214,7 +214,7 @@ class Pipeline:
             self._defect(request)
         else:
             self._take_outcome(request, outcome)
-        if api.lane is Lane.COMMITS and (room := self._outlet.room()) is not None:
+        if api.lane is Concurrency.COMMITS and (room := self._outlet.room()) is not None:
             self.no_room = True
             room.add_done_callback(self._room_again)
 
@@ -222,7 +222,7 @@ class Pipeline:
         if not self._waiting or self._outlet.closed:
             return False
         api = self._waiting[0].api
-        if api is None or not self._may_start(api.lane) or (self.no_room and api.lane is Lane.COMMITS):
+        if api is None or not self._may_start(api.lane) or (self.no_room and api.lane is Concurrency.COMMITS):
             return False
         self._start(self._waiting.popleft(), api)
         return True
@@ -234,16 +234,16 @@ class Pipeline:
 
     # --- outcomes -----------------------------------------------------------------------------------
 
-    def _take_outcome(self, request: Request, outcome: Outcome) -> None:
+    def _take_outcome(self, request: ApiRequest, outcome: Outcome) -> None:
         then: Callable[[Any], Answer | Awaitable[Answer]] = _as_it_is
         otherwise: Any = None
-        if isinstance(outcome, Prepared):
+        if isinstance(outcome, DeferredWork):
             work, then_outcome = outcome
             self._prepare(request, work, lambda done: self._take_outcome(request, then_outcome(done)))
             return
-        if isinstance(outcome, Later):
+        if isinstance(outcome, DeferredResponse):
             outcome, then, otherwise = outcome
-        elif outcome is None or isinstance(outcome, bytes | HangUp) or hasattr(outcome, "begin"):
+        elif outcome is None or isinstance(outcome, bytes | CloseConnection) or hasattr(outcome, "begin"):
             self._answer(request, cast(Answer, outcome))
             return
         future: asyncio.Future[Any] = asyncio.ensure_future(cast(Awaitable[Any], outcome))
@@ -264,7 +264,7 @@ class Pipeline:
 
     def _take_result(
         self,
-        request: Request,
+        request: ApiRequest,
         future: asyncio.Future[Any],
         then: Callable[[Any], Answer | Awaitable[Answer]],
         otherwise: Any,
@@ -288,13 +288,13 @@ class Pipeline:
         else:
             self._take_outcome(request, answer)
 
-    def _defect(self, request: Request) -> None:
+    def _defect(self, request: ApiRequest) -> None:
         _log.exception("%s failed: a defect; its connection is closed", _name(request))
         self._outlet.cut()
 
     # --- answers ------------------------------------------------------------------------------------
 
-    def _answer(self, request: Request, answer: Answer) -> None:
+    def _answer(self, request: ApiRequest, answer: Answer) -> None:
         request.answer = answer
         request.answered = True
         self._answer_bytes += _size(answer)
@@ -322,9 +322,9 @@ class Pipeline:
             self._outlet.put(answer)
         elif isinstance(answer, bytes):
             self._outlet.put(_response(request, answer) + answer)
-            if isinstance(answer, Last):
+            if isinstance(answer, FinalResponse):
                 self._outlet.hang_up()
-        elif isinstance(answer, HangUp):
+        elif isinstance(answer, CloseConnection):
             self._outlet.hang_up()
         elif answer is not None:
             self._outlet.flush()
@@ -340,7 +340,7 @@ class Pipeline:
         self._outlet.answered(request)
 
 
-def _response(request: Request, body: bytes) -> bytes:
+def _response(request: ApiRequest, body: bytes) -> bytes:
     """Length, correlation id and, in flexible versions, an empty set of tags. ApiVersions never has tags there, so
     that clients can read the answer to a version that we do not know (KIP-511)."""
     api = request.api
@@ -357,7 +357,7 @@ def _as_it_is(answer: Answer) -> Answer:
     return answer
 
 
-def _name(request: Request) -> str:
+def _name(request: ApiRequest) -> str:
     name = request.api.name if request.api else "API"
     return f"{name} (key {request.api_key}, version {request.version})"
 

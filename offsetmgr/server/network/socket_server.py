@@ -1,7 +1,7 @@
-"""`Service`: what all listeners of one manager share: the table of APIs, limits, who may connect, the figures.
+"""`SocketServer`: what all listeners of one manager share: the table of APIs, limits, who may connect, the figures.
 
-`Listener` is one port.  It knows which node it stands for: None is the manager itself; for the relay a real broker's
-id.
+`ServerListener` is one port.  It knows which node it stands for: None is the manager itself; for the relay a real
+broker's id.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
-from offsetmgr.server.network.api import Api, Fallback, Lane, Request
-from offsetmgr.server.network.connection import Connection
-from offsetmgr.server.network.limits import Limits
+from offsetmgr.server.network.api import Api, ApiRequest, Concurrency, ForwardingHandler
+from offsetmgr.server.network.connection import ServerConnection
+from offsetmgr.server.network.limits import ServerLimits
 
 _log = logging.getLogger(__name__)
 
@@ -30,19 +30,19 @@ _OTHER_FILES: Final = 500
 _SWEEP_SECONDS: Final = 0.5
 _FAILED_LOGINS_EVERY: Final = 10.0
 """Seconds between two warnings of failed logins: anybody can make them fail."""
-_KINDS: Final = {Lane.COMMITS: "commit", Lane.FETCHES: "fetch", Lane.FORWARDED: "relayed"}
+_KINDS: Final = {Concurrency.COMMITS: "commit", Concurrency.FETCHES: "fetch", Concurrency.FORWARDED: "relayed"}
 
 
-class Service:
+class SocketServer:
     """See the module's docstring. Use it within one event loop; `close` ends it."""
 
     def __init__(
         self,
         apis: Sequence[Api],
         *,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         requires_login: bool = False,
-        fallback: Fallback | None = None,
+        fallback: ForwardingHandler | None = None,
         room: Callable[[], asyncio.Future[None] | None] = lambda: None,
         versions: Callable[[], Mapping[int, tuple[int, int]]] | None = None,
         observe: Callable[[str, float], None] | None = None,
@@ -51,15 +51,15 @@ class Service:
         ApiVersions shall tell, where that is not just the table. ``observe``: is told the seconds that every request
         took, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
         self.apis: dict[int, Api] = {api.key: api for api in apis}
-        self.limits = limits or Limits()
+        self.limits = limits or ServerLimits()
         self.requires_login = requires_login
         self.room = room
-        self.connections: set[Connection] = set()
-        self.listeners: list[Listener] = []
+        self.connections: set[ServerConnection] = set()
+        self.listeners: list[ServerListener] = []
         self._versions = versions
         self._fallback: Api | None = None
         if fallback is not None:
-            self._fallback = Api(-1, "Forwarded", 0, 0, _NEVER_FLEXIBLE, fallback.handle, Lane.FORWARDED)
+            self._fallback = Api(-1, "Forwarded", 0, 0, _NEVER_FLEXIBLE, fallback.handle, Concurrency.FORWARDED)
         self.held = 0
         """Bytes of requests that are not answered."""
         self._observe = observe
@@ -76,7 +76,7 @@ class Service:
             return self._versions()
         return {api.key: (api.lowest, api.highest) for api in self.apis.values() if api.advertised}
 
-    def route(self, request: Request) -> Api:
+    def route(self, request: ApiRequest) -> Api:
         """Who answers. Raises `InvalidRequest` where nobody does."""
         api = self.apis.get(request.api_key)
         # Versions of ApiVersions that we do not know get an answer all the same (KIP-511).
@@ -90,7 +90,7 @@ class Service:
 
     # --- what connections tell ----------------------------------------------------------------------
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: ServerConnection) -> bool:
         """Whether one more client may connect."""
         self._figures["connections_total"] += 1
         self.connections.add(connection)
@@ -105,7 +105,7 @@ class Service:
             self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
         return True
 
-    def dismiss(self, connection: Connection) -> None:
+    def dismiss(self, connection: ServerConnection) -> None:
         """The connection has ended."""
         if connection in self.connections:
             self.connections.discard(connection)
@@ -113,12 +113,12 @@ class Service:
             if not self._by_address[connection.peer]:
                 del self._by_address[connection.peer]
 
-    def refused(self, connection: Connection, error: InvalidRequest) -> None:
+    def refused(self, connection: ServerConnection, error: InvalidRequest) -> None:
         """The connection is being closed for what it sent."""
         self._figures['connections_cut_total{why="invalid request"}'] += 1
         _log.debug("connection of %s closed: %s", connection.peer, error)
 
-    def login_failed(self, connection: Connection, mechanism: str) -> None:
+    def login_failed(self, connection: ServerConnection, mechanism: str) -> None:
         """Counts it and warns of it now and then. Neither the name nor the password is told to anybody: people type
         the one into the field of the other."""
         self._figures[f'logins_failed_total{{mechanism="{mechanism}"}}'] += 1
@@ -129,7 +129,7 @@ class Service:
             self._said, self._unsaid = now, 0
             _log.warning("logins failed", extra=what)
 
-    def shed(self, connection: Connection) -> None:
+    def shed(self, connection: ServerConnection) -> None:
         """Cuts a connection off, because too much memory is held by requests."""
         self._figures['connections_cut_total{why="memory"}'] += 1
         connection.cut()
@@ -138,7 +138,7 @@ class Service:
     def held_too_much(self) -> bool:
         return self.held > self.limits.held_bytes
 
-    def answered(self, request: Request) -> None:
+    def answered(self, request: ApiRequest) -> None:
         """The request's answer is on its way."""
         if self._observe is not None and request.api is not None:
             self._observe(_KINDS.get(request.api.lane, "other"), asyncio.get_running_loop().time() - request.since)
@@ -160,7 +160,7 @@ class Service:
                 connection.cut()
         self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep) if self.connections else None
 
-    def _overdue(self, connection: Connection, now: float) -> str | None:
+    def _overdue(self, connection: ServerConnection, now: float) -> str | None:
         limits = self.limits
         if connection.principal is None and now - connection.opened > limits.authentication_seconds:
             return "no login"
@@ -192,12 +192,12 @@ class Service:
             await listener.closed()
 
 
-class Listener:
+class ServerListener:
     """One port of a service."""
 
     def __init__(
         self,
-        service: Service,
+        service: SocketServer,
         host: str,
         port: int,
         *,
@@ -218,7 +218,7 @@ class Listener:
         _allow_files(self.service.limits.connections)
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(self.service, self),
+                lambda: ServerConnection(self.service, self),
                 self.host,
                 self.port,
                 ssl=self._tls,
@@ -227,7 +227,7 @@ class Listener:
                 backlog=512,
             )
         except OSError as error:
-            why, hint = why_not_listening(error), "name another address, or end what listens there"
+            why, hint = listen_error(error), "name another address, or end what listens there"
             raise Unreachable(f"listener {self.host}:{self.port}", why, hint) from None
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -241,7 +241,7 @@ class Listener:
                 await self._server.wait_closed()
 
 
-def why_not_listening(error: OSError) -> str:
+def listen_error(error: OSError) -> str:
     """The system's own words: asyncio wraps them in a sentence that says the address again."""
     # The resolver's numbers (negative) are not the system's.
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)

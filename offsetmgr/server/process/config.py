@@ -8,7 +8,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.log_origin import Translate
 from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS
-from offsetmgr.server.network.limits import Limits
+from offsetmgr.server.network.limits import ServerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ServeOptions:
     tls_key: str | None = None
     credentials: str | None = None
     rules: str | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: ServerLimits = field(default_factory=ServerLimits)
 
 
 def address(text: str, option: str) -> tuple[str, int]:

@@ -19,33 +19,39 @@ from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.core.errors import ConfigError, MalformedData, NotCoordinator, OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.core.offset_store import OffsetStore, Partitions
-from offsetmgr.kafka.client.backing_cluster import Upstream
+from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.run_manager_admin import FIRST_MANAGER
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.primitives import DECODING
 from offsetmgr.kafka.protocol.releases import FENCES_WRITERS
 from offsetmgr.manager.log.kafka import transactional_id_prefix
-from offsetmgr.manager.node.manager_node import Managing
-from offsetmgr.manager.node.node_config import Settings
+from offsetmgr.manager.node.manager_node import ManagerNode
+from offsetmgr.manager.node.node_config import NodeConfig
 from offsetmgr.manager.ownership import managers_group
 from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.shard import ShardLimits
 from offsetmgr.server.apis.admin_api import inspection_api
-from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import endpoint_apis
-from offsetmgr.server.backend import Backend, ManagerNode
+from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.manager_backend import ManagerBackend
 from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
 from offsetmgr.server.network.http import HttpEndpoint, Page, text
-from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.network.tls import server_tls
 from offsetmgr.server.process.config import ServeOptions
-from offsetmgr.server.proxy.brokers import RelayPorts
-from offsetmgr.server.proxy.proxy import Relay
+from offsetmgr.server.proxy.brokers import ProxyPorts
+from offsetmgr.server.proxy.proxy import Proxy
 from offsetmgr.server.security.authentication import Authentication
-from offsetmgr.server.security.authorization import Authorizer, EverythingAllowed, Operation, Reserved, load_rules
+from offsetmgr.server.security.authorization import (
+    AllowAllAuthorizer,
+    Authorizer,
+    Operation,
+    ReservedGroups,
+    load_rules,
+)
 from offsetmgr.server.security.credentials import load_credentials
-from offsetmgr.stores.crossing import Crossing
+from offsetmgr.stores.crossing import CrossClusterCheck
 
 if TYPE_CHECKING:
     from offsetmgr.server.storefront.store_backend import StoreBackend
@@ -117,12 +123,12 @@ class ManagerProcess:
         self._started = time.time()
         self._cluster_id: str | None = None
         self._ready = False
-        self._managing: Managing | None = None
-        self._relay: Relay | None = None
+        self._managing: ManagerNode | None = None
+        self._relay: Proxy | None = None
         self._front: StoreBackend | None = None
         self._own_offsets_there = False
         """Whether the store's groups are the relayed brokers' own: members' commits are passed on to them."""
-        self.listener: Listener | None = None
+        self.listener: ServerListener | None = None
 
     async def start(self) -> None:
         """Returns once clients are served, or will be as soon as the shards are loaded. Raises `OffsetMgrError`."""
@@ -131,7 +137,7 @@ class ManagerProcess:
         DECODING.tags, DECODING.string_bytes = options.limits.tags, options.limits.name_bytes
         tls = _tls(options)
         security = Security.of(options.connection.kafka)
-        upstream = Upstream(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)
+        upstream = BackingClusterClient(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)
         self._open.push_async_callback(upstream.close)
         if options.store is None:
             await upstream.require(FENCES_WRITERS)
@@ -140,9 +146,9 @@ class ManagerProcess:
         if relay is not None:
             self._open.push_async_callback(relay.close)
         # The port first: its number is what the other managers are told.
-        backend = _Later()
+        backend = _LateBound()
         metrics = Metrics(lambda: {**backend.metrics(), **service.metrics()}) if options.metrics_listen else None
-        service = Service(
+        service = SocketServer(
             [],
             limits=options.limits,
             requires_login=authentication is not None,
@@ -150,7 +156,7 @@ class ManagerProcess:
             fallback=relay.fallback if relay else None,
             observe=metrics.observe if metrics else None,
         )
-        listener = Listener(service, *options.listen, tls=tls)
+        listener = ServerListener(service, *options.listen, tls=tls)
         await listener.start()
         self.listener = listener
         self._open.push_async_callback(service.close, _GRACE)
@@ -164,7 +170,7 @@ class ManagerProcess:
         if relay is not None:
             backend.now = relay.guard(backend.now, watch=not self._own_offsets_there)
         asked = authorizer if relay is None else relay.authorizer
-        endpoint = Endpoint(backend.now, node_id, upstream, asked, authentication)
+        endpoint = ApiContext(backend.now, node_id, upstream, asked, authentication)
         apis = endpoint_apis(endpoint)
         if relay is not None:
             apis = relay.apis(endpoint, apis, host)
@@ -181,11 +187,11 @@ class ManagerProcess:
         _log.info("serving", extra=what)
 
     async def _open_relay_ports(
-        self, relay: Relay, service: Service, listener: Listener, tls: ssl.SSLContext | None
+        self, relay: Proxy, service: SocketServer, listener: ServerListener, tls: ssl.SSLContext | None
     ) -> None:
         options = self._options
         asked = options.relay_ports
-        ports = RelayPorts(listener.port + 1) if asked is None else RelayPorts(asked.start, len(asked))
+        ports = ProxyPorts(listener.port + 1) if asked is None else ProxyPorts(asked.start, len(asked))
         await relay.open_ports(service, options.listen[0], ports, tls, options.connection.timeout_ms / 1000)
         _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.ports().items()}})
 
@@ -196,15 +202,15 @@ class ManagerProcess:
 
     # --- what is behind the listener ----------------------------------------------------------------
 
-    async def _start_backend(self, backend: _Later, host: str, port: int) -> int:
+    async def _start_backend(self, backend: _LateBound, host: str, port: int) -> int:
         """The node id of this process."""
         if self._options.store is not None:
-            node = ManagerNode(FIRST_MANAGER, host, port)
+            node = ManagerAddress(FIRST_MANAGER, host, port)
             await self._start_store(backend, node)
             return node.node_id
         return await self._start_manager(backend, host, port)
 
-    async def _start_store(self, backend: _Later, node: ManagerNode) -> None:
+    async def _start_store(self, backend: _LateBound, node: ManagerAddress) -> None:
         from offsetmgr.server.storefront.store_backend import StoreBackend
         from offsetmgr.stores.uri import open_store
 
@@ -244,7 +250,7 @@ class ManagerProcess:
         options = self._options
         with KafkaStore(options.bootstrap, options.connection) as brokers:
             crossing = await asyncio.to_thread(
-                Crossing, brokers, store, options.translate, ("cluster of the topics", "store")
+                CrossClusterCheck, brokers, store, options.translate, ("cluster of the topics", "store")
             )
         if crossing.foreign and options.translate is None:
             why = f"its offsets belong to another Kafka cluster than the topics: {crossing.compared.how}"
@@ -267,8 +273,8 @@ class ManagerProcess:
                 front.refusal = None
                 _log.info("the store answers; clients are served", extra={"store": store.uri})
 
-    async def _start_manager(self, backend: _Later, host: str, port: int) -> int:
-        managing = self._managing = Managing(_settings(self._options, self._relay), host, port)
+    async def _start_manager(self, backend: _LateBound, host: str, port: int) -> int:
+        managing = self._managing = ManagerNode(_settings(self._options, self._relay), host, port)
         self._open.push_async_callback(managing.close)
         await managing.open()
         backend.now = ManagerBackend(
@@ -306,7 +312,7 @@ class ManagerProcess:
         return text(200, "ready")
 
     def status(self) -> dict[str, Any]:
-        """See `Inspectable.status`."""
+        """See `AdminBackend.status`."""
         managing = self._managing
         shards = [] if managing is None else [_shard_json(s._asdict()) for s in managing.runtime.status()]
         alarms = [] if managing is None else managing.alarms
@@ -326,7 +332,7 @@ class ManagerProcess:
         }
 
     def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
-        """See `Inspectable.dump`."""
+        """See `AdminBackend.dump`."""
         if self._managing is None or not 0 <= partition < self._options.partitions:
             raise NotCoordinator(f"shard {partition}", "there is none of this number here")
         found = self._managing.runtime.dump(partition)
@@ -339,8 +345,8 @@ class ManagerProcess:
         return [{**key._asdict(), **value._asdict()} for key, value in found[:most]]
 
 
-def _settings(options: ServeOptions, relay: Relay | None) -> Settings:
-    return Settings(
+def _settings(options: ServeOptions, relay: Proxy | None) -> NodeConfig:
+    return NodeConfig(
         options.bootstrap,
         options.connection,
         topic=options.topic,
@@ -360,7 +366,7 @@ def _settings(options: ServeOptions, relay: Relay | None) -> Settings:
     )
 
 
-class _Later:
+class _LateBound:
     """A backend that is made after those who will ask it."""
 
     now: Backend
@@ -404,19 +410,19 @@ def _login(options: ServeOptions) -> Authentication | None:
 
 def _authorizer(options: ServeOptions) -> Authorizer:
     if options.rules is None:
-        return EverythingAllowed()
+        return AllowAllAuthorizer()
     if options.credentials is None:
         raise ConfigError("--rules", "say what a user may do, and nobody logs in", "add --credentials FILE")
     return load_rules(options.rules)
 
 
-def _relay(options: ServeOptions, security: Security, authorizer: Authorizer) -> Relay | None:
+def _relay(options: ServeOptions, security: Security, authorizer: Authorizer) -> Proxy | None:
     if not options.relay:
         return None
     if options.store is not None:
-        return Relay(options.bootstrap, security, authorizer)
-    reserved = Reserved(options.topic, managers_group(options.topic), transactional_id_prefix(options.topic))
-    return Relay(options.bootstrap, security, authorizer, reserved)
+        return Proxy(options.bootstrap, security, authorizer)
+    reserved = ReservedGroups(options.topic, managers_group(options.topic), transactional_id_prefix(options.topic))
+    return Proxy(options.bootstrap, security, authorizer, reserved)
 
 
 def _tls(options: ServeOptions) -> ssl.SSLContext | None:

@@ -1,4 +1,5 @@
-"""`Link`: the connections to real brokers that belong to one client's connection, each made when it is first needed."""
+"""`ProxyLink`: the connections to real brokers that belong to one client's connection, each made when it is first
+needed."""
 
 from __future__ import annotations
 
@@ -9,42 +10,42 @@ from offsetmgr.core.errors import Unreachable
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.server.proxy.brokers import Brokers
-from offsetmgr.server.proxy.upstream import ReadBuffer, Upstream
+from offsetmgr.server.proxy.upstream import ReadBuffer, UpstreamConnection
 
 if TYPE_CHECKING:
-    from offsetmgr.server.network.api import Client
+    from offsetmgr.server.network.api import ClientConnection
 
 _STATE: Final = "relay"
 
 
-class Links:
-    """Gives every client's connection its `Link`."""
+class ProxyLinks:
+    """Gives every client's connection its `ProxyLink`."""
 
     def __init__(self, brokers: Brokers, security: Security) -> None:
         self.brokers = brokers
         self.security = security
         self.buffer = ReadBuffer()
 
-    def of(self, client: Client) -> Link:
-        link: Link | None = client.state.get(_STATE)
+    def of(self, client: ClientConnection) -> ProxyLink:
+        link: ProxyLink | None = client.state.get(_STATE)
         if link is None:
-            link = client.state[_STATE] = Link(self, client)
+            link = client.state[_STATE] = ProxyLink(self, client)
             client.on_lost.append(link.close)
         return link
 
 
-class Link:
+class ProxyLink:
     """See the module's docstring."""
 
-    def __init__(self, links: Links, client: Client) -> None:
+    def __init__(self, links: ProxyLinks, client: ClientConnection) -> None:
         self._links = links
         self._client = client
-        self._upstreams: dict[Address, Upstream] = {}
-        self._apart: set[Upstream] = set()
+        self._upstreams: dict[Address, UpstreamConnection] = {}
+        self._apart: set[UpstreamConnection] = set()
         self._any: Address | None = None
         self._closed = False
 
-    def data(self) -> Upstream:
+    def data(self) -> UpstreamConnection:
         """Where the client's requests go: the broker whose port this is; at the manager's own port always the same one
         of those that were alive. Raises `Unreachable` where none is known."""
         node_id = self._client.listener.node_id
@@ -60,26 +61,26 @@ class Link:
             self._any = random.choice(alive)
         return self.to(self._any)
 
-    def to(self, address: Address) -> Upstream:
+    def to(self, address: Address) -> UpstreamConnection:
         """This client's connection to the broker at ``address``. Raises `Unreachable` once the client is gone."""
         if self._closed:
             raise Unreachable(f"broker {address}", "the client is gone")
         upstream = self._upstreams.get(address)
         if upstream is None or upstream.closed:
-            upstream = Upstream(self._client, address, self._links.security, self._links.buffer)
+            upstream = UpstreamConnection(self._client, address, self._links.security, self._links.buffer)
             self._upstreams[address] = upstream
         return upstream
 
-    def apart(self) -> Upstream:
+    def apart(self) -> UpstreamConnection:
         """A connection of its own to the broker of `data`, for one request whose turn on that one has passed. To be
         given to `end`. Raises `Unreachable`."""
         if self._closed:
             raise Unreachable("Kafka", "the client is gone")
-        upstream = Upstream(self._client, self.data().address, self._links.security, self._links.buffer)
+        upstream = UpstreamConnection(self._client, self.data().address, self._links.security, self._links.buffer)
         self._apart.add(upstream)
         return upstream
 
-    def end(self, upstream: Upstream) -> None:
+    def end(self, upstream: UpstreamConnection) -> None:
         """Closes what `apart` gave."""
         self._apart.discard(upstream)
         upstream.close()

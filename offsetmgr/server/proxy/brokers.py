@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.kafka.client.client import Client, remaining
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.server.network.socket_server import Listener, Service
+from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _ASK_SECONDS: Final = 5.0
 Versions = Mapping[int, tuple[int, int]]
 
 
-class RelayPorts(NamedTuple):
+class ProxyPorts(NamedTuple):
     """The ports that may stand for brokers: ``size`` of them from ``first`` on; 0 takes free ones."""
 
     first: int
@@ -47,9 +47,9 @@ class RelayPorts(NamedTuple):
 class _Ports(NamedTuple):
     """What new listeners are made of."""
 
-    service: Service
+    service: SocketServer
     host: str
-    range: RelayPorts
+    range: ProxyPorts
     tls: ssl.SSLContext | None
 
 
@@ -62,14 +62,14 @@ class Brokers:
         self._security = security
         self._ports: _Ports | None = None
         self._addresses: dict[int, Address] = {}
-        self._listeners: dict[int, Listener] = {}
-        self._probes: dict[int, Connection] = {}
+        self._listeners: dict[int, ServerListener] = {}
+        self._probes: dict[int, BrokerConnection] = {}
         self._versions: dict[int, Versions] = {}
         self._listening = asyncio.Lock()
         self._refresher: asyncio.Task[None] | None = None
 
     async def start(
-        self, service: Service, host: str, ports: RelayPorts, tls: ssl.SSLContext | None, timeout: float
+        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout: float
     ) -> None:
         """Listens for every broker that is there now. Raises `OffsetMgrError`."""
         self._ports = _Ports(service, host, ports, tls)
@@ -125,7 +125,7 @@ class Brokers:
             for port in range_.candidates(node_id):
                 if port and port in ours:
                     continue
-                listener = Listener(service, host, port, tls=tls, node_id=node_id)
+                listener = ServerListener(service, host, port, tls=tls, node_id=node_id)
                 with contextlib.suppress(Unreachable):
                     await listener.start()
                     self._listeners[node_id] = listener
@@ -162,7 +162,7 @@ class Brokers:
         probe = self._probes.get(node_id)
         if probe is None or probe.closed or probe.address != address:
             # A new connection asks for the versions again: the broker may be a newer one since.
-            new = await Connection.open(address, self._security, _ASK_SECONDS)
+            new = await BrokerConnection.open(address, self._security, _ASK_SECONDS)
             old = self._probes.get(node_id)
             self._probes[node_id] = new
             self._versions[node_id] = new.versions

@@ -1,4 +1,5 @@
-"""`GatedBackend`: the manager's backend behind the `MemberGate`, so that only who may commits, and deletes likewise.
+"""`MemberFencingBackend`: the manager's backend behind the `MemberFence`, so that only who may commits, and deletes
+likewise.
 
 A commit that the gate knows about goes on at once.  Otherwise the real coordinator is asked, and the commits of that
 member wait in their order; they are judged, and handed on, in one step.
@@ -24,9 +25,9 @@ from offsetmgr.manager.protocol_values import (
     FetchRequest,
     FetchResponse,
 )
-from offsetmgr.server.backend import Backend, ManagerNode
+from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators
-from offsetmgr.server.proxy.member_fencing import MemberGate
+from offsetmgr.server.proxy.member_fencing import MemberFence
 
 ASK_SECONDS: Final = 4.0
 """How long a commit may wait for the real coordinator's word, before it fails with COORDINATOR_NOT_AVAILABLE."""
@@ -49,11 +50,11 @@ class _Key(NamedTuple):
 _Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
 
 
-class GatedBackend:
+class MemberFencingBackend:
     """See the module's docstring, and `Backend`."""
 
     def __init__(
-        self, inner: Backend, gate: MemberGate, coordinators: Coordinators, clock: Callable[[], float]
+        self, inner: Backend, gate: MemberFence, coordinators: Coordinators, clock: Callable[[], float]
     ) -> None:
         self._inner = inner
         self._gate = gate
@@ -230,10 +231,10 @@ class GatedBackend:
 
     # --- as the inner one ---------------------------------------------------------------------------
 
-    def nodes(self) -> Sequence[ManagerNode]:
+    def nodes(self) -> Sequence[ManagerAddress]:
         return self._inner.nodes()
 
-    def coordinator(self, group: str) -> ManagerNode | None:
+    def coordinator(self, group: str) -> ManagerAddress | None:
         return self._inner.coordinator(group)
 
     def owns(self, group: str) -> int:

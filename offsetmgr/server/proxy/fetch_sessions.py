@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
-from offsetmgr.server.network.api import Request
+from offsetmgr.server.network.api import ApiRequest
 
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
 """Clients begin a new session after this error."""
@@ -54,7 +54,7 @@ class FetchSessions:
         return (node_id, session_id) in self._given
 
 
-def session_of(request: Request) -> Session | None:
+def session_of(request: ApiRequest) -> Session | None:
     """None for versions without sessions. Raises `InvalidRequest`."""
     version = request.version
     if version < _FIRST:

@@ -1,4 +1,4 @@
-"""`BypassWatch`: looks whether the real coordinators hold offsets of groups that are ours.
+"""`BrokerCommitMonitor`: looks whether the real coordinators hold offsets of groups that are ours.
 
 They cannot come from clients of the relay.  Either somebody talks to the brokers directly, and then part of a group's
 progress is here and part of it there; or the group was moved here and its old offsets were never deleted there.
@@ -24,7 +24,7 @@ _NAMED: Final = 10
 """Groups that are named in an alarm; the others are counted."""
 
 
-class BypassWatch:
+class BrokerCommitMonitor:
     """Use it within one event loop."""
 
     def __init__(self, backend: Backend, coordinators: Coordinators) -> None:

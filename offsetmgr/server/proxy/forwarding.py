@@ -1,7 +1,7 @@
 """`Forwarder`: what is not ours goes to the real broker unread; and which requests those are, in which versions.
 
-`Screen` looks at each request first: it refuses what touches the managers' own topic, group and transactional ids, and
-admin APIs that the rules do not allow.
+`RequestScreen` looks at each request first: it refuses what touches the managers' own topic, group and transactional
+ids, and admin APIs that the rules do not allow.
 
 A request is forwarded only if it is in `FORWARDED`, in a version whose answer is known to name no broker's address and
 whose question is known to be none about a group's offsets: an API or a version that is newer than this list could lead
@@ -30,9 +30,9 @@ from typing import Final
 
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
-from offsetmgr.server.network.api import Answer, Outcome, Request
-from offsetmgr.server.proxy.request_screening import Screen
-from offsetmgr.server.proxy.upstream import Upstream
+from offsetmgr.server.network.api import Answer, ApiRequest, Outcome
+from offsetmgr.server.proxy.request_screening import RequestScreen
+from offsetmgr.server.proxy.upstream import UpstreamConnection
 
 FORWARDED: Final[Mapping[int, tuple[str, int]]] = {
     0: ("Produce", 9),
@@ -81,32 +81,32 @@ def common(broker: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
 
 
 class Forwarder:
-    """See `Fallback`."""
+    """See `ForwardingHandler`."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: RequestScreen) -> None:
         self._screen = screen
 
-    def handle(self, request: Request) -> Outcome:
+    def handle(self, request: ApiRequest) -> Outcome:
         _, highest = FORWARDED.get(request.api_key, ("", -1))
         if request.version > highest:
             raise InvalidRequest(f"API {request.api_key} version {request.version}", "is not spoken here")
         return self._screen.screened(request, partial(_forward, request))
 
 
-def _forward(request: Request, upstream: Upstream) -> Outcome:
+def _forward(request: ApiRequest, upstream: UpstreamConnection) -> Outcome:
     if request.api_key == _PRODUCE and not _wants_answer(request):
         upstream.post(request)
         return None if upstream.room() is None else _once_there_is_room(upstream)
     return upstream.forward(request)
 
 
-async def _once_there_is_room(upstream: Upstream) -> Answer:
+async def _once_there_is_room(upstream: UpstreamConnection) -> Answer:
     while (room := upstream.room()) is not None:
         await room
     return None
 
 
-def _wants_answer(request: Request) -> bool:
+def _wants_answer(request: ApiRequest) -> bool:
     """Whether a Produce request asks for acknowledgement: brokers do not answer those with acks=0."""
     flexible = request.version >= _PRODUCE_FLEXIBLE
     cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)

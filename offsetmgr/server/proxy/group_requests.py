@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.kafka.protocol.schema_codec import encode_response
-from offsetmgr.server.network.api import Request
+from offsetmgr.server.network.api import ApiRequest
 
 JOIN: Final = 11
 HEARTBEAT: Final = 12
@@ -27,7 +27,7 @@ _NO_GENERATION: Final = -1
 _BODY: Final = 8
 
 
-class Asked(NamedTuple):
+class GroupRequest(NamedTuple):
     """Who asks, and for which group. LeaveGroup may be about many members: only its group is read."""
 
     group: str
@@ -38,21 +38,21 @@ class Asked(NamedTuple):
     """JoinGroup only."""
 
 
-class Joined(NamedTuple):
+class JoinGroupResult(NamedTuple):
     """The beginning of a JoinGroup answer."""
 
     error: int
     generation: int
 
 
-def read_request(request: Request) -> Asked:
+def read_request(request: ApiRequest) -> GroupRequest:
     """Raises `InvalidRequest`."""
     key, version = request.api_key, request.version
     flexible = version >= FLEXIBLE[key]
     cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
     group = cursor.string()
     if key == LEAVE:
-        return Asked(group)
+        return GroupRequest(group)
     generation, session = _NO_GENERATION, None
     if key == JOIN:
         session = cursor.int32() / 1000
@@ -62,7 +62,7 @@ def read_request(request: Request) -> Asked:
         generation = cursor.int32()
     member_id = cursor.string()
     instance_id = cursor.nullable_string() if version >= _STATIC_SINCE[key] else None
-    return Asked(group, generation, member_id, instance_id, session)
+    return GroupRequest(group, generation, member_id, instance_id, session)
 
 
 def read_error(api_key: int, version: int, frame: bytes) -> int:
@@ -70,13 +70,13 @@ def read_error(api_key: int, version: int, frame: bytes) -> int:
     return _behind_throttle(api_key, version, frame).number(INT16)
 
 
-def read_joined(version: int, frame: bytes) -> Joined:
+def read_joined(version: int, frame: bytes) -> JoinGroupResult:
     """The beginning of a whole JoinGroup answer. Raises `InvalidRequest`."""
     cursor = _behind_throttle(JOIN, version, frame)
-    return Joined(cursor.number(INT16), cursor.int32())
+    return JoinGroupResult(cursor.number(INT16), cursor.int32())
 
 
-def refusal(request: Request, code: int, member_id: str = "") -> bytes:
+def refusal(request: ApiRequest, code: int, member_id: str = "") -> bytes:
     """The body of an answer that says only ``code``."""
     message = {
         "error_code": code,

@@ -18,9 +18,9 @@ from offsetmgr.manager.protocol_values import (
     NONE,
     FetchRequest,
 )
-from offsetmgr.server.apis.api_context import Endpoint, decoded, encoded, encoded_by_size, portions, too_many
+from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, encoded_by_size, portions, too_many
 from offsetmgr.server.apis.groups import CLASSIC, DEAD, EMPTY, LIST_FLEXIBLE, NOBODY, too_many_described
-from offsetmgr.server.network.api import Answer, Api, Request
+from offsetmgr.server.network.api import Answer, Api, ApiRequest
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.security.authorization import Operation
 
@@ -37,7 +37,7 @@ _LISTED_AT_ONCE: Final = 1_000
 class GroupListing:
     """See the module's docstring."""
 
-    def __init__(self, endpoint: Endpoint, coordinators: Coordinators) -> None:
+    def __init__(self, endpoint: ApiContext, coordinators: Coordinators) -> None:
         self._endpoint = endpoint
         self._backend = endpoint.backend
         self._coordinators = coordinators
@@ -49,7 +49,7 @@ class GroupListing:
             Api(_DESCRIBE, "DescribeGroups", 0, 6, _DESCRIBE_FLEXIBLE, self._describe, prepare=decoded),
         ]
 
-    async def _list(self, request: Request) -> Answer:
+    async def _list(self, request: ApiRequest) -> Answer:
         message = decoded(request)
         if request.connection.listener.node_id is not None:
             return encoded(request, {"error_code": NONE, "groups": []})
@@ -87,7 +87,7 @@ class GroupListing:
             await asyncio.sleep(0)
         return encoded(request, {"error_code": NONE, "groups": EncodedItems(number, data)})
 
-    async def _describe(self, request: Request) -> Answer:
+    async def _describe(self, request: ApiRequest) -> Answer:
         message = decoded(request)
         groups = message["groups"]
         if too_many(request, groups):
@@ -103,7 +103,7 @@ class GroupListing:
             data += b"".join(await asyncio.gather(*map(described, part)))
         return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
 
-    async def _described(self, request: Request, group: str, operations: bool) -> Message:
+    async def _described(self, request: ApiRequest, group: str, operations: bool) -> Message:
         failed = {**NOBODY, "group_id": group}
         if not self._endpoint.group_allowed(request, Operation.DESCRIBE, group):
             return {**failed, "error_code": GROUP_AUTHORIZATION_FAILED}

@@ -1,4 +1,4 @@
-"""`MemberGate`: who may commit to which group, by what passed between clients and the real coordinator; pure.
+"""`MemberFence`: who may commit to which group, by what passed between clients and the real coordinator; pure.
 
 The real coordinator C knows the members; this process M keeps the offsets.  Kafka's rule to be kept: *once any
 client has been given generation g, no commit of an older generation, of a replaced member, or of no member at all
@@ -88,7 +88,7 @@ class _Group:
         self.empty = self.occupied = _NEVER
 
 
-class MemberGate:
+class MemberFence:
     """See the module's docstring. Times are seconds of one clock that runs on while others are frozen."""
 
     def __init__(self) -> None:

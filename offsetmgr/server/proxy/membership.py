@@ -1,5 +1,5 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup: passed to the group's real coordinator by the manager that owns the
-group, and read as they pass, for the `MemberGate`.
+group, and read as they pass, for the `MemberFence`.
 
 They go on a connection of the client's own, since a JoinGroup may wait there for a whole rebalance.  A manager that is
 still loading the group passes them too: clients have no word for "loading" in most of these answers, and members must
@@ -20,9 +20,9 @@ from offsetmgr.manager.protocol_values import (
     NONE,
     NOT_COORDINATOR,
 )
-from offsetmgr.server.apis.api_context import Endpoint
-from offsetmgr.server.network.api import HANG_UP, Answer, Api, Frame, Request
-from offsetmgr.server.proxy.broker_connections import Links
+from offsetmgr.server.apis.api_context import ApiContext
+from offsetmgr.server.network.api import HANG_UP, Answer, Api, ApiRequest, Frame
+from offsetmgr.server.proxy.broker_connections import ProxyLinks
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.fenced_backend import VALID
 from offsetmgr.server.proxy.group_requests import (
@@ -32,13 +32,13 @@ from offsetmgr.server.proxy.group_requests import (
     JOIN,
     LEAVE,
     SYNC,
-    Asked,
+    GroupRequest,
     read_error,
     read_joined,
     read_request,
     refusal,
 )
-from offsetmgr.server.proxy.member_fencing import MemberGate
+from offsetmgr.server.proxy.member_fencing import MemberFence
 from offsetmgr.server.security.authorization import Operation
 
 _NAMES: Final = {JOIN: "JoinGroup", HEARTBEAT: "Heartbeat", LEAVE: "LeaveGroup", SYNC: "SyncGroup"}
@@ -47,14 +47,14 @@ _OURS: Final = frozenset({NONE, COORDINATOR_LOAD_IN_PROGRESS})
 _ELSEWHERE: Final = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 
 
-class Membership:
+class ProxiedMembership:
     """See the module's docstring."""
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        links: Links,
-        gate: MemberGate,
+        endpoint: ApiContext,
+        links: ProxyLinks,
+        gate: MemberFence,
         coordinators: Coordinators,
         clock: Callable[[], float],
     ) -> None:
@@ -68,7 +68,7 @@ class Membership:
     def apis(self) -> list[Api]:
         return [Api(key, name, 0, HIGHEST[key], FLEXIBLE[key], self._handle) for key, name in _NAMES.items()]
 
-    async def _handle(self, request: Request) -> Answer:
+    async def _handle(self, request: ApiRequest) -> Answer:
         asked = read_request(request)
         group = asked.group
         if not self._endpoint.group_allowed(request, Operation.READ, group):
@@ -104,7 +104,7 @@ class Membership:
             self._gate.left(group)
         return Frame(frame)
 
-    async def _joined(self, request: Request, asked: Asked, tenure: int, frame: bytes) -> Answer:
+    async def _joined(self, request: ApiRequest, asked: GroupRequest, tenure: int, frame: bytes) -> Answer:
         """Holds the answer back until no commit of an earlier generation can take effect any more."""
         if not self._still_ours(asked.group, tenure):
             return refusal(request, NOT_COORDINATOR, asked.member_id)

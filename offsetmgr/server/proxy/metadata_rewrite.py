@@ -16,13 +16,13 @@ from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.protocol.schema_codec import Message, decode_response
 from offsetmgr.server.apis import cluster as endpoint_cluster
 from offsetmgr.server.apis import versions as endpoint_versions
-from offsetmgr.server.apis.api_context import Endpoint, decoded, encoded, too_many
-from offsetmgr.server.network.api import HANG_UP, Answer, Api, Frame, Request
+from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, too_many
+from offsetmgr.server.network.api import HANG_UP, Answer, Api, ApiRequest, Frame
 from offsetmgr.server.proxy import group_requests, response_rewrite
 from offsetmgr.server.proxy.access import TOPIC_AUTHORIZATION_FAILED
-from offsetmgr.server.proxy.broker_connections import Links
+from offsetmgr.server.proxy.broker_connections import ProxyLinks
 from offsetmgr.server.proxy.forwarding import common
-from offsetmgr.server.proxy.request_screening import Screen, answer_of, framed, renewed, unhurried
+from offsetmgr.server.proxy.request_screening import RequestScreen, answer_of, framed, renewed, unhurried
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 _log = logging.getLogger(__name__)
@@ -41,10 +41,10 @@ _PASSED: Final = {
 """APIs of ours whose requests are passed on as they are, so that the broker must speak their version too."""
 
 
-class Naming:
+class MetadataRewriter:
     """See the module's docstring."""
 
-    def __init__(self, endpoint: Endpoint, links: Links, screen: Screen, host: str) -> None:
+    def __init__(self, endpoint: ApiContext, links: ProxyLinks, screen: RequestScreen, host: str) -> None:
         """``host`` is where clients reach this manager's ports."""
         self._endpoint = endpoint
         self._links = links
@@ -86,7 +86,7 @@ class Naming:
             ),
         ]
 
-    async def _metadata(self, request: Request) -> Answer:
+    async def _metadata(self, request: ApiRequest) -> Answer:
         frame = await self._topics_screened(request)
         part = response_rewrite.find_brokers(frame, request.version)
         await self._brokers.seen(part.brokers)
@@ -94,7 +94,7 @@ class Naming:
         named += [NamedBroker(*manager) for manager in self._endpoint.backend.nodes()]
         return Frame(response_rewrite.replace_brokers(frame, request.version, part, named))
 
-    async def _topics_screened(self, request: Request) -> bytes:
+    async def _topics_screened(self, request: ApiRequest) -> bytes:
         """The real answer, in which the offsets topic is refused where it was asked for, and else not named."""
         upstream = self._links.of(request.connection).data()
         screen = self._screen
@@ -112,7 +112,7 @@ class Naming:
         frame = await upstream.ask(passed)
         return await unhurried(lambda: self._with_topics(request, frame, named), max(len(frame), size))
 
-    def _without_reserved(self, request: Request) -> tuple[Request, list[Message]]:
+    def _without_reserved(self, request: ApiRequest) -> tuple[ApiRequest, list[Message]]:
         """The question without the offsets topic, which it would create where it does not exist, and what was left
         out."""
         message = decoded(request)
@@ -124,7 +124,7 @@ class Naming:
             raise InvalidRequest("Metadata version 0", "it asks for the offsets topic alone")
         return renewed(request, {**message, "topics": kept}), named
 
-    def _with_topics(self, request: Request, frame: bytes, refused: list[Message]) -> Frame:
+    def _with_topics(self, request: ApiRequest, frame: bytes, refused: list[Message]) -> Frame:
         answer = answer_of(request, frame)
         by_id = not _asks_for_all(request)
         topics = []
@@ -136,7 +136,7 @@ class Naming:
         topics += [{**_REFUSED, "name": topic["name"], "topic_id": None} for topic in refused]
         return framed(request, {**answer, "topics": topics})
 
-    async def _describe_cluster(self, request: Request) -> Answer:
+    async def _describe_cluster(self, request: ApiRequest) -> Answer:
         frame = await self._links.of(request.connection).data().ask(request)
         message = decode_response(_DESCRIBE_CLUSTER, request.version, frame, 9)
         if message["error_code"] or message.get("endpoint_type", _BROKERS) != _BROKERS:
@@ -154,7 +154,7 @@ class Naming:
         ]
         return encoded(request, message)
 
-    async def _find_coordinator(self, request: Request) -> Answer:
+    async def _find_coordinator(self, request: ApiRequest) -> Answer:
         """Of groups the managers, of transactions the real broker, behind our port."""
         asked = decoded(request)
         if asked.get("key_type") != _TRANSACTION or too_many(request, asked.get("coordinator_keys", ())):
@@ -165,14 +165,14 @@ class Naming:
         await self._brokers.seen(brokers)
         return await unhurried(partial(self._renamed, request, message), len(frame))
 
-    def _renamed(self, request: Request, message: Message) -> bytes:
+    def _renamed(self, request: ApiRequest, message: Message) -> bytes:
         """A FindCoordinator answer with our ports in place of the brokers' own."""
         for found in message.get("coordinators", [message]):
             if found["error_code"] == 0:
                 found["host"], found["port"] = self._host, self._brokers.port(found["node_id"])
         return encoded(request, message)
 
-    async def _api_versions(self, request: Request) -> Answer:
+    async def _api_versions(self, request: ApiRequest) -> Answer:
         broker = await self._brokers.versions(request.connection.listener.node_id)
         ours = request.connection.service.versions()
         passed = {
@@ -187,7 +187,7 @@ class Naming:
 _REFUSED: Final = {"error_code": TOPIC_AUTHORIZATION_FAILED, "is_internal": False, "partitions": []}
 
 
-def _coordinators(request: Request, frame: bytes) -> tuple[Message, Sequence[NamedBroker]]:
+def _coordinators(request: ApiRequest, frame: bytes) -> tuple[Message, Sequence[NamedBroker]]:
     """A FindCoordinator answer, and each broker that it names."""
     message = answer_of(request, frame)
     brokers = {
@@ -198,15 +198,15 @@ def _coordinators(request: Request, frame: bytes) -> tuple[Message, Sequence[Nam
     return message, list(brokers.values())
 
 
-def _asks_for_all(request: Request) -> bool:
+def _asks_for_all(request: ApiRequest) -> bool:
     topics = decoded(request)["topics"]
     return topics is None or (request.version == 0 and not topics)
 
 
-def _or_hang_up(handle: Callable[[Request], Awaitable[Answer]]) -> Callable[[Request], Awaitable[Answer]]:
+def _or_hang_up(handle: Callable[[ApiRequest], Awaitable[Answer]]) -> Callable[[ApiRequest], Awaitable[Answer]]:
     """A client whose question the cluster cannot answer now is treated as by a broker that is down."""
 
-    async def handled(request: Request) -> Answer:
+    async def handled(request: ApiRequest) -> Answer:
         try:
             return await handle(request)
         except InvalidRequest:

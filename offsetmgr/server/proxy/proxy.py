@@ -1,4 +1,4 @@
-"""`Relay`: puts its parts together."""
+"""`Proxy`: puts its parts together."""
 
 from __future__ import annotations
 
@@ -11,78 +11,83 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.manager.lease import boottime
-from offsetmgr.server.apis.api_context import Endpoint
+from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.backend import Backend
 from offsetmgr.server.network.api import Api
-from offsetmgr.server.network.socket_server import Service
-from offsetmgr.server.proxy.broker_connections import Links
-from offsetmgr.server.proxy.brokers import Brokers, RelayPorts
+from offsetmgr.server.network.socket_server import SocketServer
+from offsetmgr.server.proxy.broker_connections import ProxyLinks
+from offsetmgr.server.proxy.brokers import Brokers, ProxyPorts
 from offsetmgr.server.proxy.coordinators import Coordinators
-from offsetmgr.server.proxy.fenced_backend import GatedBackend
-from offsetmgr.server.proxy.foreign_commit_monitor import BypassWatch
+from offsetmgr.server.proxy.fenced_backend import MemberFencingBackend
+from offsetmgr.server.proxy.foreign_commit_monitor import BrokerCommitMonitor
 from offsetmgr.server.proxy.forwarding import FORWARDED, Forwarder
 from offsetmgr.server.proxy.listing import GroupListing
-from offsetmgr.server.proxy.member_fencing import MemberGate
-from offsetmgr.server.proxy.membership import Membership
-from offsetmgr.server.proxy.metadata_rewrite import Naming
-from offsetmgr.server.proxy.request_screening import Screen
+from offsetmgr.server.proxy.member_fencing import MemberFence
+from offsetmgr.server.proxy.membership import ProxiedMembership
+from offsetmgr.server.proxy.metadata_rewrite import MetadataRewriter
+from offsetmgr.server.proxy.request_screening import RequestScreen
 from offsetmgr.server.proxy.topic_ids import TopicIds
-from offsetmgr.server.security.authorization import Authorizer, EverythingAllowed, Reserved, WithoutReserved
+from offsetmgr.server.security.authorization import (
+    AllowAllAuthorizer,
+    Authorizer,
+    ReservedGroups,
+    ReservedGroupsAuthorizer,
+)
 
 _ASK_SECONDS: Final = 10.0
-_NOTHING: Final = Reserved()
+_NOTHING: Final = ReservedGroups()
 
 
-class Relay:
-    """In the order of a start: `fallback` for the `Service`, `open_ports`, `guard` for what its handlers ask, `apis`,
-    `start`."""
+class Proxy:
+    """In the order of a start: `fallback` for the `SocketServer`, `open_ports`, `guard` for what its handlers ask,
+    `apis`, `start`."""
 
     def __init__(
         self,
         bootstrap: str,
         security: Security,
         authorizer: Authorizer | None = None,
-        reserved: Reserved = _NOTHING,
+        reserved: ReservedGroups = _NOTHING,
     ) -> None:
         """``bootstrap`` and ``security`` reach the real cluster: what the brokers see is this principal.
 
-        ``authorizer`` is asked about admin APIs; no client may touch what is ``reserved``, see `Screen`."""
-        allowed = authorizer or EverythingAllowed()
-        self.authorizer: Authorizer = WithoutReserved(allowed, reserved) if reserved.topic else allowed
+        ``authorizer`` is asked about admin APIs; no client may touch what is ``reserved``, see `RequestScreen`."""
+        allowed = authorizer or AllowAllAuthorizer()
+        self.authorizer: Authorizer = ReservedGroupsAuthorizer(allowed, reserved) if reserved.topic else allowed
         """What the endpoint's handlers ask."""
         self._client = Client(bootstrap, security)
         self._brokers = Brokers(self._client, security)
         self._coordinators = Coordinators(self._client, self._brokers)
-        self._gate = MemberGate()
-        self._links = Links(self._brokers, security)
+        self._gate = MemberFence()
+        self._links = ProxyLinks(self._brokers, security)
         self._backend: Backend | None = None
-        self._guarded: GatedBackend | None = None
-        self._watch: BypassWatch | None = None
-        self._screen = Screen(self._links, TopicIds(self._client), allowed, reserved)
+        self._guarded: MemberFencingBackend | None = None
+        self._watch: BrokerCommitMonitor | None = None
+        self._screen = RequestScreen(self._links, TopicIds(self._client), allowed, reserved)
         self.fallback = Forwarder(self._screen)
 
-    def guard(self, backend: Backend, *, watch: bool = True) -> GatedBackend:
+    def guard(self, backend: Backend, *, watch: bool = True) -> MemberFencingBackend:
         """The manager's backend, with everybody who may not commit or delete refused.
 
         ``watch``: whether offsets at the real coordinators are an alarm. Not where the backend keeps its own there.
         """
         self._backend = backend
-        self._guarded = GatedBackend(backend, self._gate, self._coordinators, boottime)
-        self._watch = BypassWatch(backend, self._coordinators) if watch else None
+        self._guarded = MemberFencingBackend(backend, self._gate, self._coordinators, boottime)
+        self._watch = BrokerCommitMonitor(backend, self._coordinators) if watch else None
         return self._guarded
 
-    def apis(self, endpoint: Endpoint, of_endpoint: Sequence[Api], advertised_host: str) -> list[Api]:
+    def apis(self, endpoint: ApiContext, of_endpoint: Sequence[Api], advertised_host: str) -> list[Api]:
         """The endpoint's table with what the relay answers otherwise; ``endpoint`` must ask the guarded backend."""
         ours = [
-            *Naming(endpoint, self._links, self._screen, advertised_host).apis(),
+            *MetadataRewriter(endpoint, self._links, self._screen, advertised_host).apis(),
             *GroupListing(endpoint, self._coordinators).apis(),
-            *Membership(endpoint, self._links, self._gate, self._coordinators, boottime).apis(),
+            *ProxiedMembership(endpoint, self._links, self._gate, self._coordinators, boottime).apis(),
         ]
         replaced = {api.key for api in ours} | FORWARDED.keys()
         return [api for api in of_endpoint if api.key not in replaced] + ours
 
     async def open_ports(
-        self, service: Service, host: str, ports: RelayPorts, tls: ssl.SSLContext | None, timeout: float
+        self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout: float
     ) -> None:
         """Opens a port for each broker, on the manager's own ``host`` and with its ``tls``; it answers as soon as the
         service does. Raises `OffsetMgrError`."""
@@ -107,7 +112,7 @@ class Relay:
         return self._brokers.ports()
 
     def alarms(self) -> Sequence[str]:
-        """What `manager status` must say: see `BypassWatch`."""
+        """What `manager status` must say: see `BrokerCommitMonitor`."""
         return () if self._watch is None else self._watch.alarms
 
     async def members(self, groups: Sequence[str]) -> Mapping[str, bool]:

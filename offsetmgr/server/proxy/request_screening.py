@@ -1,4 +1,5 @@
-"""`Screen`: keeps clients of the relay from what the managers keep for themselves, and from admin APIs without a rule.
+"""`RequestScreen`: keeps clients of the relay from what the managers keep for themselves, and from admin APIs without a
+rule.
 
 The brokers see the manager's principal, which may read and write the offsets topic.  So the relay itself refuses what
 clients ask of the offsets topic (by name and by id), of the managers' group and of the shards' transactional ids.
@@ -31,7 +32,7 @@ from offsetmgr.kafka.protocol.schema_codec import (
     is_known,
     request_is_flexible,
 )
-from offsetmgr.server.network.api import HANG_UP, Answer, Frame, HangUp, Outcome, Prepared, Request
+from offsetmgr.server.network.api import HANG_UP, Answer, ApiRequest, CloseConnection, DeferredWork, Frame, Outcome
 from offsetmgr.server.proxy.access import (
     ACCESS,
     CLUSTER_AUTHORIZATION_FAILED,
@@ -47,7 +48,7 @@ from offsetmgr.server.proxy.access import (
     shown_without,
     without,
 )
-from offsetmgr.server.proxy.broker_connections import Links
+from offsetmgr.server.proxy.broker_connections import ProxyLinks
 from offsetmgr.server.proxy.fetch_sessions import (
     FETCH_SESSION_ID_NOT_FOUND,
     FetchSessions,
@@ -55,8 +56,8 @@ from offsetmgr.server.proxy.fetch_sessions import (
     session_of,
 )
 from offsetmgr.server.proxy.topic_ids import TopicIds, fetched_ids
-from offsetmgr.server.proxy.upstream import Upstream
-from offsetmgr.server.security.authorization import ADMIN_APIS, Authorizer, EverythingAllowed, Reserved
+from offsetmgr.server.proxy.upstream import UpstreamConnection
+from offsetmgr.server.security.authorization import ADMIN_APIS, AllowAllAuthorizer, Authorizer, ReservedGroups
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ _LARGE_BYTES: Final = LARGE_BYTES // 4
 decoding it."""
 
 
-class _Undecided(NamedTuple):
+class _UndecidedRequest(NamedTuple):
     """A decoded request of which nobody can tell before the names of its ids are known."""
 
     message: Message
@@ -82,26 +83,26 @@ class _Undecided(NamedTuple):
 class _Verdict(NamedTuple):
     """What is wrong with a request; nothing where all fields have their defaults."""
 
-    answer: Frame | HangUp | None = None
+    answer: Frame | CloseConnection | None = None
     """Where the whole request is refused."""
-    rest: Request | None = None
+    rest: ApiRequest | None = None
     """What may be passed on where a part is ``refused``."""
     refused: Sequence[Message] = ()
     """Items of the answer."""
-    undecided: _Undecided | None = None
+    undecided: _UndecidedRequest | None = None
 
 
 _PASSES: Final = _Verdict()
 
 
-class Screen:
+class RequestScreen:
     """Use it within one event loop."""
 
-    def __init__(self, links: Links, ids: TopicIds, authorizer: Authorizer, reserved: Reserved) -> None:
+    def __init__(self, links: ProxyLinks, ids: TopicIds, authorizer: Authorizer, reserved: ReservedGroups) -> None:
         self._links = links
         self._ids = ids
         self._authorizer = authorizer
-        self._rules = not isinstance(authorizer, EverythingAllowed)
+        self._rules = not isinstance(authorizer, AllowAllAuthorizer)
         self._sessions = FetchSessions()
         self.reserved = reserved
         self._mark = reserved.topic.encode()
@@ -110,7 +111,7 @@ class Screen:
         """Whether anything reserved may be named in these bytes."""
         return bool(self._mark) and self._mark in frame
 
-    def screened(self, request: Request, forward: Callable[[Upstream], Outcome]) -> Outcome:
+    def screened(self, request: ApiRequest, forward: Callable[[UpstreamConnection], Outcome]) -> Outcome:
         """The outcome of a request; ``forward`` passes it on as it is.
 
         Raises `InvalidRequest` where the relay cannot tell.
@@ -119,11 +120,11 @@ class Screen:
         if not self._suspect(request):
             return self._outcome(request, access, forward, _PASSES)
         if len(request.frame) > _LARGE_BYTES:
-            return Prepared(partial(self._examined, request), partial(self._outcome, request, access, forward))
+            return DeferredWork(partial(self._examined, request), partial(self._outcome, request, access, forward))
         return self._outcome(request, access, forward, self._examined(request))
 
     def _outcome(
-        self, request: Request, access: Access, forward: Callable[[Upstream], Outcome], verdict: _Verdict
+        self, request: ApiRequest, access: Access, forward: Callable[[UpstreamConnection], Outcome], verdict: _Verdict
     ) -> Outcome:
         session = session_of(request) if request.api_key == _FETCH and self._mark else None
         node_id = request.connection.listener.node_id if session is not None else None
@@ -142,7 +143,7 @@ class Screen:
             return forward(upstream)
         return self._answered(request, access, upstream.ask(verdict.rest or request), verdict.refused)
 
-    def _suspect(self, request: Request) -> bool:
+    def _suspect(self, request: ApiRequest) -> bool:
         """Whether the request must be read."""
         key, version = request.api_key, request.version
         if self._rules and key in ADMIN_APIS:
@@ -152,7 +153,7 @@ class Screen:
         by_id = (key == _FETCH and version >= _FETCH_BY_ID) or (key == _DELETE_TOPICS and version >= _DELETE_BY_ID)
         return by_id or key == _ELECT_LEADERS or self._mark in request.frame
 
-    def _examined(self, request: Request) -> _Verdict:
+    def _examined(self, request: ApiRequest) -> _Verdict:
         """Called in the codec thread for large requests. Raises `InvalidRequest`."""
         if request.api_key == _FETCH and request.version >= _FETCH_BY_ID:
             ids = fetched_ids(request.frame, request.body(flexible=True), request.version)
@@ -160,14 +161,14 @@ class Screen:
                 return _PASSES
         access, message = _access(request), _decoded(request)
         if unknown := self._ids.unknown(_ids(listed(access, message))):
-            return _Verdict(undecided=_Undecided(message, unknown))
+            return _Verdict(undecided=_UndecidedRequest(message, unknown))
         return self._judged(request, access, message)
 
     def _harmless(self, topic_id: uuid.UUID | None) -> bool:
         name = self._ids.name(topic_id)
         return name is not None and name != self.reserved.topic
 
-    async def _apart(self, request: Request, access: Access, undecided: _Undecided) -> Answer:
+    async def _apart(self, request: ApiRequest, access: Access, undecided: _UndecidedRequest) -> Answer:
         """The answer once a broker has told the names of ids: so late that later requests of the client may be passed
         on before."""
         try:
@@ -180,7 +181,7 @@ class Screen:
             return verdict.answer
         return await self._answered(request, access, self._ask_apart(verdict.rest or request), verdict.refused)
 
-    async def _ask_apart(self, request: Request) -> bytes:
+    async def _ask_apart(self, request: ApiRequest) -> bytes:
         """The answer, over a connection of the request's own. Raises `Unreachable`."""
         link = self._links.of(request.connection)
         upstream = link.apart()
@@ -189,7 +190,7 @@ class Screen:
         finally:
             link.end(upstream)
 
-    def _judged(self, request: Request, access: Access, message: Message) -> _Verdict:
+    def _judged(self, request: ApiRequest, access: Access, message: Message) -> _Verdict:
         key, principal = request.api_key, request.connection.principal or ""
         items = listed(access, message)
         own_id = message.get(access.transactional_id) if access.transactional_id else None
@@ -236,14 +237,14 @@ class Screen:
         return key not in ADMIN_APIS or self._authorizer.admin(principal, key, topic)
 
     def _refused(
-        self, request: Request, access: Access, message: Message, codes: list[int], code: int
-    ) -> Frame | HangUp:
+        self, request: ApiRequest, access: Access, message: Message, codes: list[int], code: int
+    ) -> Frame | CloseConnection:
         if request.api_key == _PRODUCE and not message["acks"]:
             return HANG_UP  # a client that asks for no answer learns of errors by the closed connection
         return framed(request, refusal(access, message, codes, code))
 
     async def _answered(
-        self, request: Request, access: Access, asked: Awaitable[bytes], refused: Sequence[Message]
+        self, request: ApiRequest, access: Access, asked: Awaitable[bytes], refused: Sequence[Message]
     ) -> Answer:
         """The broker's answer to what was passed on, with what is refused in it and what is hidden not."""
         try:
@@ -275,7 +276,7 @@ class Screen:
         return bool(item["name"] == self.reserved.topic)
 
 
-def framed(request: Request, message: Message) -> Frame:
+def framed(request: ApiRequest, message: Message) -> Frame:
     """A whole response."""
     body = encode_response(request.api_key, request.version, message)
     head = INT32.pack(request.correlation)
@@ -284,7 +285,7 @@ def framed(request: Request, message: Message) -> Frame:
     return Frame(b"".join((INT32.pack(len(head) + len(body)), head, body)))
 
 
-def answer_of(request: Request, frame: bytes) -> Message:
+def answer_of(request: ApiRequest, frame: bytes) -> Message:
     """A broker's whole response to the request, decoded. Raises `InvalidRequest`."""
     flexible = request_is_flexible(request.api_key, request.version)
     return decode_response(request.api_key, request.version, frame, 9 if flexible else 8)
@@ -295,14 +296,14 @@ async def unhurried(work: Callable[[], T], size: int) -> T:
     return await in_codec_thread(work) if size > _LARGE_BYTES else work()
 
 
-def _access(request: Request) -> Access:
+def _access(request: ApiRequest) -> Access:
     access = ACCESS.get(request.api_key)
     if access is None:
         raise InvalidRequest(f"API {request.api_key}", "the relay does not know what it names")
     return access
 
 
-def _decoded(request: Request) -> Message:
+def _decoded(request: ApiRequest) -> Message:
     key, version = request.api_key, request.version
     if not is_known(key, version):
         raise InvalidRequest(f"API {key} version {version}", "the relay does not know what it names")
@@ -310,12 +311,12 @@ def _decoded(request: Request) -> Message:
     return decode_request(key, version, request.frame, request.body(flexible=flexible))
 
 
-def renewed(request: Request, message: Message) -> Request:
+def renewed(request: ApiRequest, message: Message) -> ApiRequest:
     """The same request with another body."""
     key, version = request.api_key, request.version
     head = request.frame[4 : request.body(flexible=request_is_flexible(key, version))]
     body = encode_request(key, version, message)
-    return Request(request.connection, b"".join((INT32.pack(len(head) + len(body)), head, body)))
+    return ApiRequest(request.connection, b"".join((INT32.pack(len(head) + len(body)), head, body)))
 
 
 def _ids(items: Iterable[Any] | None) -> list[uuid.UUID]:

@@ -1,4 +1,5 @@
-"""`Upstream`: one connection to one broker, made for one client's connection, which carries its requests unread.
+"""`UpstreamConnection`: one connection to one broker, made for one client's connection, which carries its requests
+unread.
 
 Frames go out as they came, so the broker sees the client's own correlation ids, and answers in the order of the
 requests.  An answer is either streamed to the client while it comes (`forward`) or collected whole (`ask`).  What
@@ -18,13 +19,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError, Unreachable
-from offsetmgr.kafka.client.connection import Connection
+from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.server.network.api import Request, Sink
+from offsetmgr.server.network.api import ApiRequest, Sink
 
 if TYPE_CHECKING:
-    from offsetmgr.server.network.api import Client
+    from offsetmgr.server.network.api import ClientConnection
 
 DIAL_SECONDS: Final = 10.0
 PARTING_SECONDS: Final = 10.0
@@ -49,12 +50,12 @@ class ReadBuffer:
         self.view = memoryview(bytearray(_BUFFER_BYTES))
 
 
-class Forwarded:
+class ForwardedResponse:
     """The answer to a request that was passed on: see `dispatch.Stream`."""
 
     __slots__ = ("_upstream", "correlation", "sink")
 
-    def __init__(self, upstream: Upstream, correlation: int) -> None:
+    def __init__(self, upstream: UpstreamConnection, correlation: int) -> None:
         self._upstream = upstream
         self.correlation = correlation
         self.sink: Sink | None = None
@@ -73,7 +74,7 @@ class Forwarded:
         self._upstream.release()
 
 
-class _Collected:
+class _ResponseBuffer:
     """An answer that is put together before anybody sees it."""
 
     __slots__ = ("correlation", "future", "parts")
@@ -84,17 +85,17 @@ class _Collected:
         self.parts: list[bytes] = []
 
 
-class Upstream(asyncio.BufferedProtocol):
+class UpstreamConnection(asyncio.BufferedProtocol):
     """Connects when it is made; what is sent before it is connected waits. Use it within one event loop."""
 
-    def __init__(self, client: Client, address: Address, security: Security, buffer: ReadBuffer) -> None:
+    def __init__(self, client: ClientConnection, address: Address, security: Security, buffer: ReadBuffer) -> None:
         self.address = address
         self._client = client
         self._buffer = buffer
         self._transport: asyncio.Transport | None = None
-        self._owner: Connection | None = None
+        self._owner: BrokerConnection | None = None
         self._unsent: list[bytes] = []
-        self._expected: deque[Forwarded | _Collected] = deque()
+        self._expected: deque[ForwardedResponse | _ResponseBuffer] = deque()
         self._head = b""
         """The first bytes of a frame, while they are too few to tell its length."""
         self._left = 0
@@ -111,25 +112,25 @@ class Upstream(asyncio.BufferedProtocol):
 
     # --- what the relay asks ------------------------------------------------------------------------
 
-    def forward(self, request: Request) -> Forwarded:
+    def forward(self, request: ApiRequest) -> ForwardedResponse:
         """Passes the request on; its answer goes to the client as it comes."""
-        answer = Forwarded(self, request.correlation)
+        answer = ForwardedResponse(self, request.correlation)
         self._expected.append(answer)
         self._send(request.frame)
         return answer
 
-    def post(self, request: Request) -> None:
+    def post(self, request: ApiRequest) -> None:
         """Passes on a request that the broker does not answer (Produce with acks=0)."""
         self._posted = self._posted or self._transport is None
         self._send(request.frame)
 
-    def ask(self, request: Request) -> asyncio.Future[bytes]:
+    def ask(self, request: ApiRequest) -> asyncio.Future[bytes]:
         """Passes the request on; gives the whole answer, its length field first. Raises `Unreachable`."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(self._gone())
         else:
-            self._expected.append(_Collected(request.correlation, future))
+            self._expected.append(_ResponseBuffer(request.correlation, future))
             self._send(request.frame)
             self.resume()
         return future
@@ -169,7 +170,7 @@ class Upstream(asyncio.BufferedProtocol):
         self.resume_writing()
         expected, self._expected = self._expected, deque()
         for answer in expected:
-            if isinstance(answer, _Collected) and not answer.future.done():
+            if isinstance(answer, _ResponseBuffer) and not answer.future.done():
                 answer.future.set_exception(self._gone())
                 answer.future.exception()  # seen: whoever asked may be gone too
 
@@ -178,7 +179,7 @@ class Upstream(asyncio.BufferedProtocol):
     async def _dial(self, security: Security) -> None:
         try:
             # The versions are known from elsewhere: {} spares the question.
-            self._owner = await Connection.open(self.address, security, DIAL_SECONDS, {})
+            self._owner = await BrokerConnection.open(self.address, security, DIAL_SECONDS, {})
             self._transport = await self._owner.hand_over(self)
         except OffsetMgrError:
             self._break_off()
@@ -274,7 +275,7 @@ class Upstream(asyncio.BufferedProtocol):
                     at = self._begin_frame(data, at)
                     continue
                 answer = self._expected[0]
-                if isinstance(answer, Forwarded) and answer.sink is None:
+                if isinstance(answer, ForwardedResponse) and answer.sink is None:
                     self._held = bytes(data[at:])
                     self.pause()
                     return
@@ -297,22 +298,22 @@ class Upstream(asyncio.BufferedProtocol):
         answer = self._expected[0] if self._expected else None
         if answer is None or answer.correlation != correlation or length < 4:
             raise ServerError(f"broker {self.address}", "its answer does not belong to what was asked")
-        if isinstance(answer, _Collected) and length > LARGEST_ANSWER:
+        if isinstance(answer, _ResponseBuffer) and length > LARGEST_ANSWER:
             raise ServerError(f"broker {self.address}", f"an answer of {length} bytes")
         self._left = 4 + length
         if not self._head:
             return at
         self._head = b""
-        if isinstance(answer, Forwarded) and answer.sink is None:
+        if isinstance(answer, ForwardedResponse) and answer.sink is None:
             self._held = head + bytes(data[at + len(start) :])
             self.pause()
             return len(data)
         self._give(answer, memoryview(head))
         return at + len(start)
 
-    def _give(self, answer: Forwarded | _Collected, piece: memoryview) -> None:
+    def _give(self, answer: ForwardedResponse | _ResponseBuffer, piece: memoryview) -> None:
         self._left -= len(piece)
-        if isinstance(answer, Forwarded):
+        if isinstance(answer, ForwardedResponse):
             sink = cast(Sink, answer.sink)
             sink.write(piece)
             if not self._left:

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from offsetmgr.core.errors import AuthenticationFailed, UsageError
-from offsetmgr.server.security.credentials import DIGESTS, Credentials, Verifier
+from offsetmgr.server.security.credentials import DIGESTS, Credentials, CredentialVerifier
 
 PLAIN: Final = "PLAIN"
 MECHANISMS: Final = (PLAIN, *DIGESTS)
 _LONGEST_MESSAGE: Final = 8_192
 
 
-class Step(NamedTuple):
+class AuthenticationStep(NamedTuple):
     """The server's message, and who the client is once that is proved."""
 
     reply: bytes
@@ -35,7 +35,7 @@ class Exchange(Protocol):
 
     mechanism: str
 
-    def step(self, message: bytes) -> Step:
+    def step(self, message: bytes) -> AuthenticationStep:
         """Raises `AuthenticationFailed`; then the exchange is over."""
         ...
 
@@ -74,7 +74,7 @@ class PlainExchange:
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
-    def step(self, message: bytes) -> Step:
+    def step(self, message: bytes) -> AuthenticationStep:
         try:
             authorized, user, password = _text(message).split("\0")
         except ValueError:
@@ -82,7 +82,7 @@ class PlainExchange:
         fits = self._credentials.password_fits(user, password)
         if not fits or not user or authorized not in ("", user):
             raise refused()
-        return Step(b"", user)
+        return AuthenticationStep(b"", user)
 
 
 class ScramExchange:
@@ -94,16 +94,16 @@ class ScramExchange:
         self._credentials = credentials
         self._own_nonce = nonce or secrets.token_urlsafe(24)
         self._user: str | None = None
-        self._verifier: Verifier | None = None
+        self._verifier: CredentialVerifier | None = None
         self._nonce = ""
         self._transcript = ""
         self._header = ""
 
-    def step(self, message: bytes) -> Step:
+    def step(self, message: bytes) -> AuthenticationStep:
         text = _text(message)
         return self._first(text) if self._verifier is None else self._final(text, self._verifier)
 
-    def _first(self, text: str) -> Step:
+    def _first(self, text: str) -> AuthenticationStep:
         """``n,[a=authzid],n=user,r=nonce[,extensions]``; channel binding is not offered."""
         parts = text.split(",", 2)
         if len(parts) != 3 or parts[0] not in ("n", "y"):
@@ -123,9 +123,9 @@ class ScramExchange:
         challenge = f"r={self._nonce},s={salt},i={self._verifier.iterations}"
         self._transcript = f"{bare},{challenge}"
         self._header = f"{parts[0]},{parts[1]},"
-        return Step(challenge.encode(), None)
+        return AuthenticationStep(challenge.encode(), None)
 
-    def _final(self, text: str, verifier: Verifier) -> Step:
+    def _final(self, text: str, verifier: CredentialVerifier) -> AuthenticationStep:
         """``c=binding,r=nonce,p=proof``."""
         without_proof, comma, proof_field = text.rpartition(",p=")
         binding = base64.b64encode(self._header.encode()).decode()
@@ -144,7 +144,7 @@ class ScramExchange:
         if not hmac.compare_digest(stored, verifier.stored_key) or not self._user:
             raise refused()
         server = hmac.digest(verifier.server_key, transcript, self._digest)
-        return Step(b"v=" + base64.b64encode(server), self._user)
+        return AuthenticationStep(b"v=" + base64.b64encode(server), self._user)
 
 
 def _text(message: bytes) -> str:

@@ -24,7 +24,7 @@ Through the relay, a client needs a rule that names an admin API (`ADMIN_APIS`) 
     apis = ["CreateTopics", "DeleteTopics"]   # "*" is all of them
     topics = ["orders*"]                      # without this field: any topic, and what is not a topic
 
-Whatever the rules say, `WithoutReserved` refuses the names that the managers keep for themselves.
+Whatever the rules say, `ReservedGroupsAuthorizer` refuses the names that the managers keep for themselves.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Authorizer(Protocol):
         ...
 
 
-class EverythingAllowed:
+class AllowAllAuthorizer:
     """No rules: whoever may connect may do everything."""
 
     def group(self, principal: str, operation: Operation, group: str) -> bool:  # noqa: ARG002
@@ -101,7 +101,7 @@ class EverythingAllowed:
         return True
 
 
-class Reserved(NamedTuple):
+class ReservedGroups(NamedTuple):
     """What a fleet of managers keeps for itself. Empty strings reserve nothing."""
 
     topic: str = ""
@@ -115,10 +115,10 @@ class Reserved(NamedTuple):
         return bool(self.transactional_ids) and name.startswith(self.transactional_ids)
 
 
-class WithoutReserved:
+class ReservedGroupsAuthorizer:
     """An authorizer that refuses every operation on the reserved names, and asks another one about all others."""
 
-    def __init__(self, authorizer: Authorizer, reserved: Reserved) -> None:
+    def __init__(self, authorizer: Authorizer, reserved: ReservedGroups) -> None:
         self._authorizer = authorizer
         self._reserved = reserved
 
@@ -151,7 +151,7 @@ class Rule(NamedTuple):
         return principal in self.principals or ANYBODY in self.principals
 
 
-class Rules:
+class AuthorizationRules:
     """The rules of one file. Decisions are remembered, for a bounded number of names."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
@@ -181,14 +181,14 @@ class Rules:
         )
 
 
-def load_rules(path: Path | str) -> Rules:
+def load_rules(path: Path | str) -> AuthorizationRules:
     """Raises `ConfigError` naming the file and the line or field that cannot be used."""
     table = toml_table.load(path)
     table.only(["rule"])
     rules = [_rule(entry) for entry in table.tables("rule")]
     if not rules:
         raise table.error("holds no [[rule]], so nobody may do anything")
-    return Rules(rules)
+    return AuthorizationRules(rules)
 
 
 def _rule(entry: Table) -> Rule:

@@ -38,7 +38,7 @@ MOST_ITERATIONS: Final = 65_536
 _SALT_BYTES: Final = 18
 
 
-class Verifier(NamedTuple):
+class CredentialVerifier(NamedTuple):
     """What a SCRAM server keeps of a user (RFC 5802)."""
 
     iterations: int
@@ -50,12 +50,12 @@ class Verifier(NamedTuple):
         return "Verifier(...)"
 
 
-def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> Verifier:
+def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> CredentialVerifier:
     """The verifier of a password. Takes milliseconds, on purpose."""
     digest = DIGESTS[mechanism]
     salted = hashlib.pbkdf2_hmac(digest, password, salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", digest)
-    return Verifier(
+    return CredentialVerifier(
         iterations, salt, hashlib.new(digest, client_key).digest(), hmac.digest(salted, b"Server Key", digest)
     )
 
@@ -76,7 +76,7 @@ class Credentials:
     def __init__(
         self,
         passwords: Mapping[str, bytes],
-        verifiers: Mapping[str, Mapping[str, Verifier]],
+        verifiers: Mapping[str, Mapping[str, CredentialVerifier]],
         secret: bytes,
         mechanisms: Collection[str],
     ) -> None:
@@ -96,16 +96,16 @@ class Credentials:
             for mechanism, known in verifiers.items()
         }
 
-    def verifier(self, mechanism: str, user: str) -> Verifier:
+    def verifier(self, mechanism: str, user: str) -> CredentialVerifier:
         """What to check a SCRAM login with; for unknown users one that no password fits."""
         known = self._verifiers[mechanism].get(user)
         if known is not None:
             return known
         iterations, salt_bytes = self._usual[mechanism]
         key = self._made_up(b"key", user)[: hashlib.new(DIGESTS[mechanism]).digest_size]
-        return Verifier(iterations, self._made_up(b"salt", user)[:salt_bytes], key, key)
+        return CredentialVerifier(iterations, self._made_up(b"salt", user)[:salt_bytes], key, key)
 
-    def _derived(self, mechanism: str, user: str) -> Verifier:
+    def _derived(self, mechanism: str, user: str) -> CredentialVerifier:
         iterations, salt_bytes = self._usual[mechanism]
         return derive(mechanism, self._passwords[user], self._made_up(b"salt", user)[:salt_bytes], iterations)
 
@@ -135,7 +135,7 @@ def load_credentials(path: Path | str, mechanisms: Collection[str] = tuple(DIGES
     table.only(["users"])
     users = table.table("users")
     passwords: dict[str, bytes] = {}
-    verifiers: dict[str, dict[str, Verifier]] = {mechanism: {} for mechanism in DIGESTS}
+    verifiers: dict[str, dict[str, CredentialVerifier]] = {mechanism: {} for mechanism in DIGESTS}
     for name in users.values:
         entry = users.table(name)
         fields = ["password", *(mechanism.lower() for mechanism in DIGESTS)]
@@ -153,7 +153,7 @@ def load_credentials(path: Path | str, mechanisms: Collection[str] = tuple(DIGES
     return Credentials(passwords, verifiers, secret, mechanisms)
 
 
-def _verifier(entry: Table, mechanism: str) -> Verifier:
+def _verifier(entry: Table, mechanism: str) -> CredentialVerifier:
     field = mechanism.lower()
     parts = entry.text(field).split(":")
     try:
@@ -165,10 +165,10 @@ def _verifier(entry: Table, mechanism: str) -> Verifier:
     size = hashlib.new(DIGESTS[mechanism]).digest_size
     if len(stored) != size or len(server) != size or not 8 <= len(salt) <= 64:
         raise entry.error(f"its keys must have {size} bytes each, and its salt 8 to 64", field)
-    return Verifier(iterations, salt, stored, server)
+    return CredentialVerifier(iterations, salt, stored, server)
 
 
-def _usual(known: Iterable[Verifier]) -> tuple[int, int]:
+def _usual(known: Iterable[CredentialVerifier]) -> tuple[int, int]:
     """The iterations and the length of the salt that most users have: unknown ones must look like them."""
     shapes = Counter((v.iterations, len(v.salt)) for v in known)
     return shapes.most_common(1)[0][0] if shapes else (LEAST_ITERATIONS, _SALT_BYTES)

@@ -1,4 +1,4 @@
-"""`TwoStores`: a dual store behind the listener (rule 7).
+"""`DualStoreBackend`: a dual store behind the listener (rule 7).
 
 A commit goes to the primary; what that took goes to the secondary (`secondary`), and is acknowledged when both have it.
 A failure of the secondary is logged, counted and repaired in the background, and the commit acknowledged all the same.
@@ -20,28 +20,28 @@ from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets
 from offsetmgr.manager.protocol_values import NONE
-from offsetmgr.server.storefront.in_doubt_writes import Doubts
+from offsetmgr.server.storefront.in_doubt_writes import InDoubtWrites
 from offsetmgr.server.storefront.secondary import Secondary
-from offsetmgr.server.storefront.secondary_reconcile import CatchUp
-from offsetmgr.server.storefront.single_store import OneStore, delete_whole, learn, listed
+from offsetmgr.server.storefront.secondary_reconcile import StartupReconciliation
+from offsetmgr.server.storefront.single_store import SingleStoreBackend, delete_whole, learn, listed
 from offsetmgr.server.storefront.store_calls import Outcomes
-from offsetmgr.server.storefront.store_executor import StoreThreads
+from offsetmgr.server.storefront.store_executor import StoreExecutor
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.dual_policy import merged
 
 _log = logging.getLogger(__name__)
 
 
-class TwoStores(OneStore):
+class DualStoreBackend(SingleStoreBackend):
     """See the module's docstring."""
 
     def __init__(self, store: DualStore, patience: float) -> None:
         """``patience``: see `Secondary`."""
         super().__init__(store.primary)
         self._store = store
-        self._threads = StoreThreads(store.secondary)
+        self._threads = StoreExecutor(store.secondary)
         self._secondary = Secondary(self._threads, patience=patience, keeps_epochs=store.shares_epochs)
-        self._doubts = Doubts(self.threads, self._secondary)
+        self._doubts = InDoubtWrites(self.threads, self._secondary)
         self._catch_up: asyncio.Task[None] | None = None
 
     @property
@@ -62,7 +62,9 @@ class TwoStores(OneStore):
     def start(self, look_every: float, patience: float) -> None:
         super().start(look_every, patience)
         self._threads.watch(look_every, patience)
-        catch_up = CatchUp(self.threads, self._threads, self._secondary, keeps_epochs=self._store.shares_epochs)
+        catch_up = StartupReconciliation(
+            self.threads, self._threads, self._secondary, keeps_epochs=self._store.shares_epochs
+        )
         self._catch_up = asyncio.get_running_loop().create_task(catch_up.run())
 
     async def learn(self) -> None:

@@ -14,16 +14,16 @@ from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPart
 from offsetmgr.core.offset_store import Change, GroupOffsets
 from offsetmgr.server.storefront.secondary import Secondary
 from offsetmgr.server.storefront.store_calls import Outcomes
-from offsetmgr.server.storefront.store_errors import may_have_happened
-from offsetmgr.server.storefront.store_executor import StoreThreads
+from offsetmgr.server.storefront.store_errors import outcome_unknown
+from offsetmgr.server.storefront.store_executor import StoreExecutor
 
 _PAUSE: Final = 0.5
 
 
-class Doubts:
+class InDoubtWrites:
     """Used on the event loop."""
 
-    def __init__(self, primary: StoreThreads, secondary: Secondary) -> None:
+    def __init__(self, primary: StoreExecutor, secondary: Secondary) -> None:
         self._primary = primary
         self._secondary = secondary
         self._doubts: dict[str, dict[TopicPartition, list[OffsetAndMetadata | None]]] = {}
@@ -42,7 +42,7 @@ class Doubts:
         for tp, outcome in outcomes.items():
             if outcome.error is None:
                 held.pop(tp, None)
-            elif may_have_happened(outcome.error):
+            elif outcome_unknown(outcome.error):
                 # A new list: one that is being looked into must not be taken for this.
                 held[tp] = [*held.get(tp, ()), changes[tp].after]
         if not held:

@@ -24,7 +24,7 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, Usage
 from offsetmgr.core.model import Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, same_value
 from offsetmgr.server.storefront.store_calls import Outcomes, edited
-from offsetmgr.server.storefront.store_executor import CHANGES_A_STREAM, StoreThreads
+from offsetmgr.server.storefront.store_executor import CHANGES_A_STREAM, StoreExecutor
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _Key: TypeAlias = tuple[str, TopicPartition]
 
 
 @dataclass(slots=True, eq=False)
-class _Wanted:
+class _PendingWrite:
     """What one partition shall hold (None: nothing), and who waits for it."""
 
     after: OffsetAndMetadata | None
@@ -77,21 +77,21 @@ class _Attempt(NamedTuple):
 
     group: str
     tp: TopicPartition
-    wanted: _Wanted
+    wanted: _PendingWrite
     change: Change
 
 
 class Secondary:
     """See the module's docstring. Used on the event loop; ``threads`` stay the caller's to close."""
 
-    def __init__(self, threads: StoreThreads, *, patience: float = 1.0, keeps_epochs: bool = True) -> None:
+    def __init__(self, threads: StoreExecutor, *, patience: float = 1.0, keeps_epochs: bool = True) -> None:
         """``patience``: seconds that a commit waits for the secondary. Once one has waited in vain, none waits until
         the secondary can be written again. ``keeps_epochs``: whether the primary's leader epochs are those of the
         secondary's logs; else none is written."""
         self._threads = threads
         self._patience = patience
         self._keeps_epochs = keeps_epochs
-        self._wanted: dict[str, dict[TopicPartition, _Wanted]] = {}
+        self._wanted: dict[str, dict[TopicPartition, _PendingWrite]] = {}
         self._known: dict[_Key, int | None] = {}
         self._tried: dict[_Key, set[int | None]] = {}
         self._running: asyncio.Task[None] | None = None
@@ -125,7 +125,7 @@ class Secondary:
         for tp, taken in values.items():
             after = taken if taken is None or self._keeps_epochs else taken._replace(leader_epoch=None)
             before = held.get(tp)
-            wanted = held[tp] = _Wanted(after, self._failing)
+            wanted = held[tp] = _PendingWrite(after, self._failing)
             if before is None:
                 self.pending += 1
             else:  # what was never written has been overtaken: who waited for it waits for this
@@ -221,7 +221,7 @@ class Secondary:
         known = self._known[key]
         return known is None or after.offset >= known
 
-    def _change(self, key: _Key, wanted: _Wanted) -> Change:
+    def _change(self, key: _Key, wanted: _PendingWrite) -> Change:
         if not wanted.late:
             return Change(wanted.after, None, allow_rewind=True)
         if self._forward(key, wanted.after):
@@ -317,7 +317,7 @@ class Secondary:
         self.pending -= 1
         self._let_go(attempt.wanted)
 
-    def _let_go(self, wanted: _Wanted) -> None:
+    def _let_go(self, wanted: _PendingWrite) -> None:
         waiting, wanted.waiting = wanted.waiting, []
         for waiter in waiting:
             waiter.settled()

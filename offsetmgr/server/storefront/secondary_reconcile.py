@@ -21,7 +21,7 @@ from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, T
 from offsetmgr.core.offset_store import Change, GroupOffsets
 from offsetmgr.server.storefront.secondary import Secondary
 from offsetmgr.server.storefront.single_store import listed
-from offsetmgr.server.storefront.store_executor import StoreThreads, Write
+from offsetmgr.server.storefront.store_executor import StoreExecutor, StoreWrite
 
 _log = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ _PAUSE: Final = 5.0
 """Seconds until groups that could not be read or written are looked at again."""
 
 
-class CatchUp:
+class StartupReconciliation:
     """Used on the event loop: one task, `run`."""
 
     def __init__(
-        self, primary: StoreThreads, secondary_threads: StoreThreads, secondary: Secondary, *, keeps_epochs: bool
+        self, primary: StoreExecutor, secondary_threads: StoreExecutor, secondary: Secondary, *, keeps_epochs: bool
     ) -> None:
         """``keeps_epochs``: whether the primary's leader epochs are those of the secondary's logs."""
         self._primary = primary
@@ -66,7 +66,7 @@ class CatchUp:
     async def _look(self, groups: list[str]) -> list[str]:
         """Brings these groups forward; gives back those that have to be looked at again."""
         reads = [(self._primary.read(group, None), self._threads.read(group, None)) for group in groups]
-        writes: list[Write] = []
+        writes: list[StoreWrite] = []
         again: list[str] = []
         for group, (first, second) in zip(groups, reads, strict=True):
             here, there = await first, await second
@@ -76,7 +76,7 @@ class CatchUp:
             elif there.offsets:
                 changes = dict(_behind(here, there, keeps_epochs=self._keeps_epochs))
                 if changes:
-                    writes.append(Write(group, changes, asyncio.get_running_loop().create_future(), alone=True))
+                    writes.append(StoreWrite(group, changes, asyncio.get_running_loop().create_future(), alone=True))
         for write in writes:
             self._threads.write(write)
         for write in writes:
@@ -84,7 +84,7 @@ class CatchUp:
                 again.append(write.group)
         return again
 
-    async def _failed(self, write: Write) -> bool:
+    async def _failed(self, write: StoreWrite) -> bool:
         """Whether the group has to be looked at again. What was changed by others meanwhile is theirs."""
         failed = False
         for tp, outcome in (await write.done).items():

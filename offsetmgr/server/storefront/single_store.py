@@ -1,4 +1,5 @@
-"""What stands behind a store's listener: `OneStore` here, `TwoStores` beside it; both are asked the same things."""
+"""What stands behind a store's listener: `SingleStoreBackend` here, `DualStoreBackend` beside it; both are asked the
+same things."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
 from offsetmgr.manager.protocol_values import GROUP_ID_NOT_FOUND, NONE
 from offsetmgr.server.storefront.store_calls import Outcomes
-from offsetmgr.server.storefront.store_executor import StoreThreads, Write
+from offsetmgr.server.storefront.store_executor import StoreExecutor, StoreWrite
 
 _log = logging.getLogger(__name__)
 
 
-class OneStore:
+class SingleStoreBackend:
     """Used on the event loop; make it there. Failures of reads and writes are in their results."""
 
     def __init__(self, store: OffsetStore) -> None:
-        self.threads = StoreThreads(store, written=self._written)
+        self.threads = StoreExecutor(store, written=self._written)
         """The store that commits go to (first)."""
 
     @property
@@ -47,7 +48,7 @@ class OneStore:
         """Finds out what can be kept, and logs once what cannot."""
         await learn(self.threads)
 
-    def write(self, write: Write) -> None:
+    def write(self, write: StoreWrite) -> None:
         self.threads.write(write)
 
     async def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
@@ -79,8 +80,8 @@ class OneStore:
         return None
 
 
-async def learn(threads: StoreThreads) -> None:
-    """See `OneStore.learn`."""
+async def learn(threads: StoreExecutor) -> None:
+    """See `SingleStoreBackend.learn`."""
     try:
         await threads.learn()
     except OffsetMgrError as error:

@@ -37,12 +37,12 @@ from offsetmgr.manager.protocol_values import (
     FetchRequest,
     FetchResponse,
 )
-from offsetmgr.server.backend import ManagerNode
-from offsetmgr.server.storefront.dual_store import TwoStores
-from offsetmgr.server.storefront.single_store import OneStore
+from offsetmgr.server.backend import ManagerAddress
+from offsetmgr.server.storefront.dual_store import DualStoreBackend
+from offsetmgr.server.storefront.single_store import SingleStoreBackend
 from offsetmgr.server.storefront.store_calls import Outcomes
 from offsetmgr.server.storefront.store_errors import INVALID_REQUEST, commit_code, delete_code
-from offsetmgr.server.storefront.store_executor import Write
+from offsetmgr.server.storefront.store_executor import StoreWrite
 from offsetmgr.stores.dual import DualStore
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class StoreBackend:
     def __init__(
         self,
         store: OffsetStore,
-        node: ManagerNode,
+        node: ManagerAddress,
         *,
         commit_timeout: float = 5.0,
         fetch_timeout: float = 5.0,
@@ -86,14 +86,16 @@ class StoreBackend:
         self._figures: Counter[str] = Counter()
         self._said: dict[str, float] = {}
         self._room: asyncio.Future[None] | None = None
-        self._behind: OneStore
+        self._behind: SingleStoreBackend
         self._starting: asyncio.Task[None]
 
     def start(self) -> asyncio.Task[None]:
         """Clients may be served at once; the task is done when it is known what the store can carry, or that it cannot
         be reached yet (clients are told, until it can)."""
         store = self._store
-        self._behind = TwoStores(store, self._patience) if isinstance(store, DualStore) else OneStore(store)
+        self._behind = (
+            DualStoreBackend(store, self._patience) if isinstance(store, DualStore) else SingleStoreBackend(store)
+        )
         self._behind.start(self._look_every, self._fetch_timeout)
         self._starting = asyncio.get_running_loop().create_task(self._behind.learn())
         return self._starting
@@ -105,10 +107,10 @@ class StoreBackend:
 
     # --- who answers --------------------------------------------------------------------------------
 
-    def nodes(self) -> Sequence[ManagerNode]:
+    def nodes(self) -> Sequence[ManagerAddress]:
         return [self._node]
 
-    def coordinator(self, group: str) -> ManagerNode | None:  # noqa: ARG002  # every group's
+    def coordinator(self, group: str) -> ManagerAddress | None:  # noqa: ARG002  # every group's
         return self._node
 
     def owns(self, group: str) -> int:  # noqa: ARG002
@@ -150,7 +152,7 @@ class StoreBackend:
             committer = Committer(request.generation, request.member_id, request.instance_id)
         return self._commit(self._hand_in(request.group, changes, committer, alone=bool(request.expected)))
 
-    async def _commit(self, write: Write) -> CommitResponse:
+    async def _commit(self, write: StoreWrite) -> CommitResponse:
         outcomes = await self._outcomes(write)
         if outcomes is None:
             return CommitResponse(COORDINATOR_NOT_AVAILABLE)
@@ -171,7 +173,7 @@ class StoreBackend:
         changes = {TopicPartition(topic, p): Change(None, None, True) for topic, ps in topics for p in ps}
         return self._delete_offsets(self._hand_in(group, changes))
 
-    async def _delete_offsets(self, write: Write) -> DeleteResponse:
+    async def _delete_offsets(self, write: StoreWrite) -> DeleteResponse:
         outcomes = await self._outcomes(write)
         if outcomes is None:
             return DeleteResponse(COORDINATOR_NOT_AVAILABLE)
@@ -204,12 +206,12 @@ class StoreBackend:
         committer: Committer | None = None,
         *,
         alone: bool = False,
-    ) -> Write:
-        write = Write(group, changes, asyncio.get_running_loop().create_future(), committer, alone)
+    ) -> StoreWrite:
+        write = StoreWrite(group, changes, asyncio.get_running_loop().create_future(), committer, alone)
         self._behind.write(write)
         return write
 
-    async def _outcomes(self, write: Write) -> Outcomes | None:
+    async def _outcomes(self, write: StoreWrite) -> Outcomes | None:
         """What became of a write; None if that is not known in time."""
         await asyncio.wait([write.done], timeout=self._commit_timeout)
         self._make_room()

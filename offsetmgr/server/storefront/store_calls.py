@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure, ServerError, Unreachable
 from offsetmgr.core.model import Committed, TopicPartition
-from offsetmgr.core.offset_store import ChangeOutcome, GroupEdit, GroupOffsets, OffsetStore, Verdict
+from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupOffsets, OffsetStore
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def read(store: OffsetStore, wanted: Mapping[str, list[TopicPartition] | None]) 
 
 
 def all_failed(partitions: Iterable[TopicPartition], error: OffsetMgrError) -> Outcomes:
-    return dict.fromkeys(partitions, ChangeOutcome(Verdict.FAILED, None, error))
+    return dict.fromkeys(partitions, ChangeOutcome(EditStatus.FAILED, None, error))
 
 
 def _incomplete(found: GroupOffsets | None, partitions: Iterable[TopicPartition]) -> bool:

@@ -89,6 +89,6 @@ def delete_code(error: OffsetMgrError) -> int:
     return NON_EMPTY_GROUP if isinstance(error, GroupActive) else commit_code(error)
 
 
-def may_have_happened(error: OffsetMgrError) -> bool:
+def outcome_unknown(error: OffsetMgrError) -> bool:
     """Whether a write that failed with this may have been carried out all the same, now or a little later."""
     return error.retriable and not isinstance(error, LockLost)

@@ -49,7 +49,7 @@ _UNKNOWN: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestam
 
 
 @dataclass(slots=True, eq=False)
-class Write:
+class StoreWrite:
     """A change to one group on its way. ``done`` is set with its outcomes, one a partition."""
 
     group: str
@@ -67,13 +67,13 @@ class Write:
 
 
 @dataclass(slots=True)
-class Merged:
+class MergedWrite:
     """Writes of one group that are carried out as one; of several values for a partition the last."""
 
-    writes: list[Write]
+    writes: list[StoreWrite]
     changes: dict[TopicPartition, Change]
 
-    def takes(self, write: Write) -> bool:
+    def takes(self, write: StoreWrite) -> bool:
         """Whether one more write may be joined. A value with metadata may be refused by the store for its length, and
         must not draw a value before it along."""
         first = self.writes[0]
@@ -84,7 +84,7 @@ class Merged:
             for tp, change in write.changes.items()
         )
 
-    def join(self, write: Write) -> None:
+    def join(self, write: StoreWrite) -> None:
         self.writes.append(write)
         self.changes.update(write.changes)
 
@@ -94,7 +94,7 @@ Written: TypeAlias = Callable[[str, Mapping[TopicPartition, Change], Outcomes], 
 for the future, if one is given."""
 
 
-class StoreThreads:
+class StoreExecutor:
     """A store and the threads that may use it. Everything here is called on the event loop."""
 
     def __init__(self, store: OffsetStore, *, guard: Guard = Guard.OVERWRITE, written: Written | None = None) -> None:
@@ -131,7 +131,7 @@ class StoreThreads:
         """Partitions that are waiting to be written, or being written."""
         return sum(lane.waiting for lane in self._lanes)
 
-    def write(self, write: Write) -> None:
+    def write(self, write: StoreWrite) -> None:
         """Hands in a write; its outcome comes through ``done``."""
         self._ends.setdefault(write.group, set()).add(write.done)
         write.done.add_done_callback(partial(self._ended, write.group))
@@ -208,16 +208,16 @@ class StoreThreads:
 class _WriteLane:
     """One stream of edits at a time; see the module's docstring."""
 
-    def __init__(self, threads: StoreThreads, guard: Guard, written: Written | None) -> None:
+    def __init__(self, threads: StoreExecutor, guard: Guard, written: Written | None) -> None:
         self._threads = threads
         self._guard = guard
         self._written = written
-        self._queue: deque[Write] = deque()
+        self._queue: deque[StoreWrite] = deque()
         self._running: asyncio.Task[None] | None = None
         self._closed = False
         self.waiting = 0
 
-    def add(self, write: Write) -> None:
+    def add(self, write: StoreWrite) -> None:
         if self._closed:
             write.done.set_result(all_failed(write.changes, closing(self._threads.store)))
             return
@@ -230,7 +230,7 @@ class _WriteLane:
         """Whether writes of the group wait here."""
         return any(write.group == group for write in self._queue)
 
-    def give_up(self, group: str) -> list[Write]:
+    def give_up(self, group: str) -> list[StoreWrite]:
         """Takes out the writes of a group that wait."""
         waiting = [write for write in self._queue if write.group == group]
         if waiting:
@@ -238,7 +238,7 @@ class _WriteLane:
             self.waiting -= sum(len(write.changes) for write in waiting)
         return waiting
 
-    def take_over(self, writes: Iterable[Write]) -> None:
+    def take_over(self, writes: Iterable[StoreWrite]) -> None:
         """Goes on with what another lane has given up, in its order."""
         for write in writes:
             self.add(write)
@@ -265,10 +265,10 @@ class _WriteLane:
                 self._settle(group, merged, found[group])
         self._running = None
 
-    def _take(self) -> dict[str, Merged]:
+    def _take(self) -> dict[str, MergedWrite]:
         """The next stream: all that waits, but of each group only what may be carried out together."""
-        batch: dict[str, Merged] = {}
-        later: list[Write] = []
+        batch: dict[str, MergedWrite] = {}
+        later: list[StoreWrite] = []
         held_up: set[str] = set()
         size = 0
         while self._queue and size < CHANGES_A_STREAM:
@@ -285,31 +285,31 @@ class _WriteLane:
                 continue
             size += len(write.changes)
             if merged is None:
-                batch[write.group] = Merged([write], dict(write.changes))
+                batch[write.group] = MergedWrite([write], dict(write.changes))
             else:
                 merged.join(write)
         self._queue.extendleft(reversed(later))
         return batch
 
-    def _settle(self, group: str, merged: Merged, outcomes: Outcomes) -> None:
+    def _settle(self, group: str, merged: MergedWrite, outcomes: Outcomes) -> None:
         until = self._written(group, merged.changes, outcomes) if self._written is not None else None
         if until is None:
             self._resolve_all(merged, outcomes)
         else:
             until.add_done_callback(lambda _: self._resolve_all(merged, outcomes))
 
-    def _resolve_all(self, merged: Merged, outcomes: Outcomes) -> None:
+    def _resolve_all(self, merged: MergedWrite, outcomes: Outcomes) -> None:
         for write in merged.writes:
             self._resolve(write, write.outcomes(outcomes))
 
-    def _resolve(self, write: Write, outcomes: Outcomes) -> None:
+    def _resolve(self, write: StoreWrite, outcomes: Outcomes) -> None:
         self.waiting -= len(write.changes)
         if not write.done.done():
             write.done.set_result(outcomes)
 
 
 @dataclass(slots=True)
-class _Asked:
+class _FetchWork:
     """What is wanted of one group by those who wait for it: these partitions, or (None) all."""
 
     partitions: dict[TopicPartition, None] | None
@@ -319,15 +319,15 @@ class _Asked:
 class _Reads:
     """Reads, gathered: many groups in one scan, one group's named partitions in one fetch."""
 
-    def __init__(self, threads: StoreThreads, at_once: int) -> None:
+    def __init__(self, threads: StoreExecutor, at_once: int) -> None:
         self._threads = threads
         self._free = at_once
-        self._queue: dict[str, _Asked] = {}
+        self._queue: dict[str, _FetchWork] = {}
 
     def add(self, group: str, partitions: Sequence[TopicPartition] | None) -> asyncio.Future[GroupOffsets]:
         asked = self._queue.get(group)
         if asked is None:
-            asked = self._queue[group] = _Asked({})
+            asked = self._queue[group] = _FetchWork({})
         if partitions is None:
             asked.partitions = None
         elif asked.partitions is not None:

@@ -16,7 +16,7 @@ SHOWN: Final = 20
 """Rows of each table of the page, at most."""
 
 
-class Unsteady(NamedTuple):
+class UnsteadyGroup(NamedTuple):
     """A group whose commits went back or stopped for a while; ``largest_rewind`` in offsets, None without a rewind."""
 
     group: str
@@ -26,7 +26,7 @@ class Unsteady(NamedTuple):
     longest_silence_ms: int | None
 
 
-class Differing(NamedTuple):
+class DifferingRow(NamedTuple):
     """A group that the log and the other store tell differently: on how many partitions, and by how many offsets each
     is ahead where both have one."""
 
@@ -42,7 +42,7 @@ class Comparison:
 
     store: str
     kinds: Sequence[tuple[str, int]]
-    groups: Sequence[Differing]
+    groups: Sequence[DifferingRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PageData:
     commit_rate: Mapping[str, Sequence[Point]]
     top: Sequence[tuple[str, float]]
     lag: Sequence[tuple[str, int, int | None, int]]
-    unsteady: Sequence[Unsteady]
+    unsteady: Sequence[UnsteadyGroup]
     silent: Sequence[tuple[str, int, float]]
     expiring: Sequence[tuple[str, int, int, str]]
     comparison: Comparison | None = None
@@ -192,7 +192,7 @@ def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
     return f"<table {form}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _steady(row: Unsteady) -> tuple[object, ...]:
+def _steady(row: UnsteadyGroup) -> tuple[object, ...]:
     silence = None if row.longest_silence_ms is None else duration(row.longest_silence_ms)
     return (row.group, row.rewinds, row.largest_rewind or 0, row.gaps, silence)
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sql
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.spark.audit import run
 from offsetmgr.spark.audit.history_series import commit_rate, lag_over_time, moments
-from offsetmgr.spark.audit.page import SHOWN, Comparison, Differing, PageData, Unsteady
+from offsetmgr.spark.audit.page import SHOWN, Comparison, DifferingRow, PageData, UnsteadyGroup
 from offsetmgr.spark.audit.plots import COLOURS
 from offsetmgr.spark.log_rows import OFFSET
 
@@ -75,7 +75,7 @@ def page_data(
     )
 
 
-def _unsteady(history: DataFrame) -> list[Unsteady]:
+def _unsteady(history: DataFrame) -> list[UnsteadyGroup]:
     found = (
         history.groupBy("group")
         .agg(
@@ -88,7 +88,7 @@ def _unsteady(history: DataFrame) -> list[Unsteady]:
         .orderBy(sql.desc("rewinds"), sql.desc("gaps"), "group")
         .limit(SHOWN)
     )
-    return [Unsteady(*row) for row in found.collect()]
+    return [UnsteadyGroup(*row) for row in found.collect()]
 
 
 def _comparison(differences: DataFrame, store: str) -> Comparison:
@@ -109,5 +109,7 @@ def _comparison(differences: DataFrame, store: str) -> Comparison:
         .limit(SHOWN)
     )
     return Comparison(
-        store, [(row["kind"], row["count"]) for row in kinds.collect()], [Differing(*row) for row in groups.collect()]
+        store,
+        [(row["kind"], row["count"]) for row in kinds.collect()],
+        [DifferingRow(*row) for row in groups.collect()],
     )

@@ -1,4 +1,4 @@
-"""`Follower`: a member's side of the switch: it goes by the groups' modes, and says so.
+"""`ModeListener`: a member's side of the switch: it goes by the groups' modes, and says so.
 
 Ordering contract, for each group: whoever works with the offsets does so within `using`, which is entered only while no
 switch is under way and the session's lease is valid. When a switch begins, the follower waits until nobody is within,
@@ -20,10 +20,10 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from offsetmgr.core.clock import Clock, SystemClock
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import Conflict, GroupNotFound, OffsetMgrError, SessionExpired, SwitchInProgress, Unreachable
-from offsetmgr.stores.switched.nodes import Seen, SwitchNodes
-from offsetmgr.stores.switched.records import FollowerNode, Storage
+from offsetmgr.stores.switched.nodes import NodeState, SwitchStateStore
+from offsetmgr.stores.switched.records import FollowerNode, StorageModeNode
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 _LOG: Final = logging.getLogger("offsetmgr.migration.live")
@@ -35,7 +35,7 @@ _LONGEST_END_S: Final = 3.0
 """Waited for the thread: it may be asking a server that does not answer, and can do no harm then."""
 
 
-class Lease(Protocol):
+class SessionLeaseProtocol(Protocol):
     """What is asked of a `SessionLease` here."""
 
     @property
@@ -48,13 +48,13 @@ class _Group:
     """One group as its follower sees it: ``seen`` is what it goes by, ``acknowledged`` what it has acknowledged. Not
     only its version: the node may have been deleted, with the member's own, and made anew."""
 
-    def __init__(self, nodes: SwitchNodes, seen: Seen) -> None:
+    def __init__(self, nodes: SwitchStateStore, seen: NodeState) -> None:
         self.nodes = nodes
-        self.seen: Seen | None = seen
+        self.seen: NodeState | None = seen
         self.acknowledged = seen
 
 
-class Follower:
+class ModeListener:
     """Follows groups in one session, in a thread of its own from `begin` to `end`. Safe for several threads.
 
     ``flush`` writes what a group's second store still lacks, and says whether nothing is left. ``start`` is the mode
@@ -64,10 +64,10 @@ class Follower:
     def __init__(
         self,
         session: ZookeeperSession,
-        lease: Lease,
+        lease: SessionLeaseProtocol,
         name: str,
         *,
-        start: Phase | None,
+        start: CommitMode | None,
         flush: Callable[[str], bool],
         patience_s: float,
         clock: Clock | None = None,
@@ -105,11 +105,11 @@ class Follower:
         and what the session raises."""
         with self._inside:
             if group not in self._groups:
-                self._groups[group] = self._join(SwitchNodes(self._session, group))
+                self._groups[group] = self._join(SwitchStateStore(self._session, group))
                 self._mark(group)
 
     @contextmanager
-    def using(self, group: str) -> Iterator[Phase]:
+    def using(self, group: str) -> Iterator[CommitMode]:
         """The group's mode, which stays as it is within the block.
 
         Raises `SwitchInProgress` where a switch (or a lease that has run out) is waited for in vain, `SessionExpired`,
@@ -131,7 +131,7 @@ class Follower:
                 self._inside.wait(min(left, _LOOK_S))
             yield seen.storage.mode
 
-    def _in_vain(self, group: str, seen: Seen | None) -> SwitchInProgress:
+    def _in_vain(self, group: str, seen: NodeState | None) -> SwitchInProgress:
         if seen is None:
             why = "the node that says where they are is gone"
         elif seen.storage.turning is not None:
@@ -142,10 +142,10 @@ class Follower:
 
     # --- what it says -------------------------------------------------------------------------------
 
-    def _node(self, seen: Seen) -> FollowerNode:
+    def _node(self, seen: NodeState) -> FollowerNode:
         return FollowerNode(seen.storage.epoch, socket.gethostname(), os.getpid())
 
-    def _join(self, nodes: SwitchNodes) -> _Group:
+    def _join(self, nodes: SwitchStateStore) -> _Group:
         def changed(_: str) -> None:
             self._mark(nodes.group)
 
@@ -158,7 +158,7 @@ class Follower:
                         "nobody has said where its offsets are",
                         "say it once: offsetmgr migrate switch --declare --to MODE, or start=MODE in the store's URI",
                     )
-                nodes.declare(Storage(self._start, 1, f"member {self.name}", self._clock.now_ms()))
+                nodes.declare(StorageModeNode(self._start, 1, f"member {self.name}", self._clock.now_ms()))
             elif nodes.acknowledge(self.name, self._node(seen), seen.version):
                 return _Group(nodes, seen)
         raise Conflict(f"switch of group {nodes.group}", "it changes all the time", "try again when it is quiet")
@@ -215,12 +215,12 @@ class Follower:
             return False
         return True
 
-    def _give_back(self, nodes: SwitchNodes, seen: Seen) -> None:
+    def _give_back(self, nodes: SwitchStateStore, seen: NodeState) -> None:
         who = f"member {self.name}: the process that was switching is gone"
         if nodes.give_back(seen, back(seen.storage, who, self._clock.now_ms())):
             _LOG.warning("group %s: back to %s, %s", nodes.group, seen.storage.mode.value, who)
 
 
-def back(storage: Storage, who: str, now_ms: int) -> Storage:
+def back(storage: StorageModeNode, who: str, now_ms: int) -> StorageModeNode:
     """What is said where nothing came of a switch."""
     return replace(storage, epoch=storage.epoch + 1, who=who, when_ms=now_ms, turning=None)

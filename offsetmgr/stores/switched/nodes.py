@@ -1,4 +1,4 @@
-"""`SwitchNodes`: what lies in ZooKeeper of one group's switch, read and written. No thread, no decision.
+"""`SwitchStateStore`: what lies in ZooKeeper of one group's switch, read and written. No thread, no decision.
 
 ::
 
@@ -20,7 +20,7 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError, ServerError
 from offsetmgr.stores.switched.records import (
     FollowerNode,
-    Storage,
+    StorageModeNode,
     SwitcherNode,
     decode_follower,
     decode_storage,
@@ -29,26 +29,26 @@ from offsetmgr.stores.switched.records import (
     encode_storage,
     encode_switcher,
 )
-from offsetmgr.zookeeper.client.jute import Code
+from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import WatchCallback, ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Check, Create, Delete, Operation, SetData, State
+from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Delete, Operation, OperationState, SetData
 from offsetmgr.zookeeper.groups.membership import ensure
 from offsetmgr.zookeeper.nodes.paths import check_group
 
 GROUPS: Final = "/offsetmgr/groups"
-_RACES: Final = (Code.BAD_VERSION, Code.NO_NODE, Code.NODE_EXISTS)
+_RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeState:
     """What ``storage`` said, at which version of the node."""
 
-    storage: Storage
+    storage: StorageModeNode
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class FollowerState:
     """A live member. ``session_id`` is the session with which it ends."""
 
     name: str
@@ -59,7 +59,7 @@ class Follower:
         return f"{self.name} (process {self.node.process} on {self.node.host})"
 
 
-class SwitchNodes:
+class SwitchStateStore:
     """One group's nodes through one session. All methods raise what the session raises.
 
     Those that write give False (or None) where somebody else was quicker, or where it is not known whether they wrote:
@@ -75,20 +75,22 @@ class SwitchNodes:
 
     # --- reading ------------------------------------------------------------------------------------
 
-    def read(self, changed: WatchCallback | None = None) -> Seen | None:
+    def read(self, changed: WatchCallback | None = None) -> NodeState | None:
         """Where the group's offsets are; None where nobody has said it. ``changed`` as in `watch_data`.
 
-        Raises `Unreadable`, `UnknownVersion` too.
+        Raises `CorruptData`, `UnknownVersion` too.
         """
         node = (
             self._session.get(self.storage_path)
             if changed is None
             else self._session.watch_data(self.storage_path, changed)
         )
-        return None if node is None else Seen(decode_storage(self._full(self.storage_path), node.data), node.version)
+        return (
+            None if node is None else NodeState(decode_storage(self._full(self.storage_path), node.data), node.version)
+        )
 
     def switcher(self, changed: WatchCallback | None = None) -> SwitcherNode | None:
-        """Who is switching now; None: nobody. Raises `Unreadable`, `UnknownVersion` too."""
+        """Who is switching now; None: nobody. Raises `CorruptData`, `UnknownVersion` too."""
         node = (
             self._session.get(self.switcher_path)
             if changed is None
@@ -96,16 +98,16 @@ class SwitchNodes:
         )
         return None if node is None else decode_switcher(self._full(self.switcher_path), node.data)
 
-    def followers(self) -> list[Follower]:
-        """The live members, sorted by name. Raises `Unreadable`, `UnknownVersion` too: none may be missed."""
+    def followers(self) -> list[FollowerState]:
+        """The live members, sorted by name. Raises `CorruptData`, `UnknownVersion` too: none may be missed."""
         names = sorted(self._session.children(self.storage_path) or ())
         paths = [self.member_path(name) for name in names]
-        found: list[Follower] = []
+        found: list[FollowerState] = []
         for name, path, node in zip(names, paths, self._session.get_many(paths), strict=True):
             if isinstance(node, OffsetMgrError):
                 raise node
             if node is not None:
-                found.append(Follower(name, decode_follower(self._full(path), node.data), node.ephemeral_owner))
+                found.append(FollowerState(name, decode_follower(self._full(path), node.data), node.ephemeral_owner))
         return found
 
     def watch_followers(self, names: list[str], changed: WatchCallback) -> None:
@@ -117,7 +119,7 @@ class SwitchNodes:
 
     # --- a member's writes --------------------------------------------------------------------------
 
-    def declare(self, storage: Storage) -> bool:
+    def declare(self, storage: StorageModeNode) -> bool:
         """Says where the offsets are, where nobody has said it yet."""
         parts = self.root.split("/")[1:]
         ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
@@ -126,7 +128,9 @@ class SwitchNodes:
     def join(self, name: str, node: FollowerNode, version: int) -> bool:
         """Becomes a member that goes by ``storage`` at this version."""
         path = self.member_path(name)
-        return self._won([Check(self.storage_path, version), Create(path, encode_follower(node), ephemeral=True)])
+        return self._won(
+            [CheckVersion(self.storage_path, version), Create(path, encode_follower(node), ephemeral=True)]
+        )
 
     def acknowledge(self, name: str, node: FollowerNode, version: int) -> bool:
         """Says that this member goes by ``storage`` at this version; joins again where its node has gone."""
@@ -134,31 +138,31 @@ class SwitchNodes:
         mine = self._session.get(path)
         if mine is None:
             return self.join(name, node, version)
-        return self._won([Check(self.storage_path, version), SetData(path, encode_follower(node), mine.version)])
+        return self._won([CheckVersion(self.storage_path, version), SetData(path, encode_follower(node), mine.version)])
 
     # --- the switch's writes ------------------------------------------------------------------------
 
-    def hold(self, seen: Seen, storage: Storage, who: str) -> bool:
+    def hold(self, seen: NodeState, storage: StorageModeNode, who: str) -> bool:
         """Begins a switch: its process's node and the new ``storage``, together."""
         begun: list[Operation] = [Create(self.switcher_path, encode_switcher(SwitcherNode(who)), ephemeral=True)]
         return self._won([*begun, SetData(self.storage_path, encode_storage(storage), seen.version)])
 
-    def settle(self, seen: Seen, storage: Storage) -> bool:
+    def settle(self, seen: NodeState, storage: StorageModeNode) -> bool:
         """Ends a switch of this session, with one mode or the other."""
         ended: list[Operation] = [SetData(self.storage_path, encode_storage(storage), seen.version)]
         return self._won([*ended, Delete(self.switcher_path, 0)])
 
-    def give_back(self, seen: Seen, storage: Storage) -> bool:
+    def give_back(self, seen: NodeState, storage: StorageModeNode) -> bool:
         """Ends a switch whose process is gone."""
         return self._won([SetData(self.storage_path, encode_storage(storage), seen.version)])
 
     def _won(self, operations: list[Operation]) -> bool:
         outcome = self._session.transaction(operations)
-        if outcome.state is State.COMMITTED:
+        if outcome.state is OperationState.COMMITTED:
             return True
-        if outcome.state is State.REFUSED and outcome.code in _RACES:
+        if outcome.state is OperationState.REFUSED and outcome.code in _RACES:
             return False
-        if outcome.state in (State.UNKNOWN, State.NOT_SENT):
+        if outcome.state in (OperationState.UNKNOWN, OperationState.NOT_SENT):
             self._session.sync()  # which says so where the session is over
             return False
         raise outcome.error or ServerError(f"ZooKeeper under {self.root}", f"refused with code {outcome.code}")
@@ -167,13 +171,13 @@ class SwitchNodes:
         return self._session.chroot + path
 
 
-def modes(session: ZookeeperSession, groups: list[str]) -> Mapping[str, Storage | OffsetMgrError | None]:
+def modes(session: ZookeeperSession, groups: list[str]) -> Mapping[str, StorageModeNode | OffsetMgrError | None]:
     """Where many groups' offsets are, in one request; None where nobody has said it."""
-    found: dict[str, Storage | OffsetMgrError | None] = {}
+    found: dict[str, StorageModeNode | OffsetMgrError | None] = {}
     paths: dict[str, str] = {}
     for group in groups:
         try:
-            paths[group] = SwitchNodes(session, group).storage_path
+            paths[group] = SwitchStateStore(session, group).storage_path
         except OffsetMgrError as error:
             found[group] = error
     for (group, path), node in zip(paths.items(), session.get_many(list(paths.values())), strict=True):

@@ -7,27 +7,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from offsetmgr.core.commit_mode import Phase
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.commit_mode import CommitMode
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 
 VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StorageModeNode:
     """``storage``: where the group's offsets are.
 
     ``epoch`` grows by one with every change. While ``turning`` names a mode, a switch to it is under way and members
     neither commit nor fetch; then ``mode`` is the one that holds again if nothing comes of it.
     """
 
-    mode: Phase
+    mode: CommitMode
     epoch: int
     who: str
     """Who wrote this: a user, a host, a process; for people."""
     when_ms: int
     """When, by that one's clock."""
-    turning: Phase | None = None
+    turning: CommitMode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class SwitcherNode:
     who: str
 
 
-def encode_storage(storage: Storage) -> bytes:
+def encode_storage(storage: StorageModeNode) -> bytes:
     return _bytes(
         {
             "mode": storage.mode.value,
@@ -58,17 +58,17 @@ def encode_storage(storage: Storage) -> bytes:
     )
 
 
-def decode_storage(path: str, data: bytes) -> Storage:
-    """Raises `Unreadable`, `UnknownVersion`."""
+def decode_storage(path: str, data: bytes) -> StorageModeNode:
+    """Raises `CorruptData`, `UnknownVersion`."""
     found = _object(path, data)
     try:
         turning = found["turning"]
-        return Storage(
-            Phase(found["mode"]),
+        return StorageModeNode(
+            CommitMode(found["mode"]),
             _count(found["epoch"]),
             _text(found["who"]),
             _count(found["when"]),
-            None if turning is None else Phase(turning),
+            None if turning is None else CommitMode(turning),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise _broken(path, error) from error
@@ -79,7 +79,7 @@ def encode_follower(node: FollowerNode) -> bytes:
 
 
 def decode_follower(path: str, data: bytes) -> FollowerNode:
-    """Raises `Unreadable`, `UnknownVersion`."""
+    """Raises `CorruptData`, `UnknownVersion`."""
     found = _object(path, data)
     try:
         return FollowerNode(_count(found["epoch"]), _text(found["host"]), _count(found["process"]))
@@ -92,7 +92,7 @@ def encode_switcher(node: SwitcherNode) -> bytes:
 
 
 def decode_switcher(path: str, data: bytes) -> SwitcherNode:
-    """Raises `Unreadable`, `UnknownVersion`."""
+    """Raises `CorruptData`, `UnknownVersion`."""
     found = _object(path, data)
     try:
         return SwitcherNode(_text(found["who"]))
@@ -128,5 +128,5 @@ def _text(value: object) -> str:
     return value
 
 
-def _broken(path: str, error: Exception) -> Unreadable:
-    return Unreadable(f"ZooKeeper node {path}", f"does not say where a group's offsets are: {error}")
+def _broken(path: str, error: Exception) -> CorruptData:
+    return CorruptData(f"ZooKeeper node {path}", f"does not say where a group's offsets are: {error}")

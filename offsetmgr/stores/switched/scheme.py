@@ -6,22 +6,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.stores.pair_uri import inner_uris, pair_bootstrap, pair_zookeeper, parse_pair_uri, translate_of
 from offsetmgr.stores.scheme import Scheme
 from offsetmgr.stores.uri import open_store, parse_uri
 
 if TYPE_CHECKING:
-    from offsetmgr.stores.switched.mode_listener import Lease
+    from offsetmgr.stores.switched.mode_listener import SessionLeaseProtocol
     from offsetmgr.stores.switched.store import SwitchedStore
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 
 def open_switched(
-    uri: str, config: ConnectionConfig, bound: tuple[ZookeeperSession, Lease] | None = None
+    uri: str, config: ConnectionConfig, bound: tuple[ZookeeperSession, SessionLeaseProtocol] | None = None
 ) -> SwitchedStore:
     """The switched store at ``uri``; with ``bound`` it lives in that member's session. Raises `InvalidUri`."""
-    from offsetmgr.stores.switched.backends import SwitchedPlaces
+    from offsetmgr.stores.switched.backends import SwitchedBackends
     from offsetmgr.stores.switched.store import SwitchedStore
     from offsetmgr.stores.zookeeper import ZookeeperStore
 
@@ -29,14 +29,16 @@ def open_switched(
     parsed = parse_uri(zookeeper)
     connect = parsed.address + parsed.path
 
-    def open_places(session: ZookeeperSession) -> SwitchedPlaces:
+    def open_places(session: ZookeeperSession) -> SwitchedBackends:
         first = ZookeeperStore(connect, config=config)
         first.session = session
-        return SwitchedPlaces(first, open_store(kafka, config), translate)
+        return SwitchedBackends(first, open_store(kafka, config), translate)
 
     translate = translate_of(uri, config)
     start = parse_uri(uri).options.get("start")
-    return SwitchedStore(uri, connect, open_places, config, start=None if start is None else Phase(start), bound=bound)
+    return SwitchedStore(
+        uri, connect, open_places, config, start=None if start is None else CommitMode(start), bound=bound
+    )
 
 
 SWITCHED: Final = Scheme(

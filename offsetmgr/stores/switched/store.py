@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.commit_mode import Phase
+from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import (
     Conflict,
     GroupNotFound,
@@ -34,17 +34,17 @@ from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPart
 from offsetmgr.core.offset_store import (
     Capabilities,
     ChangeOutcome,
+    EditStatus,
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
     OffsetStore,
     StoreBase,
     StoreIdentity,
-    Verdict,
 )
-from offsetmgr.stores.switched.mode_listener import Follower, Lease
-from offsetmgr.stores.switched.nodes import SwitchNodes, modes
-from offsetmgr.stores.switched.records import Storage
+from offsetmgr.stores.switched.mode_listener import ModeListener, SessionLeaseProtocol
+from offsetmgr.stores.switched.nodes import SwitchStateStore, modes
+from offsetmgr.stores.switched.records import StorageModeNode
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 
@@ -54,10 +54,10 @@ _READS: Final = 5
 _GROUPS_AT_ONCE: Final = 200
 
 
-class Places(Protocol):
+class StorageBackends(Protocol):
     """The stores behind the modes, opened within one session and closed with it."""
 
-    def store(self, mode: Phase) -> OffsetStore: ...
+    def store(self, mode: CommitMode) -> OffsetStore: ...
 
     def flush(self, group: str) -> bool:
         """Writes what the group's second store still lacks; whether nothing is left."""
@@ -66,10 +66,12 @@ class Places(Protocol):
     def close(self) -> None: ...
 
 
-class _Life:
+class _SessionState:
     """One session's life: what ends together."""
 
-    def __init__(self, session: ZookeeperSession, lease: Lease, places: Places, follower: Follower) -> None:
+    def __init__(
+        self, session: ZookeeperSession, lease: SessionLeaseProtocol, places: StorageBackends, follower: ModeListener
+    ) -> None:
         self.session, self.lease, self.places, self.follower = session, lease, places, follower
 
     def end(self) -> None:
@@ -97,11 +99,11 @@ class SwitchedStore(StoreBase):
         self,
         uri: str,
         connect: str,
-        open_places: Callable[[ZookeeperSession], Places],
+        open_places: Callable[[ZookeeperSession], StorageBackends],
         config: ConnectionConfig | None = None,
         *,
-        start: Phase | None = None,
-        bound: tuple[ZookeeperSession, Lease] | None = None,
+        start: CommitMode | None = None,
+        bound: tuple[ZookeeperSession, SessionLeaseProtocol] | None = None,
     ) -> None:
         """Raises `InvalidUri`."""
         ZookeeperSession(connect, config)
@@ -112,7 +114,7 @@ class SwitchedStore(StoreBase):
         self._start = start
         self._bound = bound
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._current: _Life | None = None
+        self._current: _SessionState | None = None
         self._opening = threading.Lock()
         self._closed = False
 
@@ -132,27 +134,27 @@ class SwitchedStore(StoreBase):
 
     def identity(self) -> StoreIdentity:
         """That of both stores together: which of them counts is a matter of the moment."""
-        both = self._life().places.store(Phase.DUAL).identity()
+        both = self._life().places.store(CommitMode.DUAL).identity()
         return StoreIdentity("switched", both.id, both.how)
 
     def log_origin(self) -> LogOrigin:
         """That of both stores together, which must belong to one Kafka cluster (see `DualStore.crossing`)."""
-        return self._life().places.store(Phase.DUAL).log_origin()
+        return self._life().places.store(CommitMode.DUAL).log_origin()
 
     def weaknesses(self) -> tuple[Weakness, ...]:
-        return self._life().places.store(Phase.DUAL).weaknesses()
+        return self._life().places.store(CommitMode.DUAL).weaknesses()
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        return self._life().places.store(Phase.DUAL).topic_ids(topics)
+        return self._life().places.store(CommitMode.DUAL).topic_ids(topics)
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
-        return self._life().places.store(Phase.DUAL).topics_created(topics)
+        return self._life().places.store(CommitMode.DUAL).topics_created(topics)
 
-    def mode(self, group: str) -> Phase:
+    def mode(self, group: str) -> CommitMode:
         """Where the group's offsets are now; that of ``start`` where nobody has said it. Raises `GroupNotFound`."""
         life = self._life()
         life.session.sync()
-        seen = SwitchNodes(life.session, group).read()
+        seen = SwitchStateStore(life.session, group).read()
         return self._mode_of(group, None if seen is None else seen.storage)
 
     def follow(self, group: str) -> None:
@@ -164,7 +166,7 @@ class SwitchedStore(StoreBase):
     # --- reading ------------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[str]:
-        return self._life().places.store(Phase.DUAL).groups()
+        return self._life().places.store(CommitMode.DUAL).groups()
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         asked = None if partitions is None else list(partitions)
@@ -194,12 +196,12 @@ class SwitchedStore(StoreBase):
             for group, mode in said.items():
                 if isinstance(mode, OffsetMgrError):
                     found[group] = GroupOffsets(group, {}, error=mode)
-            for mode in Phase:
+            for mode in CommitMode:
                 of_mode = [group for group, one in said.items() if one is mode]
                 for result in life.places.store(mode).scan(of_mode) if of_mode else ():
                     offsets = {tp: Committed(one.offset) for tp, one in result.offsets.items()}
                     found[result.group] = replace(result, offsets=offsets, as_of=None)
-            again = self._modes(life, [group for group, one in said.items() if isinstance(one, Phase)])
+            again = self._modes(life, [group for group, one in said.items() if isinstance(one, CommitMode)])
             left = [group for group, one in again.items() if one is not said[group]]
             if not left:
                 break
@@ -208,11 +210,11 @@ class SwitchedStore(StoreBase):
             found[group] = GroupOffsets(group, {}, error=Conflict(f"scan of group {group}", why))
         yield from (found[group] for group in batch)
 
-    def _modes(self, life: _Life, groups: list[str]) -> dict[str, Phase | OffsetMgrError]:
+    def _modes(self, life: _SessionState, groups: list[str]) -> dict[str, CommitMode | OffsetMgrError]:
         if not groups:
             return {}
         life.session.sync()
-        said: dict[str, Phase | OffsetMgrError] = {}
+        said: dict[str, CommitMode | OffsetMgrError] = {}
         for group, storage in modes(life.session, groups).items():
             try:
                 said[group] = storage if isinstance(storage, OffsetMgrError) else self._mode_of(group, storage)
@@ -220,7 +222,7 @@ class SwitchedStore(StoreBase):
                 said[group] = error
         return said
 
-    def _mode_of(self, group: str, storage: Storage | None) -> Phase:
+    def _mode_of(self, group: str, storage: StorageModeNode | None) -> CommitMode:
         if storage is not None:
             return storage.mode
         if self._start is None:
@@ -247,7 +249,7 @@ class SwitchedStore(StoreBase):
             with self._using(edit.group) as (life, mode):
                 (result,) = life.places.store(mode).edit([replace(edit, changes=plain)])
         except OffsetMgrError as error:
-            failed = ChangeOutcome(Verdict.FAILED, None, self._told(error))
+            failed = ChangeOutcome(EditStatus.FAILED, None, self._told(error))
             return GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), how="nothing was written")
         outcomes = {
             tp: outcome if outcome.error is None else outcome._replace(error=self._told(outcome.error))
@@ -256,8 +258,8 @@ class SwitchedStore(StoreBase):
         return replace(result, outcomes=outcomes)
 
     @contextmanager
-    def _using(self, group: str) -> Iterator[tuple[_Life, Phase]]:
-        """As `Follower.using`; where a session of our own has ended, in another one."""
+    def _using(self, group: str) -> Iterator[tuple[_SessionState, CommitMode]]:
+        """As `ModeListener.using`; where a session of our own has ended, in another one."""
         while True:
             life = self._life()
             with ExitStack() as within:
@@ -283,7 +285,7 @@ class SwitchedStore(StoreBase):
             if life is not None:
                 life.end()
 
-    def _life(self) -> _Life:
+    def _life(self) -> _SessionState:
         with self._opening:
             if self._closed:
                 raise Unreachable(self._uri, "the store has been closed")
@@ -294,7 +296,7 @@ class SwitchedStore(StoreBase):
                 self._current = self._open()
             return self._current
 
-    def _open(self) -> _Life:
+    def _open(self) -> _SessionState:
         if self._bound is not None:
             session, lease = self._bound
         else:
@@ -307,7 +309,7 @@ class SwitchedStore(StoreBase):
                 raise
             lease = own
         places = self._open_places(session)
-        follower = Follower(
+        follower = ModeListener(
             session,
             lease,
             self._name,
@@ -316,7 +318,7 @@ class SwitchedStore(StoreBase):
             patience_s=self._config.timeout_ms / 1000,
         )
         follower.begin()
-        return _Life(session, lease, places, follower)
+        return _SessionState(session, lease, places, follower)
 
 
 def _plain(found: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, TopicState
+from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, AssignedPartition
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
@@ -21,11 +21,11 @@ from offsetmgr.zookeeper.nodes.topics import parse_partition_state, parse_topic
 
 
 def topic_names(session: ZookeeperSession) -> list[str]:
-    """All topics, sorted. Raises what reading raises, and `Unreadable` where there is no ``/brokers/topics``."""
+    """All topics, sorted. Raises what reading raises, and `CorruptData` where there is no ``/brokers/topics``."""
     names = session.children(paths.BROKER_TOPICS)
     if names is None:
         why = f"there is no {paths.BROKER_TOPICS}; is the chroot right?"
-        raise Unreadable(f"ZooKeeper at {session.connect}", why)
+        raise CorruptData(f"ZooKeeper at {session.connect}", why)
     return sorted(names)
 
 
@@ -64,7 +64,7 @@ def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError
             continue
         try:
             parse_broker(f"{paths.BROKER_IDS}/{name}", int(name), node.data, [])
-        except Unreadable:
+        except CorruptData:
             continue
         alive[int(name)] = node.version
     return alive
@@ -85,8 +85,8 @@ def _pending(node: NodeData) -> frozenset[TopicPartition]:
         return frozenset()
 
 
-def _topics(session: ZookeeperSession, names: Sequence[str]) -> dict[str, TopicState | OffsetMgrError]:
-    topics: dict[str, TopicState | OffsetMgrError] = {}
+def _topics(session: ZookeeperSession, names: Sequence[str]) -> dict[str, AdminTopicState | OffsetMgrError]:
+    topics: dict[str, AdminTopicState | OffsetMgrError] = {}
     for name, node in zip(names, session.get_many([paths.topic(name) for name in names]), strict=True):
         try:
             if (found := _node(node)) is not None:
@@ -96,28 +96,28 @@ def _topics(session: ZookeeperSession, names: Sequence[str]) -> dict[str, TopicS
     partitions = [
         TopicPartition(name, number)
         for name, topic in topics.items()
-        if isinstance(topic, TopicState)
+        if isinstance(topic, AdminTopicState)
         for number in topic.partitions
     ]
     states = session.get_many([paths.partition_state(tp.topic, tp.partition) for tp in partitions])
     return _with_states(topics, dict(zip(partitions, states, strict=True)))
 
 
-def _topic(name: str, node: NodeData) -> TopicState:
+def _topic(name: str, node: NodeData) -> AdminTopicState:
     said = parse_topic(paths.topic(name), node.data)
     partitions = {
         number: AssignedPartition(replicas, adding=said.adding.get(number, ()), removing=said.removing.get(number, ()))
         for number, replicas in said.replicas.items()
     }
-    return TopicState(partitions, node.version, node.czxid)
+    return AdminTopicState(partitions, node.version, node.czxid)
 
 
 def _with_states(
-    topics: Mapping[str, TopicState | OffsetMgrError],
+    topics: Mapping[str, AdminTopicState | OffsetMgrError],
     states: Mapping[TopicPartition, NodeData | OffsetMgrError | None],
-) -> dict[str, TopicState | OffsetMgrError]:
+) -> dict[str, AdminTopicState | OffsetMgrError]:
     """The topics with leaders and in-sync replicas; a partition without a state (yet) has neither."""
-    complete: dict[str, TopicState | OffsetMgrError] = {}
+    complete: dict[str, AdminTopicState | OffsetMgrError] = {}
     for name, topic in topics.items():
         if isinstance(topic, OffsetMgrError):
             complete[name] = topic
@@ -127,7 +127,7 @@ def _with_states(
                 number: _with_state(TopicPartition(name, number), partition, states)
                 for number, partition in topic.partitions.items()
             }
-            complete[name] = TopicState(partitions, topic.version, topic.czxid)
+            complete[name] = AdminTopicState(partitions, topic.version, topic.czxid)
         except OffsetMgrError as error:
             complete[name] = error
     return complete

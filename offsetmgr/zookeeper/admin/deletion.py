@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import AdminRefused, OffsetMgrError
-from offsetmgr.zookeeper.admin.state import AdminState, Progress, TopicState, numbers
+from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError
+from offsetmgr.zookeeper.admin.state import AdminState, AdminTopicState, RequestProgress, numbers
 from offsetmgr.zookeeper.nodes import paths
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -30,11 +30,11 @@ class DeletionStep(NamedTuple):
 def plan_deletion(state: AdminState, topics: Iterable[str], *, enabled: bool | None) -> list[DeletionStep]:
     """A step for each topic, sorted; ``enabled`` is the controller's ``delete.topic.enable``, None where not known.
 
-    Raises `AdminRefused` without a controller, and where deletion is switched off.
+    Raises `ControllerRequestRefused` without a controller, and where deletion is switched off.
     """
     state.refuse_without_controller("deletion of topics")
     if enabled is False:
-        raise AdminRefused(
+        raise ControllerRequestRefused(
             "deletion of topics",
             f"delete.topic.enable is false on the controller, broker {state.controller}: it would drop the request",
         )
@@ -49,30 +49,32 @@ def _step(state: AdminState, name: str) -> DeletionStep:
     replicas = sum(len(partition.replicas) for partition in topic.partitions.values())
     refused: OffsetMgrError | None = None
     if name in INTERNAL:
-        refused = AdminRefused(f"topic {name}", "brokers do not work without it")
+        refused = ControllerRequestRefused(f"topic {name}", "brokers do not work without it")
     elif name in state.deletions:
-        refused = AdminRefused(f"topic {name}", f"its deletion is under way: {paths.DELETE_TOPICS}/{name} exists")
+        refused = ControllerRequestRefused(
+            f"topic {name}", f"its deletion is under way: {paths.DELETE_TOPICS}/{name} exists"
+        )
     return DeletionStep(name, len(topic.partitions), replicas, _waits_for(state, topic), refused)
 
 
-def _waits_for(state: AdminState, topic: TopicState) -> str:
+def _waits_for(state: AdminState, topic: AdminTopicState) -> str:
     if any(partition.moving for partition in topic.partitions.values()):
         return "the reassignment of its partitions"
     dead = {broker for partition in topic.partitions.values() for broker in partition.replicas} - set(state.brokers)
     return f"broker {numbers(sorted(dead))}, not alive, which holds replicas" if dead else ""
 
 
-def progress_of(state: AdminState, asked: Mapping[str, int]) -> Progress:
+def progress_of(state: AdminState, asked: Mapping[str, int]) -> RequestProgress:
     """How far a deletion is: ``asked`` maps topics to the ``czxid`` of their node, which a topic made anew does not
     have."""
     waiting: dict[str, str] = {}
     for name, czxid in asked.items():
         topic = state.topics.get(name)
         if name in state.deletions:
-            waits = _waits_for(state, topic) if isinstance(topic, TopicState) else ""
+            waits = _waits_for(state, topic) if isinstance(topic, AdminTopicState) else ""
             waiting[name] = f"waits for {waits}" if waits else "the controller is at it"
         elif isinstance(topic, OffsetMgrError):
             waiting[name] = str(topic)
         elif topic is not None and topic.czxid == czxid:
             waiting[name] = "the controller has dropped the request; is delete.topic.enable false there?"
-    return Progress(len(asked) - len(waiting), len(asked), waiting, ended=not state.deletions & asked.keys())
+    return RequestProgress(len(asked) - len(waiting), len(asked), waiting, ended=not state.deletions & asked.keys())

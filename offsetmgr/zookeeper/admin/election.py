@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from offsetmgr.core.errors import AdminRefused, OffsetMgrError
+from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, Progress, checked_size, numbers
+from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, RequestProgress, checked_size, numbers
 from offsetmgr.zookeeper.nodes import paths
 
 
@@ -27,12 +27,12 @@ class ElectionStep(NamedTuple):
 
 
 def plan_election(state: AdminState, partitions: Iterable[TopicPartition]) -> list[ElectionStep]:
-    """A step for each partition, sorted. Raises `AdminRefused` without a controller, and while another election
-    is under way; what stands in the way of one partition is its step's ``refused``."""
+    """A step for each partition, sorted. Raises `ControllerRequestRefused` without a controller, and while another
+    election is under way; what stands in the way of one partition is its step's ``refused``."""
     what = "preferred replica election"
     state.refuse_without_controller(what)
     if state.election:
-        raise AdminRefused(
+        raise ControllerRequestRefused(
             what, f"one is under way: {paths.PREFERRED_REPLICA_ELECTION} exists", "it ends by itself; try again then"
         )
     return [_step(state, tp) for tp in sorted(set(partitions))]
@@ -51,12 +51,14 @@ def _step(state: AdminState, tp: TopicPartition) -> ElectionStep:
 def _obstacle(state: AdminState, tp: TopicPartition, found: AssignedPartition) -> OffsetMgrError | None:
     """Why the controller would leave the leader as it is."""
     if tp.topic in state.deletions:
-        return AdminRefused(f"partition {tp}", f"topic {tp.topic} is being deleted")
+        return ControllerRequestRefused(f"partition {tp}", f"topic {tp.topic} is being deleted")
     if found.preferred not in state.brokers:
-        return AdminRefused(f"partition {tp}", f"its preferred leader, broker {found.preferred}, is not alive")
+        return ControllerRequestRefused(
+            f"partition {tp}", f"its preferred leader, broker {found.preferred}, is not alive"
+        )
     if found.preferred not in found.isr:
         in_sync = numbers(found.isr) or "none"
-        return AdminRefused(
+        return ControllerRequestRefused(
             f"partition {tp}",
             f"its preferred leader, broker {found.preferred}, is not in sync (in sync: {in_sync})",
             "wait until it has caught up",
@@ -71,7 +73,7 @@ def encode_election(partitions: Iterable[TopicPartition]) -> bytes:
     return checked_size("preferred replica election", data)
 
 
-def progress_of(state: AdminState, asked: Mapping[TopicPartition, int]) -> Progress:
+def progress_of(state: AdminState, asked: Mapping[TopicPartition, int]) -> RequestProgress:
     """How far an election is: ``asked`` maps partitions to their preferred leaders. Once the node has gone, what is
     left open stays so: the controller has tried and given up."""
     waiting: dict[str, str] = {}
@@ -84,4 +86,4 @@ def progress_of(state: AdminState, asked: Mapping[TopicPartition, int]) -> Progr
         if leader != preferred:
             who = "nobody leads it" if leader is None else f"broker {leader} leads it"
             waiting[str(tp)] = f"{who}, not broker {preferred}"
-    return Progress(len(asked) - len(waiting), len(asked), waiting, ended=not state.election)
+    return RequestProgress(len(asked) - len(waiting), len(asked), waiting, ended=not state.election)

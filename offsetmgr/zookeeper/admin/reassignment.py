@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 from typing import Any, NamedTuple
 
-from offsetmgr.core.errors import AdminRefused, MalformedData, OffsetMgrError, UsageError
+from offsetmgr.core.errors import ControllerRequestRefused, MalformedData, OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.plurals import count_of
-from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, Progress, checked_size, numbers
+from offsetmgr.zookeeper.admin.state import AdminState, AssignedPartition, RequestProgress, checked_size, numbers
 from offsetmgr.zookeeper.nodes import paths
 
 Assignment = Mapping[TopicPartition, tuple[int, ...]]
@@ -108,13 +108,13 @@ def encode_reassignment(assignment: Assignment) -> bytes:
 def plan_reassignment(state: AdminState, wanted: Assignment, *, other_counts: bool = False) -> list[ReassignmentStep]:
     """A step for each partition, sorted; ``other_counts`` allows another number of replicas.
 
-    Raises `AdminRefused` without a controller, and while another one is under way, `UsageError` where nothing is
-    asked for; what stands in the way of one partition is its step's ``refused``.
+    Raises `ControllerRequestRefused` without a controller, and while another one is under way, `UsageError` where
+    nothing is asked for; what stands in the way of one partition is its step's ``refused``.
     """
     what = "reassignment"
     state.refuse_without_controller(what)
     if state.reassignment is not None:
-        raise AdminRefused(
+        raise ControllerRequestRefused(
             what,
             f"one is under way: {paths.REASSIGN_PARTITIONS} holds {count_of(len(state.reassignment), 'partition')}",
             f"wait until it is done; where it never will be, take it back: {cancel_command()}, "
@@ -139,18 +139,22 @@ def _obstacle(
 ) -> OffsetMgrError | None:
     what = f"partition {tp}"
     if found.moving:
-        return AdminRefused(what, "it is being reassigned already", f"wait until that is done, or: {cancel_command()}")
+        return ControllerRequestRefused(
+            what, "it is being reassigned already", f"wait until that is done, or: {cancel_command()}"
+        )
     if tp.topic in state.deletions:
-        return AdminRefused(what, f"topic {tp.topic} is being deleted")
+        return ControllerRequestRefused(what, f"topic {tp.topic} is being deleted")
     if not after:
-        return AdminRefused(what, "no replicas are named")
+        return ControllerRequestRefused(what, "no replicas are named")
     if len(set(after)) != len(after):
-        return AdminRefused(what, f"the replicas {numbers(after)} name a broker twice")
+        return ControllerRequestRefused(what, f"the replicas {numbers(after)} name a broker twice")
     if dead := sorted(set(after) - set(state.brokers)):
         verb = "is" if len(dead) == 1 else "are"
-        return AdminRefused(what, f"broker {numbers(dead)} {verb} not alive (alive: {numbers(sorted(state.brokers))})")
+        return ControllerRequestRefused(
+            what, f"broker {numbers(dead)} {verb} not alive (alive: {numbers(sorted(state.brokers))})"
+        )
     if len(after) != len(found.replicas) and not other_counts:
-        return AdminRefused(
+        return ControllerRequestRefused(
             what,
             f"it has {len(found.replicas)} replicas and would have {len(after)}",
             "add --allow-replication-change if that is meant",
@@ -158,7 +162,7 @@ def _obstacle(
     return None
 
 
-def progress_of(state: AdminState, asked: Assignment) -> Progress:
+def progress_of(state: AdminState, asked: Assignment) -> RequestProgress:
     """How far a reassignment is. Once no partition is under way any more, what is left open stays so."""
     pending = state.reassignment or frozenset()
     waiting: dict[str, str] = {}
@@ -174,7 +178,7 @@ def progress_of(state: AdminState, asked: Assignment) -> Progress:
             waiting[str(tp)] = _waits_for(state, found, replicas)
         elif found.replicas != replicas:
             waiting[str(tp)] = f"its replicas are {numbers(found.replicas)}: the controller has left it so"
-    return Progress(len(asked) - len(waiting), len(asked), waiting, ended=not under_way)
+    return RequestProgress(len(asked) - len(waiting), len(asked), waiting, ended=not under_way)
 
 
 def _waits_for(state: AdminState, found: AssignedPartition, replicas: Iterable[int]) -> str:

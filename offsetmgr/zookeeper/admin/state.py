@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from offsetmgr.core.errors import AdminRefused, OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.errors import ControllerRequestRefused, OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.nodes import paths
 
@@ -36,7 +36,7 @@ class AssignedPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicState:
+class AdminTopicState:
     """One topic. ``version`` and ``czxid`` are those of its node: a topic made anew has another ``czxid``."""
 
     partitions: Mapping[int, AssignedPartition]
@@ -54,7 +54,7 @@ class AdminState:
     """Whether the controller is a KRaft one (a cluster on its way off ZooKeeper), which looks at none of the nodes."""
     brokers: Mapping[int, int]
     """Live brokers -> version of their node."""
-    topics: Mapping[str, TopicState | OffsetMgrError]
+    topics: Mapping[str, AdminTopicState | OffsetMgrError]
     deletions: frozenset[str] = frozenset()
     """Topics under ``/admin/delete_topics``."""
     reassignment: frozenset[TopicPartition] | None = None
@@ -69,7 +69,7 @@ class AdminState:
             raise UnknownTopicOrPartition(f"partition {tp}", f"topic {tp.topic} has no partition {tp.partition}")
         return found
 
-    def topic(self, name: str) -> TopicState:
+    def topic(self, name: str) -> AdminTopicState:
         """Raises as `partition`."""
         topic = self.topics.get(name)
         if topic is None:
@@ -79,20 +79,20 @@ class AdminState:
         return topic
 
     def refuse_without_controller(self, what: str) -> None:
-        """Raises `AdminRefused` where no controller would see the request."""
+        """Raises `ControllerRequestRefused` where no controller would see the request."""
         if self.controller is None:
-            raise AdminRefused(
+            raise ControllerRequestRefused(
                 what, f"there is no {paths.CONTROLLER}, so nobody would carry it out", "are the brokers running?"
             )
         if self.kraft:
-            raise AdminRefused(
+            raise ControllerRequestRefused(
                 what,
                 "the controller is a KRaft one, which looks at none of these nodes",
                 "ask the brokers: kafka-leader-election, kafka-reassign-partitions, kafka-topics",
             )
 
 
-class Progress(NamedTuple):
+class RequestProgress(NamedTuple):
     """How far the controller is. ``open`` maps the names of what is not done to what it waits for, or to why it never
     will be."""
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import Conflict, OffsetMgrError
-from offsetmgr.zookeeper.admin.state import AdminState, Progress
-from offsetmgr.zookeeper.client.jute import Code
+from offsetmgr.zookeeper.admin.state import AdminState, RequestProgress
+from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Check, Create, Operation, State
+from offsetmgr.zookeeper.client.transactions import CheckVersion, Create, Operation, OperationState
 from offsetmgr.zookeeper.nodes import paths
 
 
@@ -30,20 +30,28 @@ def submit(
     Raises `Conflict` where something changed meanwhile or a request is under way (nothing was written then), and what
     writing raises: after a lost connection it is not known whether the request was made.
     """
-    operations: list[Operation] = [Check(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))]
-    operations += [Check(paths.broker(broker), state.brokers[broker]) for broker in sorted(set(brokers))]
+    operations: list[Operation] = [
+        CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))
+    ]
+    operations += [CheckVersion(paths.broker(broker), state.brokers[broker]) for broker in sorted(set(brokers))]
     operations += nodes
     outcome = session.transaction(operations)
-    if outcome.state is State.COMMITTED:
+    if outcome.state is OperationState.COMMITTED:
         return
-    if outcome.culprit is not None and outcome.code in (Code.NODE_EXISTS, Code.BAD_VERSION, Code.NO_NODE):
-        culprit = operations[outcome.culprit]
+    if outcome.failed_operation is not None and outcome.code in (
+        ZookeeperError.NODE_EXISTS,
+        ZookeeperError.BAD_VERSION,
+        ZookeeperError.NO_NODE,
+    ):
+        culprit = operations[outcome.failed_operation]
         why = (
-            "exists already: another request is under way" if outcome.code == Code.NODE_EXISTS else "changed meanwhile"
+            "exists already: another request is under way"
+            if outcome.code == ZookeeperError.NODE_EXISTS
+            else "changed meanwhile"
         )
         raise Conflict(what, f"{culprit.path} {why}; nothing was written", "look again")
     assert outcome.error is not None  # in every state but COMMITTED
-    if outcome.state is State.UNKNOWN:
+    if outcome.state is OperationState.UNKNOWN:
         error = outcome.error
         raise type(error)(
             error.what, f"{error.why}; whether the request was made is not known", "look before you repeat it"
@@ -52,8 +60,8 @@ def submit(
 
 
 def follow(
-    look: Callable[[], Progress], clock: Clock, *, wait_s: float, poll_s: float = 0.3
-) -> Iterator[Progress | OffsetMgrError]:
+    look: Callable[[], RequestProgress], clock: Clock, *, wait_s: float, poll_s: float = 0.3
+) -> Iterator[RequestProgress | OffsetMgrError]:
     """Looks until the controller has ended it or ``wait_s`` seconds are over, and gives what was seen each time; a look
     that fails in passing is given as its error, and the next one tried."""
     deadline = clock.monotonic() + wait_s

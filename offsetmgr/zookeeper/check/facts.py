@@ -20,7 +20,7 @@ class StoredOffset(NamedTuple):
     mtime_ms: int
 
 
-class Elsewhere(NamedTuple):
+class OtherStoreOffset(NamedTuple):
     """Another group to which an owner's id belongs: by its name, and ``live`` where it is registered there."""
 
     group: str
@@ -37,7 +37,7 @@ class GroupFacts:
     subscriptions: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Member id -> topics that it wants streams of (patterns resolved); live members that can be read only."""
     owners: Mapping[TopicPartition, Owner] = field(default_factory=dict)
-    elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
+    elsewhere: Mapping[str, OtherStoreOffset] = field(default_factory=dict)
     """Member id of an owner that is no member -> the other group that it is of, where there is one."""
     offsets: Mapping[TopicPartition, StoredOffset] = field(default_factory=dict)
     created_ms: int | None = None

@@ -10,7 +10,7 @@ from typing import Final
 from offsetmgr.core.model import BrokerPartition
 
 
-class Code(StrEnum):
+class FindingCode(StrEnum):
     """What was found. Programs may rely on these texts."""
 
     NO_OWNER = "no-owner"
@@ -38,31 +38,31 @@ class Severity(StrEnum):
 
 
 SEVERITIES: Final = {
-    Code.NO_OWNER: Severity.ERROR,
-    Code.MEMBER_PERSISTENT: Severity.ERROR,
-    Code.OWNER_PERSISTENT: Severity.ERROR,
-    Code.OWNER_SESSION: Severity.ERROR,
-    Code.OWNER_NOT_MEMBER: Severity.ERROR,
-    Code.OWNER_OF_OTHER_GROUP: Severity.ERROR,
-    Code.SUBSCRIPTION_UNSERVED: Severity.WARNING,
-    Code.OFFSETS_TOPIC_GONE: Severity.WARNING,
-    Code.OFFSETS_PARTITION_GONE: Severity.WARNING,
-    Code.OFFSET_OUT_OF_RANGE: Severity.ERROR,
-    Code.LOG_RANGE_UNKNOWN: Severity.UNKNOWN,
-    Code.UNUSED: Severity.WARNING,
-    Code.UNREADABLE: Severity.UNKNOWN,
+    FindingCode.NO_OWNER: Severity.ERROR,
+    FindingCode.MEMBER_PERSISTENT: Severity.ERROR,
+    FindingCode.OWNER_PERSISTENT: Severity.ERROR,
+    FindingCode.OWNER_SESSION: Severity.ERROR,
+    FindingCode.OWNER_NOT_MEMBER: Severity.ERROR,
+    FindingCode.OWNER_OF_OTHER_GROUP: Severity.ERROR,
+    FindingCode.SUBSCRIPTION_UNSERVED: Severity.WARNING,
+    FindingCode.OFFSETS_TOPIC_GONE: Severity.WARNING,
+    FindingCode.OFFSETS_PARTITION_GONE: Severity.WARNING,
+    FindingCode.OFFSET_OUT_OF_RANGE: Severity.ERROR,
+    FindingCode.LOG_RANGE_UNKNOWN: Severity.UNKNOWN,
+    FindingCode.UNUSED: Severity.WARNING,
+    FindingCode.UNREADABLE: Severity.UNKNOWN,
 }
 
 PASSING: Final = frozenset(
     {
-        Code.NO_OWNER,
-        Code.OWNER_SESSION,
-        Code.OWNER_NOT_MEMBER,
-        Code.OWNER_OF_OTHER_GROUP,
-        Code.SUBSCRIPTION_UNSERVED,
-        Code.OFFSETS_TOPIC_GONE,
-        Code.OFFSETS_PARTITION_GONE,
-        Code.OFFSET_OUT_OF_RANGE,
+        FindingCode.NO_OWNER,
+        FindingCode.OWNER_SESSION,
+        FindingCode.OWNER_NOT_MEMBER,
+        FindingCode.OWNER_OF_OTHER_GROUP,
+        FindingCode.SUBSCRIPTION_UNSERVED,
+        FindingCode.OFFSETS_TOPIC_GONE,
+        FindingCode.OFFSETS_PARTITION_GONE,
+        FindingCode.OFFSET_OUT_OF_RANGE,
     }
 )
 """Codes of what a rebalance, a session that ends, or a topic being made looks like for a moment."""
@@ -77,7 +77,7 @@ class Finding:
     """One thing that is wrong. ``text`` is a sentence whose subject is the node ``path``, or the `PARTITIONS` with
     which it begins; ``todo`` says what to do about it. ``group`` is None for what concerns all groups."""
 
-    code: Code
+    code: FindingCode
     group: str | None
     path: str
     text: str

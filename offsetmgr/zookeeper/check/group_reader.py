@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.check.facts import ClusterFacts, Elsewhere, GroupFacts, StoredOffset
+from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherStoreOffset, StoredOffset
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.ownership import GroupOwners, owners_many
 from offsetmgr.zookeeper.groups.registry import GroupMembers, RegistryMember, members_many
@@ -68,7 +68,7 @@ class GroupReader:
         owners: GroupOwners,
         offsets: Mapping[TopicPartition, StoredOffset],
         created_ms: int | None,
-        strangers: Mapping[str, Elsewhere],
+        strangers: Mapping[str, OtherStoreOffset],
         errors: dict[str, OffsetMgrError],
     ) -> GroupFacts:
         group = members.group
@@ -119,7 +119,7 @@ class GroupReader:
             partition = _partition(topic, name)
             if partition is None:
                 what = f"ZooKeeper node {path}/{name}"
-                errors[group][f"{path}/{name}"] = Unreadable(what, "its name is no partition's number")
+                errors[group][f"{path}/{name}"] = CorruptData(what, "its name is no partition's number")
             else:
                 wanted.append((group, partition, f"{path}/{name}"))
         found: dict[str, dict[TopicPartition, StoredOffset]] = {group: {} for group in groups}
@@ -150,9 +150,9 @@ class GroupReader:
 
     def _strangers(
         self, groups: Sequence[str], members: Mapping[str, GroupMembers], owners: Mapping[str, GroupOwners]
-    ) -> dict[str, dict[str, Elsewhere]]:
+    ) -> dict[str, dict[str, OtherStoreOffset]]:
         """Owners' ids that are no members of their group -> the other group whose they are, where there is one."""
-        found: dict[str, dict[str, Elsewhere]] = {group: {} for group in groups}
+        found: dict[str, dict[str, OtherStoreOffset]] = {group: {} for group in groups}
         asked: list[tuple[str, str, str]] = []
         for group in groups:
             own = {member.member_id for member in members[group].members}
@@ -160,12 +160,12 @@ class GroupReader:
             for stranger in sorted(ids - own):
                 candidates = [other for other in _groups_in(stranger) if other != group and other in self._known]
                 if candidates and not stranger.startswith(f"{group}_"):
-                    found[group][stranger] = Elsewhere(candidates[-1], live=False)
+                    found[group][stranger] = OtherStoreOffset(candidates[-1], live=False)
                 asked += [(group, stranger, other) for other in candidates]
         registered = self._session.get_many([f"{paths.ids(other)}/{stranger}" for _, stranger, other in asked])
         for (group, stranger, other), node in zip(asked, registered, strict=True):
             if node is not None and not isinstance(node, OffsetMgrError):
-                found[group][stranger] = Elsewhere(other, live=True)
+                found[group][stranger] = OtherStoreOffset(other, live=True)
         return found
 
 

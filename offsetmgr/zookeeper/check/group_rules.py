@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from shlex import quote
 
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
-from offsetmgr.zookeeper.check.findings import Code, Finding
+from offsetmgr.zookeeper.check.findings import Finding, FindingCode
 from offsetmgr.zookeeper.check.offset_rules import offsets_of_nothing, out_of_range
 from offsetmgr.zookeeper.check.owner_rules import without_owner, wrong_owners
 from offsetmgr.zookeeper.nodes import paths
@@ -35,7 +35,9 @@ def check_group(
 def check_cluster(cluster: ClusterFacts) -> list[Finding]:
     """What is wrong for all groups: topics that cannot be read."""
     return [
-        Finding(Code.UNREADABLE, None, paths.topic(topic), f"cannot be read: {found.why or found.what}", _LOOK, topic)
+        Finding(
+            FindingCode.UNREADABLE, None, paths.topic(topic), f"cannot be read: {found.why or found.what}", _LOOK, topic
+        )
         for topic, found in sorted((cluster.topics or {}).items())
         if not isinstance(found, frozenset)
     ]
@@ -44,17 +46,17 @@ def check_cluster(cluster: ClusterFacts) -> list[Finding]:
 def unreadable(facts: GroupFacts) -> Iterator[Finding]:
     """Nodes of the group that cannot be read or understood."""
     for path, error in sorted(facts.errors.items()):
-        yield Finding(Code.UNREADABLE, facts.group, path, f"cannot be read: {error.why or error.what}", _LOOK)
+        yield Finding(FindingCode.UNREADABLE, facts.group, path, f"cannot be read: {error.why or error.what}", _LOOK)
     for member in facts.members:
         if (broken := member.error) is not None:
             path = paths.member(facts.group, member.member_id)
             text = f"cannot be read: {broken.why or broken.what}; what this member subscribes to is not known"
-            yield Finding(Code.UNREADABLE, facts.group, path, text, _LOOK)
+            yield Finding(FindingCode.UNREADABLE, facts.group, path, text, _LOOK)
     for tp, owner in sorted(facts.owners.items()):
         if (broken := owner.error) is not None:
             path = facts.owner_path(tp)
             text = f"cannot be read: {broken.why or broken.what}; who owns {tp} is not known"
-            yield Finding(Code.UNREADABLE, facts.group, path, text, _LOOK, tp.topic, (tp.partition,))
+            yield Finding(FindingCode.UNREADABLE, facts.group, path, text, _LOOK, tp.topic, (tp.partition,))
 
 
 def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
@@ -64,7 +66,7 @@ def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
             path = paths.member(facts.group, member.member_id)
             text = "is persistent: no consumer is behind it, and members leave it a share that nobody consumes"
             todo = f"delete the node: zookeeper-shell.sh ZOOKEEPER delete {quote(path)}"
-            yield Finding(Code.MEMBER_PERSISTENT, facts.group, path, text, todo)
+            yield Finding(FindingCode.MEMBER_PERSISTENT, facts.group, path, text, todo)
 
 
 def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -82,15 +84,17 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
             what = f"topic {names}, which does" if len(missing) == 1 else f"topics {names}, which do"
             text = f"subscribes to {what} not exist: nobody serves it"
             one = missing[0] if len(missing) == 1 else None
-            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend, one)
+            yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend, one)
         for topic in sorted(topics & cluster.unserved.keys()):
             text = f"subscribes to topic {topic}, of which {{partitions}} have no live leader: nobody serves them"
             todo = "look at the brokers that hold them (offsetmgr zk topics)"
-            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, topic, cluster.unserved[topic])
+            yield Finding(
+                FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, topic, cluster.unserved[topic]
+            )
         if not topics and member.subscription:
             (pattern, *_) = member.subscription
             text = f"subscribes by {member.pattern} {pattern!r}, which no topic matches"
-            yield Finding(Code.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend)
+            yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend)
 
 
 def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
@@ -102,7 +106,7 @@ def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
     if last < since_ms:
         what = "its offsets were last written" if facts.offsets else "it has no offsets here, and was made"
         yield Finding(
-            Code.UNUSED,
+            FindingCode.UNUSED,
             facts.group,
             paths.group(facts.group),
             f"has no live member, and {what} on {_day(last)}",

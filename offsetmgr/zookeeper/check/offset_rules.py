@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, LogRange, TopicPartition
 from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, Ranges
-from offsetmgr.zookeeper.check.findings import Code, Finding
+from offsetmgr.zookeeper.check.findings import Finding, FindingCode
 from offsetmgr.zookeeper.nodes import paths
 
 
@@ -23,7 +23,7 @@ def offsets_of_nothing(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Fin
         there = cluster.topics.get(topic)
         if there is None:
             yield Finding(
-                Code.OFFSETS_TOPIC_GONE,
+                FindingCode.OFFSETS_TOPIC_GONE,
                 facts.group,
                 path,
                 f"holds offsets of {{partitions}} of topic {topic}, which does not exist",
@@ -33,7 +33,7 @@ def offsets_of_nothing(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Fin
             )
         elif isinstance(there, frozenset) and (gone := sorted(n for n in numbers if n not in there)):
             yield Finding(
-                Code.OFFSETS_PARTITION_GONE,
+                FindingCode.OFFSETS_PARTITION_GONE,
                 facts.group,
                 path,
                 f"holds offsets of {{partitions}} of topic {topic}, which has {len(there)} partitions",
@@ -62,7 +62,7 @@ def out_of_range(facts: GroupFacts, ranges: Ranges) -> Iterator[Finding]:
             yield _outside(facts, tp, stored.offset, found)
     for topic, failed in unknown.items():
         yield Finding(
-            Code.LOG_RANGE_UNKNOWN,
+            FindingCode.LOG_RANGE_UNKNOWN,
             facts.group,
             paths.offsets_of_topic(facts.group, topic),
             f"holds offsets of {{partitions}} of topic {topic}, whose logs' ranges are not known: {failed[0][1]}",
@@ -77,7 +77,7 @@ def _outside(facts: GroupFacts, tp: TopicPartition, offset: int, log: LogRange) 
     where = f"below the log's start, {log.start}" if below else f"beyond the log's end, {log.end}"
     lost = "what lay between is gone" if below else "the topic was made anew or lost its end, or the offset is wrong"
     return Finding(
-        Code.OFFSET_OUT_OF_RANGE,
+        FindingCode.OFFSET_OUT_OF_RANGE,
         facts.group,
         paths.offset(facts.group, tp.topic, tp.partition),
         f"holds offset {offset} of {tp}, {where}: {lost}, and consumers go where auto.offset.reset says",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.check.facts import ClusterFacts, Elsewhere, GroupFacts
-from offsetmgr.zookeeper.check.findings import Code, Finding
+from offsetmgr.zookeeper.check.facts import ClusterFacts, GroupFacts, OtherStoreOffset
+from offsetmgr.zookeeper.check.findings import Finding, FindingCode
 from offsetmgr.zookeeper.groups.ownership import Owner
 from offsetmgr.zookeeper.groups.registry import RegistryMember
 from offsetmgr.zookeeper.nodes import paths
@@ -39,7 +39,7 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
             who = "1 live member subscribes" if members == 1 else f"{members} live members subscribe"
             has = "has" if len(missing) == 1 else "have"
             yield Finding(
-                Code.NO_OWNER,
+                FindingCode.NO_OWNER,
                 facts.group,
                 root,
                 f"{{partitions}} of topic {topic} {has} no owner, though {who} to it: nobody consumes them",
@@ -64,7 +64,7 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
         path = facts.owner_path(tp)
         if owner.session_id == 0:
             yield Finding(
-                Code.OWNER_PERSISTENT,
+                FindingCode.OWNER_PERSISTENT,
                 facts.group,
                 path,
                 f"is persistent: it does not go with its consumer, and no other can own partition {tp}",
@@ -81,7 +81,7 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
                 yield _of_other_session(facts, tp, path, owner, member)
         elif known:
             yield Finding(
-                Code.OWNER_NOT_MEMBER,
+                FindingCode.OWNER_NOT_MEMBER,
                 facts.group,
                 path,
                 f"names {owner.member_id} as the owner of {tp}, which is no live member",
@@ -93,10 +93,12 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
             )
 
 
-def _of_other_group(facts: GroupFacts, tp: TopicPartition, path: str, member_id: str, other: Elsewhere) -> Finding:
+def _of_other_group(
+    facts: GroupFacts, tp: TopicPartition, path: str, member_id: str, other: OtherStoreOffset
+) -> Finding:
     what = "a live member of" if other.live else "by its name of"
     return Finding(
-        Code.OWNER_OF_OTHER_GROUP,
+        FindingCode.OWNER_OF_OTHER_GROUP,
         facts.group,
         path,
         f"names {member_id} as the owner of {tp}, which is {what} group {other.group}",
@@ -110,7 +112,7 @@ def _of_other_session(
     facts: GroupFacts, tp: TopicPartition, path: str, owner: Owner, member: RegistryMember
 ) -> Finding:
     return Finding(
-        Code.OWNER_SESSION,
+        FindingCode.OWNER_SESSION,
         facts.group,
         path,
         f"is of session {owner.session_id:#x}, while {member.member_id} is registered by {member.session_id:#x}: "

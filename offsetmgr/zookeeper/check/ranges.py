@@ -14,7 +14,7 @@ AskRanges: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[TopicParti
 """As `offsetmgr.kafka.cluster.base.Cluster.log_ranges`."""
 
 
-class LogRanges:
+class LogRangeCheck:
     """Remembers ranges. They grow, so an offset outside of a remembered one proves nothing until it is asked for anew:
     asked for after the offset was read, a range that does not hold it never did."""
 

@@ -10,7 +10,7 @@ from offsetmgr.core.clock import Clock
 from offsetmgr.zookeeper.check.findings import PASSING, Finding, confirmed
 from offsetmgr.zookeeper.check.group_reader import GroupReader, read_cluster
 from offsetmgr.zookeeper.check.group_rules import check_cluster, check_group
-from offsetmgr.zookeeper.check.ranges import AskRanges, LogRanges
+from offsetmgr.zookeeper.check.ranges import AskRanges, LogRangeCheck
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 
@@ -19,14 +19,14 @@ MOST_HELD: Final = 10_000
 """Findings that wait for their second look; with more of them it is taken before the other groups are read."""
 
 
-class Checked(NamedTuple):
+class CheckReport(NamedTuple):
     """What is wrong with one group."""
 
     group: str
     findings: Sequence[Finding]
 
 
-class Check:
+class ZookeeperCheck:
     """One run over groups. Construction reads the cluster's topics and raises what that raises.
 
     ``ask_ranges`` and ``unused_since_ms`` None leave these rules out; with ``settle_s`` 0 there is no second look.
@@ -48,7 +48,7 @@ class Check:
         self._session = session
         self._known = frozenset(known_groups)
         self._clock = clock
-        self._ranges = None if ask_ranges is None else LogRanges(ask_ranges)
+        self._ranges = None if ask_ranges is None else LogRangeCheck(ask_ranges)
         self._unused_since_ms = unused_since_ms
         self._settle_s = settle_s
         self._on_second_look = on_second_look
@@ -73,11 +73,11 @@ class Check:
             reasons.append("whether it lasts: nothing was looked at twice (--settle 0)")
         return reasons
 
-    def run(self, groups: Iterable[str]) -> Iterator[Checked]:
+    def run(self, groups: Iterable[str]) -> Iterator[CheckReport]:
         """One result for each group, those that are looked at twice later than others. Raises where the session fails
         as a whole; a node that cannot be read is a finding."""
         remaining = iter(groups)
-        waiting: list[Checked] = []
+        waiting: list[CheckReport] = []
         while batch := list(islice(remaining, GROUPS_AT_ONCE)):
             for checked in self._look(batch):
                 if self._settle_s and any(finding.code in PASSING for finding in checked.findings):
@@ -90,14 +90,14 @@ class Check:
         if waiting:
             yield from self._second_look(waiting)
 
-    def _look(self, groups: Sequence[str]) -> Iterator[Checked]:
+    def _look(self, groups: Sequence[str]) -> Iterator[CheckReport]:
         reader = GroupReader(self._session, self._cluster, self._known)
         found = list(reader.read(groups))
         ranges = None if self._ranges is None else self._ranges.known_for(found, self._cluster)
         for facts in found:
-            yield Checked(facts.group, check_group(facts, self._cluster, ranges, self._unused_since_ms))
+            yield CheckReport(facts.group, check_group(facts, self._cluster, ranges, self._unused_since_ms))
 
-    def _second_look(self, waiting: Sequence[Checked]) -> Iterator[Checked]:
+    def _second_look(self, waiting: Sequence[CheckReport]) -> Iterator[CheckReport]:
         """What is still so after a while. Another topic may have been made, or be gone, so topics are read anew."""
         if self._on_second_look is not None:
             self._on_second_look(len(waiting))
@@ -107,4 +107,4 @@ class Check:
         for at in range(0, len(waiting), GROUPS_AT_ONCE):
             batch = waiting[at : at + GROUPS_AT_ONCE]
             for first, second in zip(batch, self._look([checked.group for checked in batch]), strict=True):
-                yield Checked(second.group, confirmed(first.findings, second.findings))
+                yield CheckReport(second.group, confirmed(first.findings, second.findings))

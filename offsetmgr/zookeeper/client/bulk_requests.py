@@ -117,7 +117,7 @@ class BulkVerify(BulkRead[tuple[RawAnswer, list[NodeData | int] | None]]):
         return answer, jute.multi_node_data(buffer, offset, self.count)
 
 
-class BulkFolders(BulkRead[list[int | None]]):
+class BulkChildren(BulkRead[list[int | None]]):
     """getData of many nodes for the sake of `jute.multi_children_zxids`."""
 
     def decoded(self, buffer: bytes, offset: int) -> list[int | None]:

@@ -152,7 +152,7 @@ class Completion:
         self._inbox.put((self._tag, None, exception))
 
 
-class Connection:
+class KazooConnection:
     """A ZooKeeper session that connects when first needed and reconnects by itself. Safe for several threads.
 
     Where the session expires another one is opened; with ``session_timeout_ms`` there is one session and no other:

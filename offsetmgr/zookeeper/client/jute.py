@@ -15,7 +15,7 @@ from itertools import chain, repeat
 from typing import Final, NamedTuple, TypeAlias
 
 
-class Code(IntEnum):
+class ZookeeperError(IntEnum):
     """Result codes of org.apache.zookeeper.KeeperException that callers tell apart."""
 
     OK = 0
@@ -59,7 +59,7 @@ Expected: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
 """What some nodes hold: their data, the times of their last changes (ms since 1970), their data versions."""
 
 
-class BrokenAnswer(ValueError):
+class ZookeeperProtocolError(ValueError):
     """The server's answer does not have the form that its protocol promises."""
 
 
@@ -134,7 +134,7 @@ def node_data(buffer: bytes, offset: int) -> NodeData:
         length = max(_INT.unpack_from(buffer, offset)[0], 0)
         return NodeData._make(_node_struct(length).unpack_from(buffer, offset + 4))
     except struct.error as broken:
-        raise BrokenAnswer(f"getData: {broken}") from broken
+        raise ZookeeperProtocolError(f"getData: {broken}") from broken
 
 
 def child_names(buffer: bytes, offset: int) -> list[str]:
@@ -142,7 +142,7 @@ def child_names(buffer: bytes, offset: int) -> list[str]:
     try:
         return _strings(buffer, offset)[0]
     except struct.error as broken:
-        raise BrokenAnswer(f"getChildren: {broken}") from broken
+        raise ZookeeperProtocolError(f"getChildren: {broken}") from broken
 
 
 def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | int]:
@@ -163,9 +163,9 @@ def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | i
             elif kind == -1:
                 append(number)
             else:
-                raise BrokenAnswer(f"multi-read: a result of type {kind} where getData was asked")
+                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} where getData was asked")
     except struct.error as broken:
-        raise BrokenAnswer(f"multi-read: {broken}") from broken
+        raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
     return results
 
 
@@ -182,14 +182,14 @@ def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] 
                 results.append(number)
                 offset += 13
             else:
-                raise BrokenAnswer(f"multi-read: a result of type {kind} where getChildren was asked")
+                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} where getChildren was asked")
     except struct.error as broken:
-        raise BrokenAnswer(f"multi-read: {broken}") from broken
+        raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
     return results
 
 
 def multi_codes(buffer: bytes, offset: int, count: int) -> list[int]:
-    """The result codes of a transaction's ``count`` operations; all `Code.OK` where it was carried out."""
+    """The result codes of a transaction's ``count`` operations; all `ZookeeperError.OK` where it was carried out."""
     codes: list[int] = []
     unpack = _MULTI_HEADER.unpack_from
     try:
@@ -200,15 +200,15 @@ def multi_codes(buffer: bytes, offset: int, count: int) -> list[int]:
                 codes.append(_INT.unpack_from(buffer, offset)[0])
                 offset += 4
                 continue
-            codes.append(Code.OK)
+            codes.append(ZookeeperError.OK)
             if kind == Op.SET:
                 offset += 68
             elif kind == Op.CREATE:
                 offset += 4 + _INT.unpack_from(buffer, offset)[0]
             elif kind not in (Op.DELETE, Op.CHECK):
-                raise BrokenAnswer(f"transaction: a result of type {kind}")
+                raise ZookeeperProtocolError(f"transaction: a result of type {kind}")
     except struct.error as broken:
-        raise BrokenAnswer(f"transaction: {broken}") from broken
+        raise ZookeeperProtocolError(f"transaction: {broken}") from broken
     return codes
 
 
@@ -309,9 +309,9 @@ def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | i
                 results.append(number)
                 offset += 4
             else:
-                raise BrokenAnswer(f"multi-read: a result of type {kind} where getChildren was asked")
+                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} where getChildren was asked")
     except struct.error as broken:
-        raise BrokenAnswer(f"multi-read: {broken}") from broken
+        raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
     return results
 
 
@@ -336,9 +336,9 @@ def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | N
             elif kind == -1:
                 found.append(None)
             else:
-                raise BrokenAnswer(f"multi-read: a result of type {kind} where getData was asked")
+                raise ZookeeperProtocolError(f"multi-read: a result of type {kind} where getData was asked")
     except struct.error as broken:
-        raise BrokenAnswer(f"multi-read: {broken}") from broken
+        raise ZookeeperProtocolError(f"multi-read: {broken}") from broken
     return found
 
 

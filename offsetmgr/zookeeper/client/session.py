@@ -24,20 +24,20 @@ from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.acl import OPEN, Acl, AclEntry, encode, is_masked, lists_for
 from offsetmgr.zookeeper.client.bulk_requests import BulkRead, MultiRead, SingleRead, in_requests
-from offsetmgr.zookeeper.client.connection import Completion, Connection, parse_connect
-from offsetmgr.zookeeper.client.jute import Code, NodeData, Op
+from offsetmgr.zookeeper.client.connection import Completion, KazooConnection, parse_connect
+from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 from offsetmgr.zookeeper.client.transactions import (
     BulkWrite,
-    Check,
+    CheckVersion,
     Create,
     Delete,
     Operation,
-    Outcome,
+    OperationState,
     SetData,
-    State,
     TransactionRequest,
-    culprit,
+    TransactionResult,
     encoded,
+    failed_operation,
 )
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ _NEEDED: Final[dict[type, str]] = {
     Create: "create it (permission c of its parent)",
     SetData: "write it (w)",
     Delete: "delete it (d of its parent)",
-    Check: "read it (r)",
+    CheckVersion: "read it (r)",
 }
 """What an operation needs to be allowed, by its kind."""
 
@@ -103,7 +103,7 @@ class ZookeeperSession:
         nodes, and writes that must not outlive them): once it has expired, every method raises `SessionExpired`.
         """
         self.hosts, self.chroot = parse_connect(connect)
-        self._connection = Connection(self.hosts, config or ConnectionConfig(), session_timeout_ms)
+        self._connection = KazooConnection(self.hosts, config or ConnectionConfig(), session_timeout_ms)
         self._timeout_s = self._connection.timeout_s
         self._multi_read: bool | None = None
         self._multi_read_lock = threading.Lock()
@@ -202,7 +202,7 @@ class ZookeeperSession:
         results = self._multi_reads(op, raw) if self._can_multi_read() else None
         if results is None:
             results = self._single_reads(op, raw)
-        if chroot and results.pop(0) == Code.NO_NODE:
+        if chroot and results.pop(0) == ZookeeperError.NO_NODE:
             raise ServerError(
                 f"ZooKeeper at {self.hosts}",
                 f"the chroot {chroot} does not exist there",
@@ -268,11 +268,11 @@ class ZookeeperSession:
 
     # --- writes -----------------------------------------------------------------------------------
 
-    def transaction(self, operations: Sequence[Operation]) -> Outcome:
+    def transaction(self, operations: Sequence[Operation]) -> TransactionResult:
         """Carries out the operations together or not at all."""
         return self.transactions([operations])[0]
 
-    def transactions(self, batches: Sequence[Sequence[Operation]]) -> list[Outcome]:
+    def transactions(self, batches: Sequence[Sequence[Operation]]) -> list[TransactionResult]:
         """Carries out several transactions, each by itself, one after the other, several of them in flight.
 
         Raises only where nothing could be sent at all; afterwards a lost connection is an outcome.  Nothing is
@@ -286,12 +286,12 @@ class ZookeeperSession:
 
     def _carry_out(
         self, batches: Sequence[Sequence[Operation]], acls: Mapping[str, bytes | OffsetMgrError]
-    ) -> list[Outcome]:
+    ) -> list[TransactionResult]:
         sent = [
             TransactionRequest([encoded(op, self.chroot, _listed(op, acls)) for op in operations])
             for operations in batches
         ]
-        outcomes: list[Outcome | None] = [None] * len(sent)
+        outcomes: list[TransactionResult | None] = [None] * len(sent)
         inbox: SimpleQueue[tuple[int, Any, Exception | None]] = SimpleQueue()
         handed_in = 0
         for _ in sent:
@@ -336,7 +336,7 @@ class ZookeeperSession:
         return found
 
     def _next_answer(
-        self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], outcomes: list[Outcome | None]
+        self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], outcomes: list[TransactionResult | None]
     ) -> tuple[int | None, Any, Exception | None]:
         """The next first answer; index None where none came within the time-out."""
         deadline = time.monotonic() + self._timeout_s
@@ -350,21 +350,21 @@ class ZookeeperSession:
 
     def _outcome(
         self, operations: Sequence[Operation], request: TransactionRequest, value: Any, exception: Exception | None
-    ) -> Outcome:
+    ) -> TransactionResult:
         if isinstance(exception, _LOST):
             return _without_answer(request, self._connection.lost())
         if exception is not None:
-            return Outcome(State.REFUSED, error=self._error(exception))
+            return TransactionResult(OperationState.REFUSED, error=self._error(exception))
         try:
             codes = self._decoded(jute.multi_codes, *value, len(operations))
         except ServerError as broken:  # the server did answer, but what it did is anybody's guess
-            return Outcome(State.UNKNOWN, error=broken)
-        index = culprit(codes)
+            return TransactionResult(OperationState.UNKNOWN, error=broken)
+        index = failed_operation(codes)
         if index is None:
-            return Outcome(State.COMMITTED)
+            return TransactionResult(OperationState.COMMITTED)
         error = self._node_error(codes[index], operations[index].path, _NEEDED[type(operations[index])])
-        return Outcome(
-            State.REFUSED, index, codes[index], error or self._server_error("NO_NODE", operations[index].path)
+        return TransactionResult(
+            OperationState.REFUSED, index, codes[index], error or self._server_error("NO_NODE", operations[index].path)
         )
 
     # --- in bulk, sent now and waited for later ---------------------------------------------------
@@ -398,13 +398,13 @@ class ZookeeperSession:
         found: T = self._decoded(read.decoded, *answer)
         return found
 
-    def begin_transactions(self, writes: Sequence[BulkWrite]) -> Callable[[], list[Outcome]]:
+    def begin_transactions(self, writes: Sequence[BulkWrite]) -> Callable[[], list[TransactionResult]]:
         """Sends transactions without waiting for their answers. What it gives back waits, raises nothing, and has the
         outcome of each, as `transactions`; this raises where nothing could be sent."""
         inbox = self._sent(writes)
 
-        def outcomes() -> list[Outcome]:
-            found: list[Outcome | None] = [None] * len(writes)
+        def outcomes() -> list[TransactionResult]:
+            found: list[TransactionResult | None] = [None] * len(writes)
             try:
                 for index, value, exception in self._each(inbox, len(writes)):
                     found[index] = self._bulk_outcome(writes[index], value, exception)
@@ -416,12 +416,12 @@ class ZookeeperSession:
 
         return outcomes
 
-    def _bulk_outcome(self, write: BulkWrite, value: Any, exception: Exception | None) -> Outcome:
+    def _bulk_outcome(self, write: BulkWrite, value: Any, exception: Exception | None) -> TransactionResult:
         count = len(write.paths)
         if exception is None:
             buffer, offset = value
             if jute.all_set(buffer, offset, count):
-                return Outcome(State.COMMITTED)
+                return TransactionResult(OperationState.COMMITTED)
 
         chroot = len(self.chroot)
         operations = [SetData(jute.path_of(path)[chroot:], b"", 0) for path in write.paths]
@@ -552,7 +552,7 @@ class ZookeeperSession:
     def _decoded(self, decode: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return decode(*arguments)
-        except (jute.BrokenAnswer, UnicodeDecodeError) as broken:
+        except (jute.ZookeeperProtocolError, UnicodeDecodeError) as broken:
             raise ServerError(
                 f"ZooKeeper at {self.hosts}", f"an answer that cannot be understood: {broken}"
             ) from broken
@@ -560,11 +560,11 @@ class ZookeeperSession:
     def _node_error(self, code: int, path: str, needed: str = "read this node") -> OffsetMgrError | None:
         """The error that one node's result code stands for; None for a node that does not exist. ``needed`` is what
         the access list must allow."""
-        if code == Code.NO_NODE:
+        if code == ZookeeperError.NO_NODE:
             return None
-        if code == Code.NO_AUTH:
+        if code == ZookeeperError.NO_AUTH:
             return self._no_auth(path, needed)
-        known = {member.value: member.name for member in Code}
+        known = {member.value: member.name for member in ZookeeperError}
         return self._server_error(known.get(code, f"error {code}"), path)
 
     def _server_error(self, name: str, path: str) -> OffsetMgrError:
@@ -591,8 +591,8 @@ class ZookeeperSession:
         return ServerError(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())
 
 
-def _without_answer(request: TransactionRequest, error: OffsetMgrError) -> Outcome:
-    return Outcome(State.NOT_SENT if request.cancel() else State.UNKNOWN, error=error)
+def _without_answer(request: TransactionRequest, error: OffsetMgrError) -> TransactionResult:
+    return TransactionResult(OperationState.NOT_SENT if request.cancel() else OperationState.UNKNOWN, error=error)
 
 
 def _listed(operation: Operation, acls: Mapping[str, bytes | OffsetMgrError]) -> bytes:
@@ -600,10 +600,10 @@ def _listed(operation: Operation, acls: Mapping[str, bytes | OffsetMgrError]) ->
     return acl if isinstance(acl, bytes) else _OPEN  # an error has kept its transaction from being sent, if it creates
 
 
-def _unlisted(operations: Sequence[Operation], acls: Mapping[str, bytes | OffsetMgrError]) -> Outcome | None:
+def _unlisted(operations: Sequence[Operation], acls: Mapping[str, bytes | OffsetMgrError]) -> TransactionResult | None:
     """The outcome of a transaction that creates a node of which it is not known what list it should have."""
     for index, operation in enumerate(operations):
         error = acls.get(operation.path)
         if isinstance(operation, Create) and isinstance(error, OffsetMgrError):
-            return Outcome(State.REFUSED, index, Code.NO_AUTH, error)
+            return TransactionResult(OperationState.REFUSED, index, ZookeeperError.NO_AUTH, error)
     return None

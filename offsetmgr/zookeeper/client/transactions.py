@@ -1,8 +1,8 @@
 """Writes: the operations of a transaction, what became of it, and the request as kazoo's connection wants it.
 
 Ordering contract: a transaction is carried out entirely or not at all.  One that was never sent is known not to have
-happened; one that was sent and not answered (`State.UNKNOWN`) may have happened, and whoever sent it must read again
-and decide.
+happened; one that was sent and not answered (`OperationState.UNKNOWN`) may have happened, and whoever sent it must read
+again and decide.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.acl import OPEN, encode
-from offsetmgr.zookeeper.client.jute import Code, Op
+from offsetmgr.zookeeper.client.jute import Op, ZookeeperError
 
 OPERATIONS_A_TRANSACTION: Final = 450
 """Measured: 400 to 500 operations write 54,000 to 77,000 nodes a second; more of them gain nothing."""
@@ -57,22 +57,23 @@ class Delete(NamedTuple):
     version: int
 
 
-class Check(NamedTuple):
+class CheckVersion(NamedTuple):
     """Changes nothing; refused unless the node exists and is at ``version``."""
 
     path: str
     version: int
 
 
-Operation: TypeAlias = Create | SetData | Delete | Check
+Operation: TypeAlias = Create | SetData | Delete | CheckVersion
 
 
-class State(Enum):
+class OperationState(Enum):
     """What became of a transaction."""
 
     COMMITTED = "committed"
     REFUSED = "refused"
-    """The server answered that it did not do it; `Outcome.culprit` is the operation that was to blame."""
+    """The server answered that it did not do it; `TransactionResult.failed_operation` is the operation that was to
+    blame."""
     NOT_SENT = "not sent"
     """It never left this process and never will."""
     UNKNOWN = "unknown"
@@ -80,16 +81,16 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TransactionResult:
     """What became of one transaction.
 
     ``culprit`` is the index of the operation that was refused and ``code`` why; ``error`` is set in every state but
     COMMITTED.
     """
 
-    state: State
-    culprit: int | None = None
-    code: int = Code.OK
+    state: OperationState
+    failed_operation: int | None = None
+    code: int = ZookeeperError.OK
     error: OffsetMgrError | None = None
 
 
@@ -109,15 +110,15 @@ def encoded(operation: Operation, chroot: str, acl: bytes = _OPEN) -> bytes:
             return jute.set_data(path, data, version)
         case Delete(_, version):
             return jute.delete(path, version)
-        case Check(_, version):
+        case CheckVersion(_, version):
             return jute.check(path, version)
 
 
-def culprit(codes: Sequence[int]) -> int | None:
+def failed_operation(codes: Sequence[int]) -> int | None:
     """Index of the operation that a transaction failed at. Those before it carry OK, those after it
     RUNTIME_INCONSISTENCY; None where the transaction was carried out."""
     for index, code in enumerate(codes):
-        if code not in (Code.OK, Code.RUNTIME_INCONSISTENCY):
+        if code not in (ZookeeperError.OK, ZookeeperError.RUNTIME_INCONSISTENCY):
             return index
     return None
 

@@ -1,4 +1,4 @@
-"""`Member`: one member of an old consumer group, in a thread of its own from joining to leaving.
+"""`ConsumerMember`: one member of an old consumer group, in a thread of its own from joining to leaving.
 
 It registers, rebalances whenever something has changed (several changes at once are one rebalance), and after its
 session has expired begins anew under the same id. What a rebalance is, and in which order, is `rebalance`.
@@ -18,23 +18,23 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import (
     Conflict,
+    CorruptData,
     InvalidPattern,
     OffsetMgrError,
     SessionExpired,
     UnknownVersion,
-    Unreadable,
     UnsupportedOperation,
 )
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.groups.assignors import Assignor, ThreadId
-from offsetmgr.zookeeper.groups.membership import Picture, look, register
+from offsetmgr.zookeeper.groups.membership import GroupRegistration, read_registration, register
 from offsetmgr.zookeeper.groups.partition_claims import Claims
-from offsetmgr.zookeeper.groups.rebalance import Holder, Share
+from offsetmgr.zookeeper.groups.rebalance import MemberOwnership, PartitionListener
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
-_NOT_UNDERSTOOD: Final = (Unreadable, UnknownVersion, UnsupportedOperation, InvalidPattern)
+_NOT_UNDERSTOOD: Final = (CorruptData, UnknownVersion, UnsupportedOperation, InvalidPattern)
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 
@@ -55,7 +55,7 @@ class Timing:
     settle_ms: int = 50
 
 
-class Member:
+class ConsumerMember:
     """One member of ``group``; no I/O before `start`. Runs in a thread of its own until `leave`."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Member:
         member_id: str,
         subscription: Subscription,
         assignor: Assignor,
-        holder: Holder,
+        holder: PartitionListener,
         *,
         config: ConnectionConfig | None = None,
         timing: Timing = Timing(),
@@ -90,7 +90,7 @@ class Member:
         self._leaving = threading.Event()
         self._settled = threading.Event()
         self._thread: threading.Thread | None = None
-        self._share: Share | None = None
+        self._share: MemberOwnership | None = None
         self._error: OffsetMgrError | None = None
         self._joined = False
         self.hindered_by: OffsetMgrError | None = None
@@ -178,7 +178,7 @@ class Member:
         self._error = None
         self._joined = True
         self._holder.joined(session, lease)
-        share = Share(self, session, Claims(session, session_id, self.group))
+        share = MemberOwnership(self, session, Claims(session, session_id, self.group))
         self._share = share
         failures = 0
         gone = False
@@ -213,7 +213,7 @@ class Member:
             if not gone:
                 self._leave_well(share)
 
-    def _leave_well(self, share: Share) -> None:
+    def _leave_well(self, share: MemberOwnership) -> None:
         """Leaves in good order where that is still possible; the nodes go with the session."""
         try:
             self._holder.stop(share.owned)
@@ -223,23 +223,23 @@ class Member:
     # --- as its share's `Group` -----------------------------------------------------------------------
 
     @property
-    def holder(self) -> Holder:
+    def holder(self) -> PartitionListener:
         return self._holder
 
-    def look(self, session: ZookeeperSession) -> Picture:
+    def look(self, session: ZookeeperSession) -> GroupRegistration:
         """Reads the group; registers again where somebody has deleted the registration."""
         try:
-            picture = look(session, self.group, exclude_internal=self._exclude_internal)
+            picture = read_registration(session, self.group, exclude_internal=self._exclude_internal)
             if self.member_id not in picture.members:
                 register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
-                picture = look(session, self.group, exclude_internal=self._exclude_internal)
+                picture = read_registration(session, self.group, exclude_internal=self._exclude_internal)
         except _NOT_UNDERSTOOD as error:
             self.hindered_by = error
             raise
         self.hindered_by = None
         return picture
 
-    def part(self, picture: Picture) -> dict[TopicPartition, ThreadId]:
+    def part(self, picture: GroupRegistration) -> dict[TopicPartition, ThreadId]:
         """This member's part of the assignment."""
         assigned = self._assignor.assign(picture.streams, picture.partitions)
         return {tp: thread for tp, thread in assigned.items() if thread.member_id == self.member_id}

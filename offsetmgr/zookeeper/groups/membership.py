@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError
-from offsetmgr.zookeeper.client.jute import Code
+from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import Create, State
+from offsetmgr.zookeeper.client.transactions import Create, OperationState
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import parse_registration
@@ -35,7 +35,7 @@ def member_id(group: str, configured: str | None = None, *, now_ms: int, host: s
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class GroupRegistration:
     """What an assignment is made from, as one member read it."""
 
     members: Mapping[str, Subscription]
@@ -69,18 +69,21 @@ def register(session: ZookeeperSession, group: str, member: str, subscription: S
             )
         ensure(session, [paths.CONSUMERS, paths.group(group), parent])
         outcome = session.transaction([Create(path, subscription.encoded(now_ms), ephemeral=True)])
-        if outcome.state is State.REFUSED and outcome.code not in (Code.NODE_EXISTS, Code.NO_NODE):
+        if outcome.state is OperationState.REFUSED and outcome.code not in (
+            ZookeeperError.NODE_EXISTS,
+            ZookeeperError.NO_NODE,
+        ):
             raise outcome.error or ServerError(f"ZooKeeper node {path}", "was refused")
-        if outcome.state is State.UNKNOWN:
+        if outcome.state is OperationState.UNKNOWN:
             session.sync()
     raise Conflict(f"consumer id {member}", "its registration comes and goes", "does another consumer use the same id?")
 
 
-def look(session: ZookeeperSession, group: str, *, exclude_internal: bool = True) -> Picture:
+def read_registration(session: ZookeeperSession, group: str, *, exclude_internal: bool = True) -> GroupRegistration:
     """Reads what the group's assignment depends on. Not one moment's picture: whoever acts on it watches, and looks
     again when something has changed.
 
-    Raises what the session raises, and `Unreadable`, `UnknownVersion`, `UnsupportedOperation` for a registration or a
+    Raises what the session raises, and `CorruptData`, `UnknownVersion`, `UnsupportedOperation` for a registration or a
     topic that cannot be understood: an assignment that leaves it out would differ from the others'.
     """
     ids = sorted(session.children(paths.ids(group)) or ())
@@ -100,7 +103,7 @@ def look(session: ZookeeperSession, group: str, *, exclude_internal: bool = True
         if isinstance(node, OffsetMgrError):
             raise node
         partitions[topic] = [] if node is None else sorted(parse_topic(paths.topic(topic), node.data).replicas)
-    return Picture(members, brokers, topics, streams, partitions)
+    return GroupRegistration(members, brokers, topics, streams, partitions)
 
 
 def ensure(session: ZookeeperSession, wanted: Sequence[str]) -> None:
@@ -113,8 +116,11 @@ def ensure(session: ZookeeperSession, wanted: Sequence[str]) -> None:
         if not missing:
             return
         outcome = session.transaction([Create(path) for path in missing])
-        if outcome.state is State.COMMITTED:
+        if outcome.state is OperationState.COMMITTED:
             return
-        if outcome.state is State.REFUSED and outcome.code not in (Code.NODE_EXISTS, Code.NO_NODE):
+        if outcome.state is OperationState.REFUSED and outcome.code not in (
+            ZookeeperError.NODE_EXISTS,
+            ZookeeperError.NO_NODE,
+        ):
             raise outcome.error or ServerError(f"ZooKeeper node {missing[0]}", "was refused")
     raise Conflict(f"ZooKeeper node {wanted[-1]}", "its parents come and go")

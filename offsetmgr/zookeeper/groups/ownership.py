@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -121,7 +121,7 @@ def _partitions(
                 yield group, TopicPartition(topic, number), f"{path}/{name}"
             else:
                 what = f"ZooKeeper node {path}/{name}"
-                errors[group][f"{path}/{name}"] = Unreadable(what, "its name is not a partition's number")
+                errors[group][f"{path}/{name}"] = CorruptData(what, "its name is not a partition's number")
 
 
 def _owner(path: str, node: NodeData) -> Owner:

@@ -14,19 +14,26 @@ from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.zookeeper.client.jute import Code, NodeData
+from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.client.transactions import OPERATIONS_A_TRANSACTION, Create, Delete, Operation, Outcome, State
+from offsetmgr.zookeeper.client.transactions import (
+    OPERATIONS_A_TRANSACTION,
+    Create,
+    Delete,
+    Operation,
+    OperationState,
+    TransactionResult,
+)
 from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.membership import ensure
 from offsetmgr.zookeeper.nodes import paths
 
 _TRIES: Final = 8
-_RACES: Final = (Code.NODE_EXISTS, Code.NO_NODE, Code.BAD_VERSION)
+_RACES: Final = (ZookeeperError.NODE_EXISTS, ZookeeperError.NO_NODE, ZookeeperError.BAD_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimResult:
     """``mine`` have been claimed; ``held`` are others' still: partition -> the text of its owner node."""
 
     mine: Mapping[TopicPartition, ThreadId]
@@ -46,7 +53,7 @@ class Claims:
     def path(self, partition: TopicPartition) -> str:
         return paths.owner(self._group, partition.topic, partition.partition)
 
-    def claim(self, wanted: Mapping[TopicPartition, ThreadId]) -> Claimed:
+    def claim(self, wanted: Mapping[TopicPartition, ThreadId]) -> ClaimResult:
         """Claims those of the partitions that nobody owns. Raises what the session raises; what it has asked for is
         `unsure` then."""
         for _ in range(_TRIES):
@@ -60,7 +67,7 @@ class Claims:
             free = [tp for tp in wanted if tp not in mine and tp not in held]
             if not free:
                 self.unsure -= wanted.keys()
-                return Claimed(mine, held)
+                return ClaimResult(mine, held)
             self._ensure_parents(free)
             operations: list[Operation] = []
             for tp in free:
@@ -115,12 +122,12 @@ class Claims:
             operations[at : at + OPERATIONS_A_TRANSACTION] for at in range(0, len(operations), OPERATIONS_A_TRANSACTION)
         ]
         outcomes = self._session.transactions(batches)
-        if any(outcome.state in (State.UNKNOWN, State.NOT_SENT) for outcome in outcomes):
+        if any(outcome.state in (OperationState.UNKNOWN, OperationState.NOT_SENT) for outcome in outcomes):
             self._session.sync()
         for outcome in outcomes:
-            if outcome.state is State.REFUSED and outcome.code not in _RACES:
+            if outcome.state is OperationState.REFUSED and outcome.code not in _RACES:
                 raise _refusal(outcome)
 
 
-def _refusal(outcome: Outcome) -> OffsetMgrError:
+def _refusal(outcome: TransactionResult) -> OffsetMgrError:
     return outcome.error or ServerError("ZooKeeper", f"refused a claim with code {outcome.code}")

@@ -1,13 +1,13 @@
-"""`Share`: what one session of a member owns, brought in line with the group after each change.
+"""`MemberOwnership`: what one session of a member owns, brought in line with the group after each change.
 
 It watches what the assignment depends on, gives up what is no longer the member's own, and claims what has become so.
-Whoever consumes is told through `Holder`. Partitions that stay with their thread are not interrupted; the old consumer
-lets go of all of them at every change, which to the others looks the same.
+Whoever consumes is told through `PartitionListener`. Partitions that stay with their thread are not interrupted; the
+old consumer lets go of all of them at every change, which to the others looks the same.
 
-Ordering contract, for each partition: `Holder.stop` (nothing is handed out any more, and what was is committed) before
-the owner node is deleted; the owner node is created before `Holder.begin` (which reads the committed offset after it).
-Once the session is over `Holder.drop` is called, and nothing of it is committed; before anybody calls it, the session's
-lease has run out, which whoever hands out messages must ask for each of them.
+Ordering contract, for each partition: `PartitionListener.stop` (nothing is handed out any more, and what was is
+committed) before the owner node is deleted; the owner node is created before `PartitionListener.begin` (which reads the
+committed offset after it). Once the session is over `PartitionListener.drop` is called, and nothing of it is committed;
+before anybody calls it, the session's lease has run out, which whoever hands out messages must ask for each of them.
 
 Source: the rebalancing algorithm of the 0.10.1 implementation page; ZKRebalancerListener of
 kafka.consumer.ZookeeperConsumerConnector.
@@ -25,14 +25,14 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.groups.assignors import ThreadId
-from offsetmgr.zookeeper.groups.membership import Picture
+from offsetmgr.zookeeper.groups.membership import GroupRegistration
 from offsetmgr.zookeeper.groups.partition_claims import Claims
 from offsetmgr.zookeeper.nodes import paths
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 
-class Holder(Protocol):
+class PartitionListener(Protocol):
     """Whoever consumes the partitions that a member owns. Called in the member's thread, one call at a time."""
 
     def joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
@@ -69,13 +69,13 @@ class Group(Protocol):
     def member_id(self) -> str: ...
 
     @property
-    def holder(self) -> Holder: ...
+    def holder(self) -> PartitionListener: ...
 
-    def look(self, session: ZookeeperSession) -> Picture:
+    def look(self, session: ZookeeperSession) -> GroupRegistration:
         """Reads the group."""
         ...
 
-    def part(self, picture: Picture) -> dict[TopicPartition, ThreadId]:
+    def part(self, picture: GroupRegistration) -> dict[TopicPartition, ThreadId]:
         """The member's part of the assignment."""
         ...
 
@@ -88,7 +88,7 @@ class Group(Protocol):
         ...
 
 
-class Share:
+class MemberOwnership:
     """One session's; for one thread, but ``owned`` and ``held``."""
 
     def __init__(self, member: Group, session: ZookeeperSession, claims: Claims) -> None:

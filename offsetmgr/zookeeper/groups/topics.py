@@ -9,11 +9,11 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
-from offsetmgr.zookeeper.nodes.cluster_nodes import Entry, entry, read_entries
+from offsetmgr.zookeeper.nodes.cluster_nodes import NodeEntry, entry, read_entries
 from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.topics import (
     PartitionState,
@@ -37,9 +37,9 @@ class Topic:
     """
 
     name: str
-    assignment: Entry[TopicAssignment]
-    states: Mapping[int, Entry[PartitionState]] = field(default_factory=dict)
-    counts: Mapping[int, Entry[int]] = field(default_factory=dict)
+    assignment: NodeEntry[TopicAssignment]
+    states: Mapping[int, NodeEntry[PartitionState]] = field(default_factory=dict)
+    counts: Mapping[int, NodeEntry[int]] = field(default_factory=dict)
     """0.7: broker -> how many partitions of the topic it has."""
     error: OffsetMgrError | None = None
 
@@ -72,7 +72,7 @@ def _topics(session: ZookeeperSession, names: list[str]) -> Iterator[Topic]:
     held = session.get_many(roots)
     below = session.children_many(roots)
     assignments = [
-        Entry(root, node=node)
+        NodeEntry(root, node=node)
         if node is not None and not isinstance(node, OffsetMgrError) and not node.data
         else entry(root, node, partial(parse_topic, root))
         for root, node in zip(roots, held, strict=True)
@@ -87,8 +87,8 @@ def _topics(session: ZookeeperSession, names: list[str]) -> Iterator[Topic]:
 
 
 def _states(
-    session: ZookeeperSession, names: list[str], assignments: list[Entry[TopicAssignment]]
-) -> dict[str, dict[int, Entry[PartitionState]]]:
+    session: ZookeeperSession, names: list[str], assignments: list[NodeEntry[TopicAssignment]]
+) -> dict[str, dict[int, NodeEntry[PartitionState]]]:
     wanted = [
         (name, partition)
         for name, assignment in zip(names, assignments, strict=True)
@@ -97,7 +97,7 @@ def _states(
     ]
     places = [paths.partition_state(name, partition) for name, partition in wanted]
     found = read_entries(session, [(path, partial(parse_partition_state, path)) for path in places])
-    states: dict[str, dict[int, Entry[PartitionState]]] = {}
+    states: dict[str, dict[int, NodeEntry[PartitionState]]] = {}
     for (name, partition), state in zip(wanted, found, strict=True):
         if state.node is not None or state.error is not None:
             states.setdefault(name, {})[partition] = state
@@ -106,7 +106,7 @@ def _states(
 
 def _counts(
     session: ZookeeperSession, names: list[str], below: list[list[str] | OffsetMgrError | None]
-) -> dict[str, dict[int, Entry[int]]]:
+) -> dict[str, dict[int, NodeEntry[int]]]:
     wanted = [
         (name, int(child))
         for name, children in zip(names, below, strict=True)
@@ -116,7 +116,7 @@ def _counts(
     ]
     places = [f"{paths.topic(name)}/{broker}" for name, broker in wanted]
     found = read_entries(session, [(path, partial(_count, path)) for path in places])
-    counts: dict[str, dict[int, Entry[int]]] = {}
+    counts: dict[str, dict[int, NodeEntry[int]]] = {}
     for (name, broker), count in zip(wanted, found, strict=True):
         if count.node is not None or count.error is not None:
             counts.setdefault(name, {})[broker] = _bounded(count, broker)
@@ -127,10 +127,10 @@ def _count(path: str, data: bytes, notes: Notes) -> int:  # noqa: ARG001 - nothi
     return parse_partition_count(path, data)
 
 
-def _bounded(count: Entry[int], broker: int) -> Entry[int]:
+def _bounded(count: NodeEntry[int], broker: int) -> NodeEntry[int]:
     """The count, if all of its partitions can be written down."""
     value = count.value
     if value is None or (broker <= BrokerPartition.LARGEST_BROKER and value <= BrokerPartition.LARGEST_PARTITION + 1):
         return count
     why = f"names {value} partitions of broker {broker}: brokers of 0.7 go up to 65534, partitions up to 32767"
-    return Entry(count.path, error=Unreadable(f"ZooKeeper node {count.path}", why), node=count.node)
+    return NodeEntry(count.path, error=CorruptData(f"ZooKeeper node {count.path}", why), node=count.node)

@@ -44,7 +44,7 @@ class TopicNames:
 
 
 def parse_reassignments(path: str, data: bytes, notes: Notes | None = None) -> Reassignments:
-    """Raises `Unreadable` (for a partition that is named twice, too) and, without ``notes``, `UnknownVersion`."""
+    """Raises `CorruptData` (for a partition that is named twice, too) and, without ``notes``, `UnknownVersion`."""
     node = Fields.of(path, data, notes)
     node.version((1,))
     found: dict[TopicPartition, tuple[int, ...]] = {}
@@ -62,7 +62,7 @@ def parse_reassignments(path: str, data: bytes, notes: Notes | None = None) -> R
 def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
     """``/admin/preferred_replica_election``: partitions whose first replica is to lead again.
 
-    Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     node = Fields.of(path, data, notes)
     node.version((1,))
@@ -78,7 +78,7 @@ def parse_topic_deletions(path: str, data: bytes, notes: Notes | None = None) ->
     """``/admin/delete_topics`` where it holds a list.
 
     Brokers know no such list: since 0.8.1 they are asked by an empty node of the topic's name below this one, and the
-    node itself is empty. Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    node itself is empty. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     node = Fields.of(path, data, notes)
     node.version((1,))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from offsetmgr.core.errors import Unreadable
+from offsetmgr.core.errors import CorruptData
 from offsetmgr.zookeeper.nodes.fields import Fields, Notes, decoded, unreadable
 
 VERSIONS: Final = (1, 2, 3, 4, 5)
@@ -22,7 +22,7 @@ _MAX_PORT: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class BrokerEndpoint:
     """One address that a broker listens at."""
 
     listener: str
@@ -35,11 +35,11 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class RegisteredBroker:
     """``/brokers/ids/ID``: a live broker."""
 
     broker_id: int
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[BrokerEndpoint, ...]
     """Kafka 0.7 and 0.8 have no listeners: their only address is given as ``PLAINTEXT``."""
     rack: str | None = None
     security: Mapping[str, str] = field(default_factory=dict)
@@ -57,11 +57,11 @@ class Broker:
         return text if self.rack is None else f"{text} rack={self.rack}"
 
 
-def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = None) -> Broker:
-    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = None) -> RegisteredBroker:
+    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
     text = decoded(path, data)
     if of_0_7 := _OF_0_7.fullmatch(text):
-        return Broker(broker_id, (_endpoint(path, "PLAINTEXT", of_0_7["host"], of_0_7["port"]),))
+        return RegisteredBroker(broker_id, (_endpoint(path, "PLAINTEXT", of_0_7["host"], of_0_7["port"]),))
     node = Fields.of(path, data, notes)
     version = node.version(VERSIONS)
     host, port = node.optional_text("host"), node.optional_integer("port", -1, _MAX_PORT)
@@ -69,11 +69,11 @@ def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = N
     if version == 1:  # 0.8: one address, no listeners
         if host is None or port is None:
             raise unreadable(path, "has no 'host' and 'port'")
-        endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", host, port),)
+        endpoints: tuple[BrokerEndpoint, ...] = (BrokerEndpoint("PLAINTEXT", host, port),)
     else:
         endpoints = _endpoints(node, listed)
     jmx_port = node.optional_integer("jmx_port", -1, _MAX_PORT)
-    broker = Broker(
+    broker = RegisteredBroker(
         broker_id,
         endpoints,
         node.optional_text("rack"),
@@ -87,7 +87,7 @@ def parse_broker(path: str, broker_id: int, data: bytes, notes: Notes | None = N
     return broker
 
 
-def _endpoints(node: Fields, listed: Any) -> tuple[Endpoint, ...]:
+def _endpoints(node: Fields, listed: Any) -> tuple[BrokerEndpoint, ...]:
     if not isinstance(listed, list) or not listed:
         raise unreadable(node.path, "has no 'endpoints'")
     found = []
@@ -99,13 +99,13 @@ def _endpoints(node: Fields, listed: Any) -> tuple[Endpoint, ...]:
     return tuple(found)
 
 
-def _endpoint(path: str, listener: str, host: str, port: str) -> Endpoint:
+def _endpoint(path: str, listener: str, host: str, port: str) -> BrokerEndpoint:
     if int(port) > _MAX_PORT:
         raise _no_endpoint(path, f"{host}:{port}")
-    return Endpoint(listener, host, int(port))
+    return BrokerEndpoint(listener, host, int(port))
 
 
-def _no_endpoint(path: str, text: object) -> Unreadable:
+def _no_endpoint(path: str, text: object) -> CorruptData:
     return unreadable(path, f"the endpoint {text!a:.100} is not LISTENER://HOST:PORT")
 
 

@@ -61,7 +61,7 @@ class ProducerIds:
 def parse_controller(path: str, data: bytes, notes: Notes | None = None) -> Controller:
     """JSON, or the bare broker id of the first 0.8 brokers.
 
-    Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     if _BARE_ID.fullmatch(decoded(path, data)):
         return Controller(small_number(path, data, "a broker's id"))
@@ -78,14 +78,14 @@ def parse_controller(path: str, data: bytes, notes: Notes | None = None) -> Cont
 
 
 def parse_controller_epoch(path: str, data: bytes) -> int:
-    """How many controllers there have been. Raises `Unreadable`, which names ``path``."""
+    """How many controllers there have been. Raises `CorruptData`, which names ``path``."""
     return small_number(path, data, "the controller's epoch")
 
 
 def parse_cluster_id(path: str, data: bytes, notes: Notes | None = None) -> str:
     """The id in ``/cluster/id`` (brokers since 0.10.1): 1 to 22 of ``[a-zA-Z0-9_-]``.
 
-    Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     node = Fields.of(path, data, notes)
     node.version((1,))
@@ -97,7 +97,7 @@ def parse_cluster_id(path: str, data: bytes, notes: Notes | None = None) -> str:
 
 
 def parse_features(path: str, data: bytes, notes: Notes | None = None) -> Features:
-    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
     node = Fields.of(path, data, notes)
     node.version((1, 2))
     status, listed = node.integer("status", 0, 1), node.get("features")
@@ -110,7 +110,7 @@ def parse_features(path: str, data: bytes, notes: Notes | None = None) -> Featur
 
 
 def parse_producer_ids(path: str, data: bytes, notes: Notes | None = None) -> ProducerIds:
-    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
     node = Fields.of(path, data, notes)
     node.version((1,))
     block = ProducerIds(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
@@ -24,7 +24,7 @@ from offsetmgr.zookeeper.nodes.admin import (
     parse_reassignments,
     parse_topic_deletions,
 )
-from offsetmgr.zookeeper.nodes.brokers import Broker, parse_broker
+from offsetmgr.zookeeper.nodes.brokers import RegisteredBroker, parse_broker
 from offsetmgr.zookeeper.nodes.cluster import Controller, parse_cluster_id, parse_controller, parse_controller_epoch
 from offsetmgr.zookeeper.nodes.configs import EntityConfig, parse_config
 from offsetmgr.zookeeper.nodes.fields import Notes
@@ -35,7 +35,7 @@ CONFIG_KINDS: Final = ("topics", "clients", "users", "brokers", "ips")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[T]):
+class NodeEntry(Generic[T]):
     """One node: its value, or the error that stands in its place, with what is odd about it.
 
     ``node`` has its bytes and its stat; None where it could not be read at all. With neither ``value`` nor ``error``
@@ -53,20 +53,20 @@ class Entry(Generic[T]):
 class ClusterNodes:
     """The nodes that there is one of. Where a node does not exist, its entry has neither value nor error."""
 
-    cluster_id: Entry[str]
-    controller: Entry[Controller]
-    controller_epoch: Entry[int]
+    cluster_id: NodeEntry[str]
+    controller: NodeEntry[Controller]
+    controller_epoch: NodeEntry[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class ControllerRequests:
     """What the controller has been asked to do and has not finished (``/admin``)."""
 
-    reassignments: Entry[Reassignments]
-    preferred_election: Entry[PartitionList]
+    reassignments: NodeEntry[Reassignments]
+    preferred_election: NodeEntry[PartitionList]
     deletions: tuple[str, ...] = field(default=())
     """Topics with a node below ``/admin/delete_topics``."""
-    deletion_list: Entry[TopicNames] = field(default=Entry(paths.DELETE_TOPICS))
+    deletion_list: NodeEntry[TopicNames] = field(default=NodeEntry(paths.DELETE_TOPICS))
     """What the node itself holds: nothing, since 0.8.1."""
 
 
@@ -74,24 +74,24 @@ Parse = Callable[[bytes, Notes], T]
 """A parser of `nodes` that knows its path already."""
 
 
-def read_entries(session: ZookeeperSession, wanted: Sequence[tuple[str, Parse[T]]]) -> list[Entry[T]]:
+def read_entries(session: ZookeeperSession, wanted: Sequence[tuple[str, Parse[T]]]) -> list[NodeEntry[T]]:
     """The nodes at these paths, each by its parser. Raises what `ZookeeperSession.get_many` raises."""
     found = session.get_many([path for path, _ in wanted])
     return [entry(path, node, parse) for (path, parse), node in zip(wanted, found, strict=True)]
 
 
-def entry(path: str, node: NodeData | OffsetMgrError | None, parse: Parse[T]) -> Entry[T]:
+def entry(path: str, node: NodeData | OffsetMgrError | None, parse: Parse[T]) -> NodeEntry[T]:
     """What a session found at ``path``, parsed."""
     if isinstance(node, OffsetMgrError):
-        return Entry(path, error=node)
+        return NodeEntry(path, error=node)
     if node is None:
-        return Entry(path)
+        return NodeEntry(path)
     notes: Notes = []
     try:
         value = parse(node.data, notes)
     except OffsetMgrError as error:
-        return Entry(path, None, error, tuple(notes), node)
-    return Entry(path, value, None, tuple(notes), node)
+        return NodeEntry(path, None, error, tuple(notes), node)
+    return NodeEntry(path, value, None, tuple(notes), node)
 
 
 def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
@@ -108,7 +108,7 @@ def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
     )
 
 
-def brokers(session: ZookeeperSession) -> list[Entry[Broker]]:
+def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
     """The live brokers by id, of either era; nodes whose name is no id come last, as errors."""
     names = session.children(paths.BROKER_IDS) or []
     numbered = sorted((name for name in names if _is_id(name)), key=int)
@@ -122,11 +122,11 @@ def brokers(session: ZookeeperSession) -> list[Entry[Broker]]:
     listed = [one for one in found if one.node is not None or one.error is not None]  # else it has gone meanwhile
     for name in sorted(set(names) - set(numbered)):
         path = f"{paths.BROKER_IDS}/{name}"
-        listed.append(Entry(path, error=Unreadable(f"ZooKeeper node {path}", "its name is not a broker's id")))
+        listed.append(NodeEntry(path, error=CorruptData(f"ZooKeeper node {path}", "its name is not a broker's id")))
     return listed
 
 
-def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, Entry[EntityConfig]]]:
+def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEntry[EntityConfig]]]:
     """The overrides of one of `CONFIG_KINDS`, by entity: ``NAME``, and for users ``NAME/clients/ID`` too.
 
     Names are as Kafka writes them into paths (URL-encoded; ``<default>``). Raises what reading raises as a whole, and
@@ -138,28 +138,28 @@ def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, Entry[E
         folders = [f"{name}/clients" for name in names]
         for folder, below in zip(folders, session.children_many([f"{root}/{f}" for f in folders]), strict=True):
             if isinstance(below, OffsetMgrError):
-                yield folder, Entry(f"{root}/{folder}", error=below)
+                yield folder, NodeEntry(f"{root}/{folder}", error=below)
             else:
                 names += [f"{folder}/{client}" for client in below or ()]
     names.sort()
     wanted = [(f"{root}/{name}", partial(parse_config, f"{root}/{name}")) for name in names]
     for name, one in zip(names, read_entries(session, wanted), strict=True):
         if one.node is not None and not one.node.data:  # made before there was anything to say
-            yield name, Entry(one.path, node=one.node)
+            yield name, NodeEntry(one.path, node=one.node)
         elif one.node is not None or one.error is not None:
             yield name, one
 
 
-def requests(session: ZookeeperSession) -> Requests:
+def requests(session: ZookeeperSession) -> ControllerRequests:
     """What administrators have asked for. Raises what reading raises as a whole."""
     deletions = session.children(paths.DELETE_TOPICS)
     found = session.get_many([paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION, paths.DELETE_TOPICS])
     held = found[2]
     if isinstance(held, NodeData) and not held.data:
-        listed: Entry[TopicNames] = Entry(paths.DELETE_TOPICS, node=held)
+        listed: NodeEntry[TopicNames] = NodeEntry(paths.DELETE_TOPICS, node=held)
     else:
         listed = entry(paths.DELETE_TOPICS, held, partial(parse_topic_deletions, paths.DELETE_TOPICS))
-    return Requests(
+    return ControllerRequests(
         entry(paths.REASSIGN_PARTITIONS, found[0], partial(parse_reassignments, paths.REASSIGN_PARTITIONS)),
         entry(
             paths.PREFERRED_REPLICA_ELECTION,
@@ -175,5 +175,5 @@ def _is_id(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) <= 10
 
 
-def _parse_broker(path: str, name: str, data: bytes, notes: Notes) -> Broker:
+def _parse_broker(path: str, name: str, data: bytes, notes: Notes) -> RegisteredBroker:
     return parse_broker(path, int(name), data, notes)

@@ -50,7 +50,7 @@ class ConfigChange:
 
 
 def parse_config(path: str, data: bytes, notes: Notes | None = None) -> EntityConfig:
-    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path`` and quote no value."""
+    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path`` and quote no value."""
     node = Fields.of(path, data, notes)
     node.version((1,))
     if "config" not in node:
@@ -63,7 +63,7 @@ def parse_config(path: str, data: bytes, notes: Notes | None = None) -> EntityCo
 def parse_config_change(path: str, data: bytes, notes: Notes | None = None) -> ConfigChange:
     """A text is a topic (0.8.1, 0.8.2); version 1 names kind and entity (0.9), version 2 the path below ``/config``.
 
-    Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     value = parsed(path, data)
     if isinstance(value, str):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from offsetmgr.core.errors import Unreadable
+from offsetmgr.core.errors import CorruptData
 from offsetmgr.zookeeper.nodes.fields import MAX_INT, Fields, Notes, decoded, listing, unreadable
 
 STATIC: Final = "static"
@@ -51,7 +51,7 @@ class OwnerThread(NamedTuple):
 def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> ConsumerRegistration:
     """JSON of 0.8 and later; of 0.7 a map of topics, or ``*STREAMS*REGEX`` (white list), ``!STREAMS!REGEX`` (black).
 
-    Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     if pattern := _PATTERN_OF_0_7.fullmatch(decoded(path, data)):
         kind = WHITE_LIST if pattern["marker"] == "*" else BLACK_LIST
@@ -79,7 +79,7 @@ def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> Co
 
 
 def parse_owner(path: str, data: bytes) -> OwnerThread:
-    """Raises `Unreadable`, which names ``path``."""
+    """Raises `CorruptData`, which names ``path``."""
     match = _THREAD.fullmatch(data.decode("utf-8", "backslashreplace"))
     if match is None:
         raise unreadable(path, f"holds {data[:60]!r} instead of CONSUMER-THREAD")
@@ -93,7 +93,7 @@ def _object(path: str, data: bytes, notes: Notes | None) -> Fields:
     """
     try:
         return Fields.of(path, data, notes)
-    except Unreadable:
+    except CorruptData:
         if b"\\" not in data:
             raise
         node = Fields.of(path, data.replace(b"\\", b"\\\\"), notes)
@@ -108,5 +108,5 @@ def _streams(path: str, streams: Mapping[str, Any]) -> dict[str, int]:
     return dict(streams)
 
 
-def _no_subscription(path: str) -> Unreadable:
+def _no_subscription(path: str) -> CorruptData:
     return unreadable(path, "its 'subscription' is not a map from topics to numbers of streams")

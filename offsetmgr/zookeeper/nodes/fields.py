@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
-from offsetmgr.core.errors import UnknownVersion, Unreadable
+from offsetmgr.core.errors import CorruptData, UnknownVersion
 
 Notes: TypeAlias = list[str]
 """Where a tolerant parser says what it met and does not know."""
@@ -19,12 +19,12 @@ _DIGITS: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
-def unreadable(path: str, why: str) -> Unreadable:
-    return Unreadable(f"ZooKeeper node {path}", why)
+def unreadable(path: str, why: str) -> CorruptData:
+    return CorruptData(f"ZooKeeper node {path}", why)
 
 
 def decoded(path: str, data: bytes) -> str:
-    """The node's text. Raises `Unreadable`."""
+    """The node's text. Raises `CorruptData`."""
     if not data:
         raise unreadable(path, "is empty")
     try:
@@ -34,7 +34,7 @@ def decoded(path: str, data: bytes) -> str:
 
 
 def parsed(path: str, data: bytes) -> Any:
-    """The node's JSON value. Raises `Unreadable`; the text is not quoted, it may be a secret."""
+    """The node's JSON value. Raises `CorruptData`; the text is not quoted, it may be a secret."""
     text = decoded(path, data)
     try:
         value = json.loads(text)
@@ -54,7 +54,7 @@ def parsed(path: str, data: bytes) -> Any:
 
 
 def small_number(path: str, data: bytes, what: str, most: int = MAX_INT) -> int:
-    """A node that holds nothing but digits. Raises `Unreadable`."""
+    """A node that holds nothing but digits. Raises `CorruptData`."""
     text = decoded(path, data)
     if not _DIGITS.fullmatch(text) or not 0 <= int(text) <= most:
         raise unreadable(path, f"does not hold {what}, a decimal number up to {most}")
@@ -74,7 +74,7 @@ class Fields:
 
     @classmethod
     def of(cls, path: str, data: bytes, notes: Notes | None) -> Fields:
-        """The object that a node holds. Raises `Unreadable`."""
+        """The object that a node holds. Raises `CorruptData`."""
         value = parsed(path, data)
         if not isinstance(value, dict):
             raise unreadable(path, "is JSON, but not an object")
@@ -93,7 +93,7 @@ class Fields:
             unknown = sorted(self._fields.keys() - self._known)
             self._notes.extend(f"unknown field {self._inside + name!a}" for name in unknown)
 
-    def broken(self, name: str, should: str) -> Unreadable:
+    def broken(self, name: str, should: str) -> CorruptData:
         return unreadable(self.path, f"its {self._inside + name!a} is not {should}")
 
     def get(self, name: str) -> Any:
@@ -102,7 +102,7 @@ class Fields:
         return self._fields.get(name)
 
     def version(self, known: tuple[int, ...]) -> int:
-        """The format's version. Raises `UnknownVersion` for others, and `Unreadable` where there is none, unless
+        """The format's version. Raises `UnknownVersion` for others, and `CorruptData` where there is none, unless
         there are notes to say it in: then it is the newest one that is known."""
         version = self.optional_integer("version")
         if version in known:
@@ -161,7 +161,7 @@ class Fields:
         return found
 
     def ids(self, name: str) -> tuple[int, ...]:
-        """A list of brokers' ids. Raises `Unreadable` where it is missing too."""
+        """A list of brokers' ids. Raises `CorruptData` where it is missing too."""
         return self._ids(name, self.get(name))
 
     def ids_by_partition(self, name: str) -> dict[int, tuple[int, ...]]:
@@ -172,7 +172,7 @@ class Fields:
         return {int(key): self._ids(name, found[key]) for key in sorted(found, key=int)}
 
     def objects(self, name: str) -> list[Fields]:
-        """A list of objects. Raises `Unreadable` where it is missing too."""
+        """A list of objects. Raises `CorruptData` where it is missing too."""
         found = self.get(name)
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise self.broken(name, "a list of objects")

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from offsetmgr.core.errors import OffsetMgrError, Unreadable
+from offsetmgr.core.errors import CorruptData, OffsetMgrError
 from offsetmgr.zookeeper.nodes import admin, brokers, cluster, configs, consumers, topics
 from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 
 Read: TypeAlias = Callable[[str, re.Match[str], bytes, Notes], str]
-"""From path, its match, data and notes to the line that people are shown. Raises `Unreadable`."""
+"""From path, its match, data and notes to the line that people are shown. Raises `CorruptData`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class NodeDescription:
     """What one node is, and what it says."""
 
     kind: str
@@ -30,24 +30,24 @@ class Shown:
     """The raw data must not be shown: it holds, or may hold, credentials."""
 
 
-def shown(path: str, data: bytes) -> Shown:
+def shown(path: str, data: bytes) -> NodeDescription:
     """What the node at ``path`` (below the chroot) says. Raises nothing: what is wrong is in the answer."""
     for pattern, kind, read in _kinds(path):
         if match := pattern.fullmatch(path):
             return _shown(kind, read, path, match, data)
-    return Shown("other", _plain(data))
+    return NodeDescription("other", _plain(data))
 
 
-def _shown(kind: str, read: Read, path: str, match: re.Match[str], data: bytes) -> Shown:
+def _shown(kind: str, read: Read, path: str, match: re.Match[str], data: bytes) -> NodeDescription:
     secret = kind in _SECRET
     if not data and kind in _MAY_BE_EMPTY:
-        return Shown(kind, secret=secret)
+        return NodeDescription(kind, secret=secret)
     notes: Notes = []
     try:
         value = read(path, match, data, notes)
     except OffsetMgrError as error:
-        return Shown(kind, None, tuple(notes), error, secret)
-    return Shown(kind, value, tuple(notes), None, secret)
+        return NodeDescription(kind, None, tuple(notes), error, secret)
+    return NodeDescription(kind, value, tuple(notes), None, secret)
 
 
 def _kinds(path: str) -> list[tuple[re.Pattern[str], str, Read]]:
@@ -84,7 +84,7 @@ def _hidden(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str: 
 
 def _deletion(path: str, match: re.Match[str], data: bytes, notes: Notes) -> str:
     if not data:
-        raise Unreadable(f"ZooKeeper node {path}", "is empty")
+        raise CorruptData(f"ZooKeeper node {path}", "is empty")
     return _text(admin.parse_topic_deletions)(path, match, data, notes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from offsetmgr.core.errors import Unreadable, UsageError
+from offsetmgr.core.errors import CorruptData, UsageError
 
 MAX_OFFSET: Final = 2**63 - 1
 SURE_DIGITS: Final = len(str(MAX_OFFSET)) - 1
@@ -22,12 +22,12 @@ def check_offset(offset: int) -> int:
 
 
 def parse_decimal(path: str, data: bytes) -> int:
-    """The offset that a node holds in ASCII decimal. Raises `Unreadable` naming the node."""
+    """The offset that a node holds in ASCII decimal. Raises `CorruptData` naming the node."""
     # Strictly the digits that Long.toString writes and String.toLong reads; int() alone would take "1_0" and " 7", and
     # refuse thousands of digits with an error of its own.
     if data.isdigit() and len(data) <= _MOST_DIGITS and (offset := int(data)) <= MAX_OFFSET:
         return offset
-    raise Unreadable(f"ZooKeeper node {path}", _not_an_offset(data))
+    raise CorruptData(f"ZooKeeper node {path}", _not_an_offset(data))
 
 
 def _not_an_offset(data: bytes) -> str:

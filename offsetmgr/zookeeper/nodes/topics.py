@@ -75,7 +75,7 @@ class LogDirEvent:
 
 
 def parse_topic(path: str, data: bytes, notes: Notes | None = None) -> TopicAssignment:
-    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
     node = Fields.of(path, data, notes)
     node.version(TOPIC_VERSIONS)
     if "partitions" not in node:
@@ -91,7 +91,7 @@ def parse_topic(path: str, data: bytes, notes: Notes | None = None) -> TopicAssi
 
 
 def parse_partition_state(path: str, data: bytes, notes: Notes | None = None) -> PartitionState:
-    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
     node = Fields.of(path, data, notes)
     node.version((1,))
     leader = node.integer("leader", LEADER_DURING_DELETE)
@@ -110,7 +110,7 @@ def parse_partition_state(path: str, data: bytes, notes: Notes | None = None) ->
 def parse_partition_count(path: str, data: bytes) -> int:
     """``/brokers/topics/TOPIC/BROKER`` of 0.7: how many partitions of the topic this broker has.
 
-    Raises `Unreadable`, which names ``path``.
+    Raises `CorruptData`, which names ``path``.
     """
     return small_number(path, data, "a number of partitions")
 
@@ -118,7 +118,7 @@ def parse_partition_count(path: str, data: bytes) -> int:
 def parse_isr_change(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
     """``/isr_change_notification/isr_change_N``: partitions whose in-sync replicas changed.
 
-    Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``.
+    Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     node = Fields.of(path, data, notes)
     node.version((1,))
@@ -131,7 +131,7 @@ def parse_isr_change(path: str, data: bytes, notes: Notes | None = None) -> Part
 
 
 def parse_log_dir_event(path: str, data: bytes, notes: Notes | None = None) -> LogDirEvent:
-    """Raises `Unreadable` and, without ``notes``, `UnknownVersion`; both name ``path``."""
+    """Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``."""
     node = Fields.of(path, data, notes)
     node.version((1,))
     event = LogDirEvent(node.integer("broker"), node.integer("event"))

@@ -9,7 +9,7 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.zookeeper.client.jute import NodeData
 from offsetmgr.zookeeper.client.session import ZookeeperSession
-from offsetmgr.zookeeper.nodes.kinds import Shown, shown
+from offsetmgr.zookeeper.nodes.kinds import NodeDescription, shown
 
 NODES_AT_ONCE: Final = 500
 
@@ -22,7 +22,7 @@ class TreeNode:
     path: str
     node: NodeData | None
     children: int | None
-    shown: Shown
+    shown: NodeDescription
     error: OffsetMgrError | None = None
     children_error: OffsetMgrError | None = None
 
@@ -67,7 +67,7 @@ def _tree_node(path: str, node: NodeData | OffsetMgrError, names: list[str] | Of
     children = len(names) if isinstance(names, list) else None
     children_error = names if isinstance(names, OffsetMgrError) else None
     if isinstance(node, OffsetMgrError):
-        return TreeNode(path, None, children, Shown("other"), node, children_error)
+        return TreeNode(path, None, children, NodeDescription("other"), node, children_error)
     what = shown(path, node.data)
     return TreeNode(path, node, children, what, what.error, children_error)
 

@@ -24,21 +24,21 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Absent, Committed, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, Verdict
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.zookeeper.client import jute
-from offsetmgr.zookeeper.client.bulk_requests import PATHS_A_REQUEST, BulkFolders, BulkVerify, RawAnswer
+from offsetmgr.zookeeper.client.bulk_requests import PATHS_A_REQUEST, BulkChildren, BulkVerify, RawAnswer
 from offsetmgr.zookeeper.client.jute import Expected, NodeData, Op
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
     OPERATIONS_A_TRANSACTION,
     BulkWrite,
     Operation,
-    Outcome,
+    OperationState,
     SetData,
-    State,
+    TransactionResult,
 )
 from offsetmgr.zookeeper.nodes.offset_data import MAX_OFFSET, SURE_DIGITS
-from offsetmgr.zookeeper.offsets.edits import Batch, Transaction, Write
+from offsetmgr.zookeeper.offsets.edits import EditBatch, NodeWrite, Transaction
 from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, Layout
 
 CHANGES_AT_ONCE: Final = 10 * OPERATIONS_A_TRANSACTION
@@ -60,7 +60,7 @@ Any, because a type cannot say so), the node's path as `jute.ustring`."""
 _NODES_KEPT: Final = 100_000
 
 
-def carry_out(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
+def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
     """Carries out a stream of edits; one result each, in their order.
 
     A group that comes a second time finds what its first edit left.  Raises where the session fails before anything
@@ -120,7 +120,7 @@ class _Stream:
         """Reads what was taken; False where that cannot be done in bulk."""
         in_bulk = self._decimal and self._changes > _FEW and self._session.reads_in_bulk()
         edits, self._taken, self._changes = self._taken, [], 0
-        batch = Batch(self._session, self._layout, edits)
+        batch = EditBatch(self._session, self._layout, edits)
         self._read.append(_BulkBatch(self._session, batch, self._nodes if in_bulk else None))
         return in_bulk
 
@@ -216,16 +216,16 @@ def _parts(rows: list[_Row]) -> list[_Part]:
 
 
 class _BulkBatch:
-    """Some edits: the common changes among them in parts, the others left to `Batch`. Sends its reads at once: of the
-    nodes, or of nothing but their parents, where what the edits expect is enough with that."""
+    """Some edits: the common changes among them in parts, the others left to `EditBatch`. Sends its reads at once: of
+    the nodes, or of nothing but their parents, where what the edits expect is enough with that."""
 
-    def __init__(self, session: ZookeeperSession, batch: Batch, nodes: _Nodes | None) -> None:
+    def __init__(self, session: ZookeeperSession, batch: EditBatch, nodes: _Nodes | None) -> None:
         """``nodes`` None: nothing is common."""
         self.batch = batch
         self._session = session
         self._odd: list[tuple[int, TopicPartition, Change]] = []
         self._sent: list[_Part] = []
-        self._outcomes: Callable[[], list[Outcome]] = list
+        self._outcomes: Callable[[], list[TransactionResult]] = list
         self._answers: Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]] | None = None
         self._folders: list[tuple[int, bytes]] = []
         """The parents of the nodes, each with the zxid as of which its children are expected."""
@@ -247,7 +247,7 @@ class _BulkBatch:
             self._folders += [(zxid, folder) for folder in nodes.folders(edit)]
         some = [self._folders[at : at + PATHS_A_REQUEST] for at in range(0, len(self._folders), PATHS_A_REQUEST)]
         self._zxids = session.begin_reads(
-            [BulkFolders([jute.reads(Op.GET, [path for _, path in folders])], len(folders)) for folders in some]
+            [BulkChildren([jute.reads(Op.GET, [path for _, path in folders])], len(folders)) for folders in some]
         )
 
     def _begin_reads(self) -> Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]]:
@@ -275,13 +275,15 @@ class _BulkBatch:
             self._outcomes = self._session.begin_transactions(writes)
 
     def results(self) -> list[GroupEditResult]:
-        """Waits for what was sent, and leaves the rest to `Batch`. Raises where nothing was written."""
+        """Waits for what was sent, and leaves the rest to `EditBatch`. Raises where nothing was written."""
         outcomes, new = self.batch.outcomes, tuple.__new__
-        again: list[Write] = []
+        again: list[NodeWrite] = []
         for part, outcome in zip(self._sent, self._outcomes(), strict=True):
-            if outcome.state is State.COMMITTED:
+            if outcome.state is OperationState.COMMITTED:
                 indexes, partitions, _, _ = zip(*part.rows, strict=True)
-                written = list(map(new, repeat(ChangeOutcome), zip(repeat(Verdict.WRITTEN), part.before, repeat(None))))
+                written = list(
+                    map(new, repeat(ChangeOutcome), zip(repeat(EditStatus.WRITTEN), part.before, repeat(None)))
+                )
                 at = 0
                 while at < len(indexes):  # the changes of an edit stand together
                     end = bisect_right(indexes, indexes[at], at)
@@ -324,10 +326,10 @@ class _BulkBatch:
         return operations
 
     def _one_by_one(self, part: _Part) -> Transaction:
-        """A transaction that was sent, as `Batch` knows it."""
+        """A transaction that was sent, as `EditBatch` knows it."""
         chroot = len(self._session.chroot)
         operations: list[Operation] = []
-        writes: list[Write | None] = []
+        writes: list[NodeWrite | None] = []
         nodes, as_of = part.nodes(), None
         for (index, partition, change, path), node, before in zip(part.rows, nodes, part.before, strict=True):
             edit = self.batch.edits[index]
@@ -335,7 +337,7 @@ class _BulkBatch:
                 as_of = edit.as_of
             at, data = jute.path_of(path)[chroot:], b"%d" % change.after.offset
             operations.append(SetData(at, data, node.version))
-            writes.append(Write(index, edit.group, partition, change, at, data, before, node, as_of))
+            writes.append(NodeWrite(index, edit.group, partition, change, at, data, before, node, as_of))
         return Transaction(operations, writes)
 
 

@@ -20,7 +20,7 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.bulk_requests import BulkGet, BulkList
-from offsetmgr.zookeeper.client.jute import Code, NodeData, Op
+from offsetmgr.zookeeper.client.jute import NodeData, Op, ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes.offset_data import SURE_DIGITS
 from offsetmgr.zookeeper.offsets.layouts import Layout
@@ -48,7 +48,7 @@ class BulkScan:
         self._session = session
         self._layout = layout
         self._names: dict[bytes, list[bytes]] = {}
-        self._folders: dict[tuple[bytes, bytes], _Folder | None] = {}
+        self._folders: dict[tuple[bytes, bytes], _Directory | None] = {}
         self._kept = 0
 
     def scan(self, groups: Iterable[str]) -> Iterator[list[Found]]:
@@ -114,7 +114,7 @@ class BulkScan:
             self._names[vector] = found
         return found
 
-    def _folder(self, topic: bytes, vector: bytes) -> _Folder | None:
+    def _folder(self, topic: bytes, vector: bytes) -> _Directory | None:
         """The partitions of a topic; None where a name is none."""
         key = topic, vector
         if key in self._folders:
@@ -122,12 +122,12 @@ class BulkScan:
         names = jute.names_in(vector)
         name = topic.decode()
         partitions = [found for one in names if (found := self._layout.partition(name, one)) is not None]
-        folder = _Folder(names, partitions) if len(partitions) == len(names) else None
+        folder = _Directory(names, partitions) if len(partitions) == len(names) else None
         self._keep(len(names))
         self._folders[key] = folder
         return folder
 
-    def _parts(self, group: _Group, folder: _Folder, path: bytes) -> list[_Part]:
+    def _parts(self, group: _Group, folder: _Directory, path: bytes) -> list[_Part]:
         """The reading of a folder's nodes, in parts that fit a request."""
         if len(path) not in folder.pieces:
             self._keep(len(folder.partitions))
@@ -170,7 +170,7 @@ class _Group:
     offsets: Offsets | None
 
 
-class _Folder:
+class _Directory:
     """A topic's partitions as one group has them, and others too."""
 
     def __init__(self, names: list[str], partitions: list[TopicPartition]) -> None:
@@ -224,5 +224,5 @@ def _take_in_singly(part: _Part, found: list[NodeData | int], offsets: Offsets) 
     for partition, node in zip(part.partitions, found, strict=True):
         if isinstance(node, NodeData) and node.data.isdigit() and len(node.data) <= SURE_DIGITS:
             offsets[partition] = Committed(int(node.data), "", None, node.mtime_ms, node.version)
-        elif node != Code.NO_NODE:  # deleted since its parent was listed
+        elif node != ZookeeperError.NO_NODE:  # deleted since its parent was listed
             part.group.offsets = None

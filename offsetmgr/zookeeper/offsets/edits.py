@@ -17,8 +17,8 @@ from typing import Final
 
 from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, Unreachable
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupEditResult, Verdict
-from offsetmgr.zookeeper.client.jute import Code, NodeData
+from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
+from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
 from offsetmgr.zookeeper.client.session import Node, ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import (
     BYTES_A_TRANSACTION,
@@ -26,9 +26,9 @@ from offsetmgr.zookeeper.client.transactions import (
     Create,
     Delete,
     Operation,
-    Outcome,
+    OperationState,
     SetData,
-    State,
+    TransactionResult,
     weight,
 )
 from offsetmgr.zookeeper.nodes import paths
@@ -36,11 +36,11 @@ from offsetmgr.zookeeper.offsets.layouts import Layout
 from offsetmgr.zookeeper.offsets.topic_directories import in_folder, topic_folders
 
 _TRIES: Final = 8
-_RACES: Final = (Code.BAD_VERSION, Code.NO_NODE, Code.NODE_EXISTS)
+_RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 
 
 @dataclass(slots=True)
-class Write:
+class NodeWrite:
     """One partition's change on its way."""
 
     edit: int
@@ -83,18 +83,18 @@ class Transaction:
     """What happens wholly or not at all."""
 
     operations: list[Operation]
-    writes: list[Write | None]
+    writes: list[NodeWrite | None]
     """For each operation the write that it is; None for a parent that had to be created."""
 
-    def wanted(self) -> list[Write]:
+    def wanted(self) -> list[NodeWrite]:
         return [write for write in self.writes if write is not None]
 
-    def write_at(self, index: int) -> Write:
+    def write_at(self, index: int) -> NodeWrite:
         """The write at an operation, or the one for whose sake a parent was to be created there."""
         return next(write for write in self.writes[index:] if write is not None)
 
 
-class Batch:
+class EditBatch:
     """Some edits, of different groups, on their way to their results."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout, edits: list[GroupEdit]) -> None:
@@ -105,7 +105,7 @@ class Batch:
         self._layout = layout
         self._existing: set[str] = set()
 
-    def results(self, pending: list[Write], *, begun: bool) -> list[GroupEditResult]:
+    def results(self, pending: list[NodeWrite], *, begun: bool) -> list[GroupEditResult]:
         """Carries out what is left, each partition as it needs; ``begun``: something of this batch has been written.
 
         Raises where the session fails before anything was written; from then on a failure is an outcome.
@@ -136,7 +136,7 @@ class Batch:
             for edit, outcomes in zip(self.edits, self.outcomes, strict=True)
         ]
 
-    def prepared(self, wanted: Iterable[tuple[int, TopicPartition, Change]]) -> Iterator[Write]:
+    def prepared(self, wanted: Iterable[tuple[int, TopicPartition, Change]]) -> Iterator[NodeWrite]:
         """The writes of changes, each with its edit's index; what can never be written has its outcome at once."""
         folders = self._topic_folders()
         for index, partition, change in wanted:
@@ -147,9 +147,9 @@ class Batch:
                     path = in_folder(path, partition)
                 data = None if change.after is None else self._encoded(partition, change.after, None)
             except OffsetMgrError as error:
-                self.outcomes[index][partition] = ChangeOutcome(Verdict.FAILED, None, error)
+                self.outcomes[index][partition] = ChangeOutcome(EditStatus.FAILED, None, error)
                 continue
-            yield Write(index, group, partition, change, path, data)
+            yield NodeWrite(index, group, partition, change, path, data)
 
     def _topic_folders(self) -> set[str]:
         """Folders of topics that exist, where the layout leaves a choice."""
@@ -164,12 +164,12 @@ class Batch:
 
     # --- deciding ---------------------------------------------------------------------------------
 
-    def _decide(self, pending: list[Write]) -> list[Write]:
+    def _decide(self, pending: list[NodeWrite]) -> list[NodeWrite]:
         """Reads what is there and records what needs no write; gives back the rest."""
         nodes = self._session.get_many([write.path for write in pending])
         return [write for write, node in zip(pending, nodes, strict=True) if self._needs_writing(write, node)]
 
-    def _needs_writing(self, write: Write, node: Node) -> bool:
+    def _needs_writing(self, write: NodeWrite, node: Node) -> bool:
         write.found = None
         if isinstance(node, OffsetMgrError):
             self._fail(write, node)
@@ -189,7 +189,7 @@ class Batch:
             return False
         held = found.offset if isinstance(found, Committed) else None
         if held == (None if after is None else after.offset):
-            self.outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.UNCHANGED, found)
+            self.outcomes[write.edit][write.partition] = ChangeOutcome(EditStatus.UNCHANGED, found)
             return False
         if after is not None and held is not None and after.offset < held and not write.change.allow_rewind:
             why = f"{after.offset} lies before the committed {held}"
@@ -197,7 +197,7 @@ class Batch:
             return False
         return True
 
-    def _offset(self, write: Write, node: NodeData | None) -> Offset:
+    def _offset(self, write: NodeWrite, node: NodeData | None) -> Offset:
         if node is None:
             return ABSENT
         path = self._session.chroot + write.path
@@ -212,7 +212,7 @@ class Batch:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _look_for_parents(self, writes: list[Write]) -> None:
+    def _look_for_parents(self, writes: list[NodeWrite]) -> None:
         wanted = {
             parent: None
             for write in writes
@@ -224,7 +224,7 @@ class Batch:
         # A parent that may not be read exists all the same.
         self._existing.update(path for path, node in zip(wanted, found, strict=True) if node is not None)
 
-    def _transactions(self, writes: list[Write], size: int) -> Iterator[Transaction]:
+    def _transactions(self, writes: list[NodeWrite], size: int) -> Iterator[Transaction]:
         planned: set[str] = set()
         current, used = Transaction([], []), 0
         for write in writes:
@@ -250,25 +250,25 @@ class Batch:
         if current.operations:
             yield current
 
-    def settle(self, transaction: Transaction, outcome: Outcome) -> list[Write]:
+    def settle(self, transaction: Transaction, outcome: TransactionResult) -> list[NodeWrite]:
         """Records what became of a transaction; gives back the writes that must be tried again."""
         match outcome.state:
-            case State.COMMITTED:
+            case OperationState.COMMITTED:
                 return self._written(transaction)
-            case State.NOT_SENT:
+            case OperationState.NOT_SENT:
                 return self._again(transaction.wanted(), transaction.wanted(), outcome.error)
-            case State.UNKNOWN:
+            case OperationState.UNKNOWN:
                 return self._find_out(transaction, outcome.error)
-            case State.REFUSED:
+            case OperationState.REFUSED:
                 return self._refused(transaction, outcome)
 
-    def _refused(self, transaction: Transaction, outcome: Outcome) -> list[Write]:
+    def _refused(self, transaction: Transaction, outcome: TransactionResult) -> list[NodeWrite]:
         wanted = transaction.wanted()
-        if outcome.culprit is None:
+        if outcome.failed_operation is None:
             for write in wanted:
                 self._fail(write, outcome.error)
             return []
-        culprit = transaction.write_at(outcome.culprit)
+        culprit = transaction.write_at(outcome.failed_operation)
         # A parent that was there may have gone (NO_NODE), one that was missing may have come (NODE_EXISTS): look again.
         self._existing.difference_update(paths.above(culprit.path.rpartition("/")[0]))
         if outcome.code in _RACES:
@@ -277,7 +277,7 @@ class Batch:
         self._fail(culprit, outcome.error)
         return [write for write in wanted if write is not culprit]
 
-    def _find_out(self, transaction: Transaction, error: OffsetMgrError | None) -> list[Write]:
+    def _find_out(self, transaction: Transaction, error: OffsetMgrError | None) -> list[NodeWrite]:
         """Decides from a fresh read whether a transaction without an answer happened. It did so wholly or not at all:
         one node that is untouched proves that it did not, one that is exactly as wanted proves that it did."""
         wanted = transaction.wanted()
@@ -296,7 +296,9 @@ class Batch:
             return self._written(transaction)
         return self._unknown(wanted, error)
 
-    def _again(self, writes: list[Write], counted: list[Write], error: OffsetMgrError | None) -> list[Write]:
+    def _again(
+        self, writes: list[NodeWrite], counted: list[NodeWrite], error: OffsetMgrError | None
+    ) -> list[NodeWrite]:
         """The writes to try again; those ``counted`` fail with ``error`` when they have been tried often enough."""
         for write in counted:
             write.tries += 1
@@ -306,21 +308,21 @@ class Batch:
 
     # --- outcomes ---------------------------------------------------------------------------------
 
-    def _written(self, transaction: Transaction) -> list[Write]:
+    def _written(self, transaction: Transaction) -> list[NodeWrite]:
         for write in transaction.wanted():
-            self.outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.WRITTEN, write.found)
+            self.outcomes[write.edit][write.partition] = ChangeOutcome(EditStatus.WRITTEN, write.found)
         return []
 
-    def _unknown(self, writes: list[Write], error: OffsetMgrError | None) -> list[Write]:
+    def _unknown(self, writes: list[NodeWrite], error: OffsetMgrError | None) -> list[NodeWrite]:
         why = f"the connection was lost during the write, and whether it happened is not known ({error})"
         for write in writes:
             self._fail(write, Unreachable(str(write), why, "read the offset again before deciding anything"))
         return []
 
-    def _fail(self, write: Write, error: OffsetMgrError | None) -> None:
-        self.outcomes[write.edit][write.partition] = ChangeOutcome(Verdict.FAILED, write.found, error)
+    def _fail(self, write: NodeWrite, error: OffsetMgrError | None) -> None:
+        self.outcomes[write.edit][write.partition] = ChangeOutcome(EditStatus.FAILED, write.found, error)
 
-    def _fail_rest(self, writes: list[Write], error: OffsetMgrError) -> None:
+    def _fail_rest(self, writes: list[NodeWrite], error: OffsetMgrError) -> None:
         for write in writes:
             if write.partition not in self.outcomes[write.edit]:
                 self._fail(write, error)

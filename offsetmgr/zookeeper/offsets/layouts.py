@@ -86,7 +86,7 @@ class Layout(Protocol):
 
     def decode(self, path: str, data: bytes, partition: TopicPartition) -> tuple[TopicPartition, int]:
         """What a node says: the partition (of another topic than ``partition``, perhaps, or of the one that its name
-        left open) and the offset. Raises `Unreadable` naming the node."""
+        left open) and the offset. Raises `CorruptData` naming the node."""
         ...
 
     def topic(self, data: bytes) -> str:

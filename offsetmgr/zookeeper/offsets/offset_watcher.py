@@ -1,4 +1,4 @@
-"""`OffsetFeed`: which groups' offsets have changed, told by watches.
+"""`OffsetWatcher`: which groups' offsets have changed, told by watches.
 
 Every offset node, and every folder above it, carries one watch. A watch that fires marks its group; the mark is handed
 out only after the watch stands again, and the reader reads after that, so no change falls between the two.
@@ -19,7 +19,7 @@ _DEBOUNCE_S: Final = 0.02
 """How long further changes are gathered after the first one: a commit of a group touches many nodes."""
 
 
-class OffsetFeed:
+class OffsetWatcher:
     """Tells which groups of ``/consumers`` may have changed (0.8 layout). Not for use by several threads.
 
     ``wants`` says which groups are of interest. A group's mark also tells that its live members may have changed. The

@@ -13,7 +13,7 @@ import json
 import re
 from typing import Any, Final
 
-from offsetmgr.core.errors import Unreadable, UsageError
+from offsetmgr.core.errors import CorruptData, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Partitions
 from offsetmgr.zookeeper.nodes import paths
@@ -83,7 +83,7 @@ class StormLayout:
         return partition if topic == partition.topic else TopicPartition(topic, partition.partition), offset
 
     def topic(self, data: bytes) -> str:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(CorruptData):
             topic = _object("", data).get("topic")
             return topic if isinstance(topic, str) else ""
         return ""
@@ -99,8 +99,8 @@ def _object(path: str, data: bytes) -> dict[str, Any]:
     return node
 
 
-def _unreadable(path: str, why: str) -> Unreadable:
-    return Unreadable(f"ZooKeeper node {path}", why, "a spout writes a JSON object with topic and offset")
+def _unreadable(path: str, why: str) -> CorruptData:
+    return CorruptData(f"ZooKeeper node {path}", why, "a spout writes a JSON object with topic and offset")
 
 
 def _shown(value: Any) -> str:

@@ -13,25 +13,25 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.core.model import BrokerPartition
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes.member_id import parse_member_id
-from offsetmgr.zookeeper.rebalance_preview.group_snapshot import MOST_STREAMS, GroupPicture
+from offsetmgr.zookeeper.rebalance_preview.group_snapshot import MOST_STREAMS, GroupSnapshot
 
 MOST_PARTITIONS: Final = 200_000
 """Of all topics in a picture in which one has grown: as many as a ZooKeeper cluster was ever meant to have."""
 
 
-def member_joins(picture: GroupPicture, member_id: str, subscription: Subscription) -> GroupPicture:
+def member_joins(picture: GroupSnapshot, member_id: str, subscription: Subscription) -> GroupSnapshot:
     if member_id in picture.members:
         raise UsageError(f"member {member_id}", "is in the group already")
     return replace(picture, members={**picture.members, member_id: subscription})
 
 
-def member_leaves(picture: GroupPicture, name: str) -> GroupPicture:
+def member_leaves(picture: GroupSnapshot, name: str) -> GroupSnapshot:
     """``name`` is as `member_named` takes it."""
     leaving = member_named(picture, name)
     return replace(picture, members={one: held for one, held in picture.members.items() if one != leaving})
 
 
-def topic_grows(picture: GroupPicture, topic: str, count: int, broker: int | None = None) -> GroupPicture:
+def topic_grows(picture: GroupSnapshot, topic: str, count: int, broker: int | None = None) -> GroupSnapshot:
     """The topic has ``count`` partitions, or is made with them; in Kafka 0.7, ``count`` on ``broker``."""
     held = dict(picture.topics.get(topic, {}))
     others = sum(len(partitions) for name, partitions in picture.topics.items() if name != topic)
@@ -61,13 +61,13 @@ def topic_grows(picture: GroupPicture, topic: str, count: int, broker: int | Non
     return replace(picture, topics={**picture.topics, topic: held})
 
 
-def topic_is_deleted(picture: GroupPicture, topic: str) -> GroupPicture:
+def topic_is_deleted(picture: GroupSnapshot, topic: str) -> GroupSnapshot:
     if topic not in picture.topics:
         raise UsageError(f"topic {topic}", "is not one of the group's")
     return replace(picture, topics={name: held for name, held in picture.topics.items() if name != topic})
 
 
-def broker_leaves(picture: GroupPicture, broker: int) -> GroupPicture:
+def broker_leaves(picture: GroupSnapshot, broker: int) -> GroupSnapshot:
     """In Kafka 0.7 its partitions go with it; later, the next replica in sync leads what it led."""
     known = {one for held in picture.topics.values() for brokers in held.values() for one in brokers}
     if broker not in (known if picture.brokers is None else picture.brokers):
@@ -83,14 +83,14 @@ def broker_leaves(picture: GroupPicture, broker: int) -> GroupPicture:
     return replace(picture, topics=topics, brokers=None if picture.brokers is None else picture.brokers - {broker})
 
 
-def broker_joins(picture: GroupPicture, broker: int) -> GroupPicture:
+def broker_joins(picture: GroupSnapshot, broker: int) -> GroupSnapshot:
     """It has no partitions yet, and nothing leads anywhere else by its coming."""
     if picture.brokers is not None and broker in picture.brokers:
         raise UsageError(f"broker {broker}", "is alive already")
     return replace(picture, brokers=None if picture.brokers is None else picture.brokers | {broker})
 
 
-def member_named(picture: GroupPicture, name: str) -> str:
+def member_named(picture: GroupSnapshot, name: str) -> str:
     """The one member of that id (with the group's name before it or not), or else on that host."""
     for exact in (name, f"{picture.group}_{name}"):
         if exact in picture.members:
@@ -106,7 +106,7 @@ def member_named(picture: GroupPicture, name: str) -> str:
     raise UsageError(f"member {name}", why, f"members: {', '.join(sorted(picture.members)) or 'none'}")
 
 
-def usual_subscription(picture: GroupPicture) -> Subscription:
+def usual_subscription(picture: GroupSnapshot) -> Subscription:
     """What all members subscribed to, apart from how many streams they have: then it has the number that most have."""
     readable = [one for one in picture.members.values() if one is not None]
     if not readable:

@@ -1,4 +1,4 @@
-"""`GroupPicture`: all that the members of a group look at when they divide its partitions, as one value. Pure."""
+"""`GroupSnapshot`: all that the members of a group look at when they divide its partitions, as one value. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_STREAMS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPicture:
+class GroupSnapshot:
     """One group at one moment."""
 
     group: str

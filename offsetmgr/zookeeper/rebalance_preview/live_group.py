@@ -17,10 +17,10 @@ from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.groups.topics import Topic, topic_names, topics
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.consumers import BLACK_LIST, STATIC, WHITE_LIST
-from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 
-def look(session: ZookeeperSession, group: str, also: Iterable[str] = ()) -> GroupPicture:
+def read_group(session: ZookeeperSession, group: str, also: Iterable[str] = ()) -> GroupSnapshot:
     """The group as it is, with the topics that a member selects or owns something of, and those named in ``also``.
 
     Raises `GroupNotFound`, the first error of a topic that a member consumes, and what reading raises.
@@ -36,7 +36,7 @@ def look(session: ZookeeperSession, group: str, also: Iterable[str] = ()) -> Gro
             wanted.update({} if subscription is None else subscription.topics(existing, exclude_internal=False))
         except (InvalidPattern, UnsupportedOperation):  # said by whoever divides, unless that member leaves
             wanted.update(existing)
-    return GroupPicture(
+    return GroupSnapshot(
         group,
         live,
         {one.name: _brokers_of(one) for one in topics(session, sorted(wanted.intersection(existing)))},

@@ -19,7 +19,7 @@ from offsetmgr.zookeeper.groups.assignors import (
     hashed_alike,
     moves,
 )
-from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 Owners = Mapping[TopicPartition, ThreadId | None]
 UNREADABLE: Final = ThreadId("", -1)
@@ -45,12 +45,12 @@ class Prediction:
         return moves(self.before, self.after)
 
 
-def assignment(picture: GroupPicture, strategy: str, *, internal: bool = False) -> dict[TopicPartition, ThreadId]:
-    """What the members divide the partitions into. Raises what `GroupPicture.streams` and `Assignor.assign` raise."""
+def assignment(picture: GroupSnapshot, strategy: str, *, internal: bool = False) -> dict[TopicPartition, ThreadId]:
+    """What the members divide the partitions into. Raises what `GroupSnapshot.streams` and `Assignor.assign` raise."""
     return assignor_named(strategy, picture.leaders).assign(picture.streams(internal=internal), picture.partitions)
 
 
-def predict(before: GroupPicture, after: GroupPicture, strategy: str, *, internal: bool = False) -> Prediction:
+def predict(before: GroupSnapshot, after: GroupSnapshot, strategy: str, *, internal: bool = False) -> Prediction:
     """What becomes of ``before`` when things have changed into ``after``. Raises as `assignment` does.
 
     As in Kafka, members that see no broker at all leave everything as it is.
@@ -68,7 +68,7 @@ def predict(before: GroupPicture, after: GroupPicture, strategy: str, *, interna
     return Prediction(strategy, owned, assignment(after, strategy, internal=internal), seen, doubts)
 
 
-def strategies_that_explain(picture: GroupPicture, *, internal: bool = False) -> list[str]:
+def matching_strategies(picture: GroupSnapshot, *, internal: bool = False) -> list[str]:
     """The strategies whose answer is exactly what is owned; none where owners are not known or nothing fits."""
     candidates = [ClusteredAssignor.name] if picture.of_kafka_0_7 else [RangeAssignor.name, RoundRobinAssignor.name]
     if not picture.owners:
@@ -78,12 +78,12 @@ def strategies_that_explain(picture: GroupPicture, *, internal: bool = False) ->
     ]
 
 
-def usual_strategy(picture: GroupPicture) -> str:
+def usual_strategy(picture: GroupSnapshot) -> str:
     """Kafka's default: in 0.7 there was only one."""
     return ClusteredAssignor.name if picture.of_kafka_0_7 else RangeAssignor.name
 
 
-def _doubts(picture: GroupPicture, strategy: str, *, internal: bool) -> tuple[str, ...]:
+def _doubts(picture: GroupSnapshot, strategy: str, *, internal: bool) -> tuple[str, ...]:
     streams = picture.streams(internal=internal)
     consumed = {topic for topics in streams.values() for topic in topics}
     doubts = [f"no partitions of topic {topic} are known" for topic in sorted(consumed - picture.topics.keys())]

@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
-from offsetmgr.core.errors import MalformedData, UnknownVersion, Unreadable, UsageError
+from offsetmgr.core.errors import CorruptData, MalformedData, UnknownVersion, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.subscription import Subscription
 from offsetmgr.zookeeper.nodes.consumers import STATIC, parse_owner
-from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupPicture
+from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 FORMAT: Final = "offsetmgr-group"
 VERSION: Final = 1
@@ -25,7 +25,7 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 V = TypeVar("V")
 
 
-def encode(picture: GroupPicture, taken_at_ms: int) -> bytes:
+def encode(picture: GroupSnapshot, taken_at_ms: int) -> bytes:
     """The file's bytes; ``taken_at_ms`` is when the picture was taken."""
     owners: dict[str, dict[str, str | None]] | None = None
     if picture.owners is not None:
@@ -51,7 +51,7 @@ def encode(picture: GroupPicture, taken_at_ms: int) -> bytes:
     return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def decode(name: str, data: bytes, group: str | None = None) -> GroupPicture:
+def decode(name: str, data: bytes, group: str | None = None) -> GroupSnapshot:
     """The picture in a file: our own, or what ``zk members --format json`` printed (members alone).
 
     ``name`` is how errors call the file, ``group`` which group is meant, where the file may hold several. Raises
@@ -64,7 +64,7 @@ class _File:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def picture(self, data: bytes, group: str | None) -> GroupPicture:
+    def picture(self, data: bytes, group: str | None) -> GroupSnapshot:
         try:
             document = json.loads(data)
         except (ValueError, RecursionError) as broken:
@@ -80,7 +80,7 @@ class _File:
             self._malformed("its 'group' is not a text")
         if group is not None and found != group:
             raise UsageError(f"group {group}", f"is not the one in {self._name}, which is {found}")
-        return GroupPicture(
+        return GroupSnapshot(
             found,
             self._mapped(document, "members", self._member),
             self._mapped(document, "topics", self._partitions),
@@ -88,7 +88,7 @@ class _File:
             self._brokers(document.get("brokers")),
         )
 
-    def _listed_members(self, rows: list[Any], group: str | None) -> GroupPicture:
+    def _listed_members(self, rows: list[Any], group: str | None) -> GroupSnapshot:
         if not all(isinstance(row, dict) and {"group", "member_id", "subscription"} <= row.keys() for row in rows):
             self._malformed("is a list, but not of members as zk members --format json prints them")
         groups = sorted({str(row["group"]) for row in rows})
@@ -98,7 +98,7 @@ class _File:
         if chosen not in groups:
             raise UsageError(f"group {chosen}", f"is not in {self._name}", f"there are: {', '.join(groups)}")
         members = {str(row["member_id"]): self._row(row) for row in rows if row["group"] == chosen}
-        return GroupPicture(chosen, members, {}, None, None)
+        return GroupSnapshot(chosen, members, {}, None, None)
 
     def _row(self, row: Mapping[str, Any]) -> Subscription | None:
         text = row["subscription"]
@@ -148,7 +148,7 @@ class _File:
     def _thread(self, topic: str, text: str) -> ThreadId:
         try:
             return ThreadId(*parse_owner(topic, text.encode()))
-        except Unreadable:
+        except CorruptData:
             self._malformed(f"an owner of topic {topic}, {text!r}, is not CONSUMER-THREAD")
 
     def _partition(self, what: str, text: str) -> int:

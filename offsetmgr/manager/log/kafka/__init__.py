@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from offsetmgr.manager.log.base import partitions_of, slot_count
-from offsetmgr.manager.log.kafka.known_log_ends import KnownEnds
+from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
 from offsetmgr.manager.log.kafka.reader import KafkaReader
 from offsetmgr.manager.log.kafka.settings import follower_settings, loader_settings, producer_settings
 from offsetmgr.manager.log.kafka.topic_admin import check_successor
-from offsetmgr.manager.log.kafka.writer import KafkaSlotWriter
+from offsetmgr.manager.log.kafka.writer import KafkaShardGroupWriter
 
 DEFAULT_TRANSACTION_TIMEOUT_MS: Final = 10_000
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
@@ -25,8 +25,8 @@ class KafkaLog:
 
     ``partitions`` is what `offsetmgr.manager.log.kafka.topic_admin.ensure_topic` found; ``properties`` are librdkafka's
     (``security.protocol``, ...).  ``transaction_timeout_ms`` bounds how long a writer that vanished holds up readers if
-    nobody claims its slot.  ``max_message_bytes`` is that of `offsetmgr.manager.log.topic.TopicState`.  ``group`` is
-    the group id that readers give, of which nothing else is ever seen.
+    nobody claims its slot.  ``max_message_bytes`` is that of `offsetmgr.manager.log.topic.OffsetsTopicState`.
+    ``group`` is the group id that readers give, of which nothing else is ever seen.
 
     Threads: its own methods may be called from any thread.
     """
@@ -49,7 +49,7 @@ class KafkaLog:
         self._transaction_timeout_ms = transaction_timeout_ms
         self._max_message_bytes = max_message_bytes
         self._group = group
-        self._known_ends = KnownEnds()
+        self._known_ends = KnownLogEnds()
         self._generation = ""
         self._offsets = PartitionOffsets(bootstrap, self._properties, topic)
 
@@ -57,7 +57,7 @@ class KafkaLog:
     def partitions(self) -> int:
         return self._partitions
 
-    def writer(self, slot: int) -> KafkaSlotWriter:
+    def writer(self, slot: int) -> KafkaShardGroupWriter:
         """See `PartitionLog.writer`."""
         if slot not in range(slot_count(self._partitions)):
             raise ValueError(f"no slot {slot}")
@@ -68,7 +68,9 @@ class KafkaLog:
             transaction_timeout_ms=self._transaction_timeout_ms,
             max_message_bytes=self._max_message_bytes,
         )
-        return KafkaSlotWriter(self.topic, slot, partitions_of(slot, self._partitions), settings, self._known_ends)
+        return KafkaShardGroupWriter(
+            self.topic, slot, partitions_of(slot, self._partitions), settings, self._known_ends
+        )
 
     def reader(self) -> KafkaReader:
         """See `PartitionLog.reader`."""

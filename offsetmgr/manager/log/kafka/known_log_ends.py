@@ -1,4 +1,4 @@
-"""`KnownEnds`: what this process knows of where partitions end at least, from records that replicas confirmed."""
+"""`KnownLogEnds`: what this process knows of where partitions end at least, from records that replicas confirmed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 
 
-class KnownEnds:
+class KnownLogEnds:
     """Least end offsets, raised by writers; an end offset below that a broker tells is one of the past.
 
     For any number of threads.

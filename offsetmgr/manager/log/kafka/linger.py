@@ -1,4 +1,4 @@
-"""How long a slot's writer rests between two transactions: `Pace`. Pure.
+"""How long a slot's writer rests between two transactions: `AdaptiveLinger`. Pure.
 
 The broker answers the end of a transaction before it has told every partition of it, and refuses the next one of the
 same id meanwhile (CONCURRENT_TRANSACTIONS); librdkafka asks again only after a fixed 20 ms.  A rest of a few
@@ -20,7 +20,7 @@ _SHORTER: Final = 4e-6
 """With it one transaction in 250 is refused where the least sufficient rest does not change."""
 
 
-class Pace:
+class AdaptiveLinger:
     """``rest`` is the time to wait, in seconds, after the end of a transaction."""
 
     def __init__(self) -> None:

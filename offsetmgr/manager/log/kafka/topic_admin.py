@@ -16,13 +16,13 @@ from offsetmgr.manager.log.topic import (
     DEFAULT_PARTITIONS,
     DEFAULT_TOPIC,
     TRANSACTIONS,
-    FoundTopic,
-    TopicState,
+    ExistingTopic,
+    OffsetsTopicState,
     UnsuitableTopic,
+    durability_warnings,
     examine,
     replicas_for,
     settings_for,
-    weaker,
 )
 
 DEFAULT_TIMEOUT: Final = 30.0
@@ -38,7 +38,7 @@ def ensure_topic(
     replication_factor: int | None = None,
     min_insync_replicas: int | None = None,
     timeout: float = DEFAULT_TIMEOUT,
-) -> TopicState:
+) -> OffsetsTopicState:
     """Creates the topic, or finds it and examines it; waits until every partition has a leader (``timeout`` seconds).
 
     ``properties`` are librdkafka's. Any number of managers may do this at the same time. Raises `UnsuitableTopic`,
@@ -59,15 +59,19 @@ def ensure_topic(
             transactions = topics.find(TRANSACTIONS)
         except OffsetMgrError:  # we may not be allowed to look, and can do without
             transactions = None
-        return state if transactions is None else replace(state, warnings=state.warnings + weaker(transactions, state))
+        return (
+            state
+            if transactions is None
+            else replace(state, warnings=state.warnings + durability_warnings(transactions, state))
+        )
 
 
 def check_topic(
-    bootstrap: str, properties: Mapping[str, str], known: TopicState, *, timeout: float = DEFAULT_TIMEOUT
-) -> TopicState:
+    bootstrap: str, properties: Mapping[str, str], known: OffsetsTopicState, *, timeout: float = DEFAULT_TIMEOUT
+) -> OffsetsTopicState:
     """Examines the topic again, for a manager that counts on what it knows of it.
 
-    Raises `UnsuitableTopic` (which covers a topic that was deleted), `TopicMadeAnew`, `PartitionCountChanged`, and
+    Raises `UnsuitableTopic` (which covers a topic that was deleted), `TopicRecreated`, `PartitionCountChanged`, and
     retriable errors where the brokers cannot be asked.
     """
     return examine(known.name, _found(bootstrap, properties, known.name, timeout), known.partitions, known.topic_id)
@@ -75,13 +79,13 @@ def check_topic(
 
 def check_successor(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT
-) -> TopicState:
+) -> OffsetsTopicState:
     """Examines a topic that was made anew under a running manager, as its start would have done. Raises what
-    `check_topic` raises, but for `TopicMadeAnew`."""
+    `check_topic` raises, but for `TopicRecreated`."""
     return examine(topic, _found(bootstrap, properties, topic, timeout), partitions)
 
 
-def _found(bootstrap: str, properties: Mapping[str, str], topic: str, timeout: float) -> FoundTopic:
+def _found(bootstrap: str, properties: Mapping[str, str], topic: str, timeout: float) -> ExistingTopic:
     with Topics(bootstrap, properties, timeout) as topics:
         found = topics.find(topic)
     if found is None:

@@ -16,7 +16,7 @@ from confluent_kafka import admin as ck_admin
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartition
 from offsetmgr.kafka.cluster.librdkafka import Admin, error_of
-from offsetmgr.manager.log.topic import FoundTopic
+from offsetmgr.manager.log.topic import ExistingTopic
 
 _PAUSE: Final = 0.1
 _PASSING: Final = frozenset(
@@ -61,7 +61,7 @@ class Topics:
         entry = None if isinstance(settings, OffsetMgrError) else settings.get("offsets.topic.replication.factor")
         return int(entry.value) if entry is not None and entry.value else None
 
-    def find(self, name: str) -> FoundTopic | None:
+    def find(self, name: str) -> ExistingTopic | None:
         """The topic with its settings; None where it does not exist. Raises `OffsetMgrError`."""
         asked = ck.TopicCollection([name])
         found = self._ask(
@@ -76,7 +76,7 @@ class Topics:
             return None
         if isinstance(settings, OffsetMgrError):
             raise settings
-        return FoundTopic(
+        return ExistingTopic(
             topic_id=id_of(found),
             partitions=len(found.partitions),
             replication_factor=min(len(partition.replicas) for partition in found.partitions),
@@ -102,7 +102,7 @@ class Topics:
             else:
                 return
 
-    def led(self, name: str, create: Callable[[], None]) -> FoundTopic:
+    def led(self, name: str, create: Callable[[], None]) -> ExistingTopic:
         """The topic, once every partition has a leader; ``create`` is called where it does not exist (again, where
         what existed was on its way out). Raises `TimedOut`."""
         while True:

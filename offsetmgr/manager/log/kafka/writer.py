@@ -1,11 +1,11 @@
-"""`KafkaSlotWriter`: appends to the partitions of one slot, each append a transaction.
+"""`KafkaShardGroupWriter`: appends to the partitions of one slot, each append a transaction.
 
 The transactional id names the slot, never the process: whoever claims calls ``init_transactions`` on the same id, and
 Kafka fences everybody who did so before.
 
 Which failure is which error:
 
-* nothing had asked the coordinator to commit, and an abort was answered: `NotWritten` (or `TooLarge`);
+* nothing had asked the coordinator to commit, and an abort was answered: `AppendRejected` (or `TooLarge`);
 * nothing had asked the coordinator to commit, but the abort had no answer in time: nothing will ever commit it, yet
   this producer cannot go on, so it is `OutcomeUnknown` too, the error after which a new writer claims;
 * ``commit_transaction`` was called and has not answered, or with anything but success: `OutcomeUnknown`, except where
@@ -28,9 +28,9 @@ import confluent_kafka as ck
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError, TimedOut
 from offsetmgr.kafka.cluster.librdkafka import error_of
-from offsetmgr.manager.log.base import Fenced, LogClosed, NotWritten, OutcomeUnknown, TooLarge
-from offsetmgr.manager.log.kafka.known_log_ends import KnownEnds
-from offsetmgr.manager.log.kafka.linger import Pace
+from offsetmgr.manager.log.base import AppendRejected, Fenced, LogClosed, OutcomeUnknown, TooLarge
+from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
+from offsetmgr.manager.log.kafka.linger import AdaptiveLinger
 from offsetmgr.manager.log.kafka.settings import SILENT
 from offsetmgr.records.base import Record
 
@@ -54,11 +54,11 @@ NOBODYS_KEY: Final = b"\x7f\xffclaim"
 _RAISED: Final = (ck.KafkaException, BufferError, SystemError)
 
 
-class KafkaSlotWriter:
-    """See `offsetmgr.manager.log.base.SlotWriter`. Constructing it begins to connect."""
+class KafkaShardGroupWriter:
+    """See `offsetmgr.manager.log.base.ShardGroupWriter`. Constructing it begins to connect."""
 
     def __init__(
-        self, topic: str, slot: int, partitions: Sequence[int], settings: Mapping[str, Any], ends: KnownEnds
+        self, topic: str, slot: int, partitions: Sequence[int], settings: Mapping[str, Any], ends: KnownLogEnds
     ) -> None:
         self._topic = topic
         self._partitions = partitions
@@ -68,13 +68,13 @@ class KafkaSlotWriter:
         self._connection_error: ck.KafkaError | None = None
         self._producer: ck.Producer | None = self._connect()
         self._claimed = False
-        self._pace = Pace()
+        self._pace = AdaptiveLinger()
         self._ended = 0.0
         self._used_up: OffsetMgrError | None = None
 
     def claim(self, timeout: float) -> None:
-        """See `SlotWriter.claim`. Raises `TimedOut`, `Fenced`, `NotWritten` (too few replicas) and what the broker
-        refuses; the writer is of no use then."""
+        """See `ShardGroupWriter.claim`. Raises `TimedOut`, `Fenced`, `AppendRejected` (too few replicas) and what the
+        broker refuses; the writer is of no use then."""
         self._check_usable()
         deadline = time.monotonic() + timeout
         try:
@@ -85,7 +85,7 @@ class KafkaSlotWriter:
         self._claimed = True
 
     def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
-        """See `SlotWriter.append`."""
+        """See `ShardGroupWriter.append`."""
         self._check_usable()
         if not self._claimed:
             raise ValueError("append before claim")
@@ -103,11 +103,11 @@ class KafkaSlotWriter:
 
     @property
     def rested_at(self) -> float:
-        """See `SlotWriter.rested_at`, and `Pace`."""
+        """See `ShardGroupWriter.rested_at`, and `AdaptiveLinger`."""
         return self._ended + self._pace.rest
 
     def close(self) -> None:
-        """See `SlotWriter.close`. An unfinished transaction is left to the next claim."""
+        """See `ShardGroupWriter.close`. An unfinished transaction is left to the next claim."""
         if self._used_up is None:
             self._used_up = LogClosed(self._what, "the writer was closed")
         self._producer = None
@@ -219,7 +219,7 @@ class KafkaSlotWriter:
             self._give_up(self._lost(error if _is_fenced(error) else cause))
         if cause.code() in _TOO_LARGE_CODES:
             raise TooLarge(self._what, cause.str()) from None
-        raise NotWritten(self._what, _reason(cause)) from None
+        raise AppendRejected(self._what, _reason(cause)) from None
 
     def _lost(self, error: ck.KafkaError) -> OffsetMgrError:
         """What an error means for an append whose end is not known to have been prevented."""
