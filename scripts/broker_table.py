@@ -156,9 +156,9 @@ class Broker:
 
     def keeps_a_members_place_by_name(self) -> None:
         if releases.HOLDS_LOCK.on(self._versions()):
-            first = self.store.hold("held", holder="me")
+            first = self.store.lock("held", holder="me")
             if releases.KEEPS_PLACES.on(self._versions()):
-                second = self.store.hold("held", holder="me")
+                second = self.store.lock("held", holder="me")
                 assert second.replaced
                 second.release()
             first.release()

@@ -51,7 +51,7 @@ class StoreFront(LoopThread):
             self.backend.features = dict  # type: ignore[method-assign]
         await self.backend.start()
         apis = endpoint_apis(ApiContext(self.backend, NODE_ID, self._upstream))
-        self._service.room = self.backend.room
+        self._service.backpressure = self.backend.backpressure
         self._service.apis.update({api.key: api for api in apis})
 
     async def _stop(self) -> None:

@@ -38,7 +38,7 @@ async def main(credentials: str) -> None:
     backend.offsets["g"] = {"orders": {p: (p, -1, "") for p in range(50)}}
     authentication = Authentication(load_credentials(credentials))
     services = [
-        SocketServer(endpoint_apis(ApiContext(backend, NODE_ID)), room=backend.room),
+        SocketServer(endpoint_apis(ApiContext(backend, NODE_ID)), backpressure=backend.backpressure),
         SocketServer(endpoint_apis(ApiContext(backend, NODE_ID, authentication=authentication)), requires_login=True),
     ]
     ports = []

@@ -66,7 +66,7 @@ class MemoryBackend:
     def owns(self, group: str) -> int:
         return self.errors.get(group, 0)
 
-    def tenure(self, group: str) -> int:
+    def ownership_epoch(self, group: str) -> int:
         return 0
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
@@ -128,7 +128,7 @@ class MemoryBackend:
     async def settled(self, group: str) -> None:
         return None
 
-    def room(self) -> asyncio.Future[None] | None:
+    def backpressure(self) -> asyncio.Future[None] | None:
         return self.full
 
     def features(self) -> Mapping[str, int]:
@@ -171,7 +171,7 @@ class Listening(LoopThread):
             limits=self._limits,
             requires_login=self._authentication is not None,
             fallback=self._fallback,
-            room=self.backend.room,
+            backpressure=self.backend.backpressure,
         )
         listener = ServerListener(self.service, "127.0.0.1", 0, tls=self._tls)
         await listener.start()

@@ -80,7 +80,7 @@ async def manager(
     try:
         owned = range(runtime.slots) if slots is None else slots
         for slot in owned:
-            runtime.take(slot)
+            runtime.on_assigned(slot)
         await until(lambda: all(s.state == "active" for s in runtime.status() if s.slot in owned))
         yield runtime
     finally:

@@ -165,13 +165,13 @@ class Edit:
                 rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome[0] is not EditStatus.WRITTEN}
                 verdicts[EditStatus.WRITTEN] += len(result.outcomes) - len(rest)
                 for tp, outcome in rest.items():
-                    verdicts[outcome.verdict] += 1
+                    verdicts[outcome.status] += 1
                     if outcome.error is not None:
                         failures.append((result.group, tp, outcome.error))
                         self.failed.add(result.group)
                 if not result.atomic:
                     not_atomic.add(result.how)
-                others[result.group] = {tp: (outcome.verdict.value, outcome.error) for tp, outcome in rest.items()}
+                others[result.group] = {tp: (outcome.status.value, outcome.error) for tp, outcome in rest.items()}
         except KeyboardInterrupt as error:
             left = proposal.counts.writes - sum(verdicts.values())
             raise Interrupted(

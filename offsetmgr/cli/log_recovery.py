@@ -81,7 +81,7 @@ def recover(
         if in_place and needed:
             confirm(f"log recover: cut {size:,} bytes from {count_of(len(needed), 'log')} in place?", yes=yes)
         for one in progress(needed, "logs", len(needed)):
-            recovery.carry_out(one)
+            recovery.execute(one)
     write_rows(_RECOVER, (one.row() for one in cuts), output)
     if not execute:
         note("dry run: nothing was written; add --execute to do it")
@@ -177,7 +177,7 @@ class _Recovery:
             self._errors.append(error)
             return _PlannedRecovery(source, seen, None, "refused", None)
 
-    def carry_out(self, one: _PlannedRecovery) -> None:
+    def execute(self, one: _PlannedRecovery) -> None:
         """Does it; what fails is among the errors."""
         from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
         from offsetmgr.segments.repair import copy_folder, copy_log, cut_in_place

@@ -251,7 +251,7 @@ def apply_command(
     if plan.header.cluster_id is not None and logs is None:
         note("logs are not asked again: the plan was checked against a cluster that only --bootstrap-server names")
     if state.apply.opened and not state.undo.touched:
-        note(f"an earlier run settled {view.counted(len(state.apply.settled), 'group')}; this one goes on")
+        note(f"an earlier run settled {view.counted(len(state.apply.done), 'group')}; this one goes on")
     if plan.summary.writes:
         confirm(f"write {view.counted(plan.summary.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
     with _work(plan, "apply", target, wait_empty) as (executor, state):
@@ -448,7 +448,7 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
     for group in plan.groups():
         if group.group in state.apply.intents:
             applied = state.partitions(state.apply, group.group)
-            yield sum(step.target is None and step.tp in applied.written | applied.maybe for step in group.writes())
+            yield sum(step.target is None and step.tp in applied.written | applied.in_doubt for step in group.writes())
 
 
 def _late_deletion(store: OffsetStore) -> str:

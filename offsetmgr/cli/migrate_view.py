@@ -272,15 +272,15 @@ def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
         "phase": phase,
         "groups": groups,
         "begun": len(work.intents),
-        "settled": len(work.settled),
-        "unsettled": len(set(work.intents) - work.settled),
+        "settled": len(work.done),
+        "unsettled": len(set(work.intents) - work.done),
         "writes_planned": plan.summary.writes,
         "refused": plan.summary.refused,
         "created_at": plan.header.created_at,
         "last_at": state.last_at,
         "finalized_at": state.finalized_at,
         "refreshed_at": state.refreshed_at,
-        "source_offsets_removed_groups": len(state.delete.settled),
+        "source_offsets_removed_groups": len(state.delete.done),
     }
 
 

@@ -202,10 +202,10 @@ def _show_report(report: PhaseReport, output: OutputFormat) -> None:
     elif output is OutputFormat.JSON:
         print(json.dumps(text.report_json(report), indent=2))
     else:
-        members = (("member", m.member, m.ok, m.known.value, m.why, m.settle) for m in report.members)
+        members = (("member", m.member, m.ok, m.confidence.value, m.why, m.settle) for m in report.members)
         rows = [
             *members,
-            *(("partition", str(p.partition), p.ok, p.known.value, p.why, p.settle) for p in report.partitions),
+            *(("partition", str(p.partition), p.ok, p.confidence.value, p.why, p.settle) for p in report.partitions),
         ]
         names = ("kind", "name", "ok", "known", "evidence", "settle")
         write_rows([Column(name) for name in names], rows, output)

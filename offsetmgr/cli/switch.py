@@ -120,7 +120,7 @@ def switch_command(
         confirm(f"switch group {group} {change}, with {count_of(len(picture.followers), 'member')}?", yes=yes)
         with stopping("the switch goes back to the old mode, unless it says that the new one holds") as stop:
             try:
-                evidence = switch.carry_out(mode, patience_s=ack_timeout / 1000, stay=stay, stop=stop)
+                evidence = switch.execute(mode, patience_s=ack_timeout / 1000, stay=stay, stop=stop)
             except Conflict as given_up:
                 if not stop():
                     raise

@@ -262,7 +262,7 @@ def _again(error: OffsetMgrError) -> bool:
 def _after(outcome: ChangeOutcome, offset: int) -> Offset:
     """What the store holds after a change, as a condition for the next one."""
     before = outcome.before
-    if outcome.verdict is EditStatus.UNCHANGED and before is not None:
+    if outcome.status is EditStatus.UNCHANGED and before is not None:
         return before
     if isinstance(before, Committed) and before.version is not None:
         return Committed(offset, version=before.version + 1)

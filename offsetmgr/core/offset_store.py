@@ -142,7 +142,7 @@ class ChangeOutcome(NamedTuple):
     ``before`` is what the store held when the write was decided; None where that could not be read.
     """
 
-    verdict: EditStatus
+    status: EditStatus
     before: Offset | None = None
     error: OffsetMgrError | None = None
 
@@ -328,7 +328,7 @@ class HeldLock(Protocol):
 class LockableStore(Protocol):
     """A store whose groups must be held by whoever follows them for long: one without compare-and-set."""
 
-    def hold(self, group: str, *, holder: str) -> HeldLock:
+    def lock(self, group: str, *, holder: str) -> HeldLock:
         """Takes an idle group. ``holder`` names the process's role: a later process of the same name takes over at
         once, and the earlier one, dead or frozen, is fenced (KIP-345). Raises `GroupActive` with the members named.
         """

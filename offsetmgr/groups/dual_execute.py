@@ -163,7 +163,7 @@ def _combined(
             )
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, change.before, error)
         else:
-            wrote = any(o is not None and o.verdict is EditStatus.WRITTEN for o in (here, there))
+            wrote = any(o is not None and o.status is EditStatus.WRITTEN for o in (here, there))
             outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if wrote else EditStatus.UNCHANGED, change.before)
     both = "the two stores are written one after the other, each on its own condition"
     return GroupEditResult(proposal.group, outcomes, atomic=False, how=both)

@@ -76,6 +76,6 @@ class Lifecycle:
         return replace(self, state=state, why=why)
 
     @property
-    def refusal(self) -> int:
+    def error_code(self) -> int:
         """The error that requests get in this state (rule 4: always a retriable one); 0 where they are served."""
         return _ANSWERS[self.state]

@@ -55,7 +55,7 @@ class OffsetReader:
                 answers.append((partition, -1, -1, "", UNKNOWN_SERVER_ERROR))
         return topic, answers
 
-    def survey(self) -> None:
+    def check_versions(self) -> None:
         """Finds the values of versions that are not known, without decoding all others: of each version (the first two
         bytes, in every format) one that can be read speaks for all."""
         known: set[bytes] = set()

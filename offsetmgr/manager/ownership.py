@@ -344,13 +344,13 @@ class OwnershipManager:
         assert self._holder is not None
         leaving = self._giving_up.get(slot)
         if leaving is None:
-            self._holder.take(slot)
+            self._holder.on_assigned(slot)
         else:
             leaving.add_done_callback(partial(self._take_if_still_ours, slot))
 
     def _take_if_still_ours(self, slot: int, _: object) -> None:
         if slot in self._owned and slot not in self._giving_up and self._holder is not None:
-            self._holder.take(slot)
+            self._holder.on_assigned(slot)
 
     def _drop(self, slots: Iterable[int]) -> None:
         """Slots that are not ours: from now on they are not even claimed."""
@@ -386,6 +386,6 @@ class OwnershipManager:
     async def _give_up_one(self, slot: int) -> None:
         assert self._holder is not None
         try:
-            await self._holder.give_up(slot)
+            await self._holder.on_revoked(slot)
         except Exception:
             _log.exception("giving up slot %d failed", slot)

@@ -40,12 +40,12 @@ class Ownership(Protocol):
 class OwnershipListener(Protocol):
     """What ownership asks of the runtime, on the event loop."""
 
-    def take(self, slot: int) -> None:
+    def on_assigned(self, slot: int) -> None:
         """The slot is ours: claim it, load what is missing, serve it. Returns at once; failures are retried until the
         slot is given up or lost. Taking what is held already changes nothing."""
         ...
 
-    async def give_up(self, slot: int) -> None:
+    async def on_revoked(self, slot: int) -> None:
         """The slot is ours no longer: refuses new commits at once, ends those in flight, closes the writer.
 
         When it is done nothing of this process will be appended any more, and nothing answered from the slot. Bounded

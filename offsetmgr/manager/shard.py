@@ -146,9 +146,9 @@ class Shard:
         """
         return self._reading.fetch(request)
 
-    def survey(self) -> None:
+    def check_versions(self) -> None:
         """Looks for values of versions that are not known; they are in `problems` afterwards. For the end of a load."""
-        self._reading.survey()
+        self._reading.check_versions()
 
     # --- commits -----------------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class Shard:
             self._table.apply(key, value)
         self._position = first_offset + len(records)
 
-    def discarded(self, prepared: CoordinatorResult[Any]) -> None:
+    def on_discarded(self, prepared: CoordinatorResult[Any]) -> None:
         """The append did not happen, or `replay` has seen what there was of it: ends being in flight."""
         self._in_flight.end(prepared)
 

@@ -45,7 +45,7 @@ class ShardLoader:
             return False
         for partition, shard in self._shards.items():
             shard.replay_newest({}, max(self._ends[partition], shard.position))
-            shard.survey()
+            shard.check_versions()
         return True
 
     def _read(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> bool:

@@ -55,7 +55,7 @@ def apply(
     def tasks() -> Iterator[GroupWrite]:
         nonlocal skipped
         for group in plan.groups():
-            if group.group in state.apply.settled:
+            if group.group in state.apply.done:
                 skipped += 1
             elif task := _task(group, state):
                 yield task
@@ -122,7 +122,7 @@ def _task(group: GroupPlan, state: MigrationState) -> GroupWrite | None:
     if group.group in state.apply.intents:
         so_far = state.partitions(state.apply, group.group)
         steps = [step for step in steps if step.tp not in so_far.written and step.tp not in so_far.left]
-        maybe = so_far.maybe
+        maybe = so_far.in_doubt
     if not steps:
         return None
     return GroupWrite(group.group, group.target_group, tuple(steps), group.guard, maybe, keep_newer=True)

@@ -316,7 +316,7 @@ class _Work:
         step.successors = [m.member for m in report.members]
         step.status, step.passed_ms = StepStatus.PASSED, report.ended_ms
         save(state, self.state_path)
-        self.tell(f"  gate passed: {'; '.join(f'{m.known.value}: {m.why}' for m in report.members)}")
+        self.tell(f"  gate passed: {'; '.join(f'{m.confidence.value}: {m.why}' for m in report.members)}")
         return None
 
     def _gate(

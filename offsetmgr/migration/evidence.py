@@ -48,7 +48,7 @@ class PartitionEvidence:
     partition: TopicPartition
     member: str | None
     ok: bool
-    known: Confidence
+    confidence: Confidence
     why: str
     settle: str = ""
     settled: bool = True
@@ -66,7 +66,7 @@ def judge_unowned(seen: Observation, tp: TopicPartition) -> PartitionEvidence:
         tp,
         None,
         ok=False,
-        known=Confidence.UNKNOWN,
+        confidence=Confidence.UNKNOWN,
         why="no owner, or the owner is changing",
         settle="wait until the group has rebalanced",
         settled=False,

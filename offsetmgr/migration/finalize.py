@@ -145,7 +145,7 @@ def _removals(
     """Deletions of what the source holds now, for the partitions that the plan knows and the target is not behind in;
     each conditional on the value read. What must stay is named in ``kept``."""
     for plan in verifier.plan.groups():
-        if plan.group in state.delete.settled or plan.error:
+        if plan.group in state.delete.done or plan.error:
             continue
         for found in gate([plan]):
             if not found.passed:

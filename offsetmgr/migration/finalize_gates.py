@@ -92,7 +92,7 @@ class OldConsumerGate:
 
 def _weakest(report: PhaseReport) -> VerifyEvidence:
     """A chain of evidence is as good as its weakest part."""
-    kinds = {member.known for member in report.members} | {part.known for part in report.partitions}
+    kinds = {member.confidence for member in report.members} | {part.confidence for part in report.partitions}
     return next(
         (_EVIDENCE[kind] for kind in (Confidence.UNKNOWN, Confidence.INFERRED) if kind in kinds), VerifyEvidence.SEEN
     )
@@ -126,7 +126,7 @@ def _first_problem(report: PhaseReport) -> str:
     worst = next((member for member in bad if member.wrong), bad[0] if bad else None)
     if worst is not None:
         parts = [part for part in report.partitions if part.member == worst.member and not part.ok]
-        part = next((part for part in parts if part.known is Confidence.SEEN), parts[0] if parts else None)
+        part = next((part for part in parts if part.confidence is Confidence.SEEN), parts[0] if parts else None)
         if part is None:
             return f"member {worst.member}: {worst.why}" + (f" ({worst.settle})" if worst.settle else "")
         return f"member {worst.member}: {part.partition}: {part.why}" + (f" ({part.settle})" if part.settle else "")

@@ -54,7 +54,7 @@ def copy_forward(
     failed: OffsetMgrError | None = None
     for tp, copy in copies.items():
         outcome = result.outcomes[tp]
-        if outcome.verdict is not EditStatus.FAILED:
+        if outcome.status is not EditStatus.FAILED:
             copy.outcome = "written"
             continue
         found = store.fetch(group, [tp])[tp] if isinstance(outcome.error, Conflict) else None

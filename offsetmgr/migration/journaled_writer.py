@@ -47,7 +47,7 @@ class GroupWrite:
     target_group: str
     steps: tuple[PlanStep, ...]
     guard: Guard
-    maybe: frozenset[TopicPartition] = frozenset()
+    in_doubt: frozenset[TopicPartition] = frozenset()
     allow_rewind: bool = False
     keep_newer: bool = False
     """Whether a copied partition that has moved beyond ``after`` meanwhile counts as done (it stays ahead)."""
@@ -280,12 +280,12 @@ def judge(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
         if step.tp in failed:
             continue
         outcome = result.outcomes[step.tp]
-        if outcome.verdict is EditStatus.WRITTEN:
+        if outcome.status is EditStatus.WRITTEN:
             written.append(step.tp)
             continue
         found = _found(outcome)
-        if outcome.verdict is EditStatus.UNCHANGED or (found is not None and _holds(found, step.after)):
-            if step.tp in task.maybe:
+        if outcome.status is EditStatus.UNCHANGED or (found is not None and _holds(found, step.after)):
+            if step.tp in task.in_doubt:
                 written.append(step.tp)  # inferred: the interrupted run wrote it, and could not record that
             else:
                 left[step.tp] = "held the wanted value already"

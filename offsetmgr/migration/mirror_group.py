@@ -134,8 +134,8 @@ class GroupMirror:
         """Takes in what a write of the source's offsets did; True where trying again at once is of no use."""
         failed: list[OffsetMgrError] = []
         for tp, outcome in outcomes.items():
-            if outcome.verdict is not EditStatus.FAILED:
-                self.copied += outcome.verdict is EditStatus.WRITTEN
+            if outcome.status is not EditStatus.FAILED:
+                self.copied += outcome.status is EditStatus.WRITTEN
                 self.known[tp] = self.source[tp].offset
                 continue
             if isinstance(outcome.before, Committed):

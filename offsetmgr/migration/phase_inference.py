@@ -36,7 +36,7 @@ class MemberVerdict:
     member: str
     host: str | None
     ok: bool
-    known: Confidence
+    confidence: Confidence
     why: str
     settle: str = ""
     settled: bool = True
@@ -160,7 +160,7 @@ class _Restart:
     """Whether a member is a new process: ``ok`` None where only its commits can tell."""
 
     ok: bool | None
-    known: Confidence
+    confidence: Confidence
     why: str
 
 
@@ -203,7 +203,7 @@ def _judge_member(
         return MemberVerdict(member.id, member.host, ok, known, why, settle, settled, wrong, tps)
 
     if restart.ok is False:
-        return verdict(False, restart.known, restart.why, "restart it with the phase's settings", wrong=True)
+        return verdict(False, restart.confidence, restart.why, "restart it with the phase's settings", wrong=True)
     if not owned:
         # A rebalance may still give it partitions: registrations come first, owners follow.
         for_so_long = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
@@ -217,14 +217,16 @@ def _judge_member(
         return verdict(False, Confidence.UNKNOWN, why, settle, settled=False)
     bad = [v for v in owned if not v.ok]
     if bad:
-        worst = next((v for v in bad if v.known is Confidence.SEEN), bad[0])
+        worst = next((v for v in bad if v.confidence is Confidence.SEEN), bad[0])
         more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-        wrong = any(v.known is not Confidence.UNKNOWN for v in bad)
-        settled = any(v.known is not Confidence.UNKNOWN and v.settled for v in bad) or all(v.settled for v in owned)
+        wrong = any(v.confidence is not Confidence.UNKNOWN for v in bad)
+        settled = any(v.confidence is not Confidence.UNKNOWN and v.settled for v in bad) or all(
+            v.settled for v in owned
+        )
         why = f"{restart.why}; {worst.partition}: {worst.why}{more}"
         settle = worst.settle or ("restart it with the phase's settings" if wrong else "")
-        return verdict(False, worst.known, why, settle, settled=settled, wrong=wrong)
-    witnessed = [v for v in owned if v.known is Confidence.SEEN]
+        return verdict(False, worst.confidence, why, settle, settled=settled, wrong=wrong)
+    witnessed = [v for v in owned if v.confidence is Confidence.SEEN]
     if restart.ok is None and not witnessed:
         why = f"{restart.why}; and none of its partitions has traffic"
         return verdict(False, Confidence.UNKNOWN, why, "send a message to one of its partitions")
@@ -244,7 +246,7 @@ class InferredPhase:
     """
 
     phase: CommitMode | None
-    known: Confidence
+    confidence: Confidence
     why: str
     members: frozenset[CommitMode] = frozenset()
 

@@ -97,7 +97,7 @@ def _into_dual(view: GroupView, group: str, start: CommitMode | None, window: Ob
 def _can_begin(watch: GroupHistory) -> bool:
     """Whether the commits seen so far show where a bounce to dual begins, and that it may."""
     found = infer_phase(watch)
-    if found.known is not Confidence.SEEN:
+    if found.confidence is not Confidence.SEEN:
         return False
     if found.phase is CommitMode.DUAL:  # known of the whole group only when every partition has told
         return all(behaviour_of(track) is not None for track in watch.tracks.values())
@@ -173,7 +173,7 @@ def _out_of_dual(
 
     watch = watch_group(view, group, window, enough=lambda w: report_of(w).settled)
     report, found, seen = report_of(watch), infer_phase(watch), watch.latest
-    if found.known is Confidence.SEEN and found.phase not in (None, CommitMode.DUAL) and seen is not None:
+    if found.confidence is Confidence.SEEN and found.phase not in (None, CommitMode.DUAL) and seen is not None:
         require_safe(found.phase, to, zookeeper=_committed(seen.zookeeper), kafka=_committed(seen.kafka))
     if not report.passed:
         raise GateClosed(f"bounce {change}: the gate dual is closed", report)

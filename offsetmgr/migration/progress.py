@@ -65,7 +65,7 @@ class GroupProgress:
     complete: bool = False
     intents: dict[str, int] = field(default_factory=dict)
     outcomes: dict[str, list[int]] = field(default_factory=dict)
-    settled: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
     unknown: set[str] = field(default_factory=set)
     _pending: set[str] = field(default_factory=set)
     _wrote: bool = False
@@ -95,9 +95,9 @@ class GroupProgress:
         failed = record.get("failed", ())
         self._wrote = self._wrote or bool(record.get("written")) or any(f[2] not in DEFINITE for f in failed)
         if failed:
-            self.settled.discard(group)
+            self.done.discard(group)
         else:
-            self.settled.add(group)
+            self.done.add(group)
 
     def end(self) -> None:
         """The journal has been read to its end: what is still pending was never recorded."""
@@ -114,7 +114,7 @@ class PartitionSet:
 
     written: frozenset[TopicPartition]
     left: frozenset[TopicPartition]
-    maybe: frozenset[TopicPartition]
+    in_doubt: frozenset[TopicPartition]
 
 
 @dataclass(slots=True)

@@ -90,7 +90,7 @@ class ReversePlanner:
     def _came_over(self, forward: GroupPlan) -> dict[TopicPartition, PlanStep]:
         """The partitions that the first plan's target held once it was applied, as far as the source had them too."""
         done = self.state.partitions(self.state.apply, forward.group)
-        copied = done.written | done.left | done.maybe
+        copied = done.written | done.left | done.in_doubt
         expected = (step for step in forward.steps if step.after is not None and step.source is not None)
         return {s.tp: s for s in expected if s.origin is None and (not s.action.writes or s.tp in copied)}
 

@@ -43,7 +43,7 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
     def tasks() -> Iterator[GroupWrite]:
         nonlocal skipped
         for group in plan.groups():
-            if group.group in state.undo.settled:
+            if group.group in state.undo.done:
                 skipped += 1
             elif task := _task(group, state, force):
                 yield task
@@ -78,7 +78,7 @@ def not_settled(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPl
         steps = group.writes()
         if group.group in state.apply.intents:
             applied = state.partitions(state.apply, group.group)
-            known = applied.written | applied.maybe | applied.left
+            known = applied.written | applied.in_doubt | applied.left
             steps = [step for step in steps if step.tp not in known]
         if steps:
             yield group, steps
@@ -106,12 +106,12 @@ def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> I
 def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | None:
     """Only what apply wrote, or may have written, is ours to undo."""
     applied = state.partitions(state.apply, group.group)
-    ours = applied.written | applied.maybe
+    ours = applied.written | applied.in_doubt
     maybe: frozenset[TopicPartition] = frozenset()
     if group.group in state.undo.intents:
         undone = state.partitions(state.undo, group.group)
         ours = ours - undone.written - undone.left
-        maybe = undone.maybe
+        maybe = undone.in_doubt
     steps = tuple(
         PlanStep(step.tp, Action.REWIND, None, step.after, step.target)
         for step in state.intended(state.apply, group.group)

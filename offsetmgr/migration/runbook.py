@@ -75,7 +75,7 @@ def write_runbook(
     window = window or ObservationWindow(seconds=30)
 
     def known(watch: GroupHistory) -> bool:
-        return start is not None or not _anybody(watch) or infer_phase(watch).known is Confidence.SEEN
+        return start is not None or not _anybody(watch) or infer_phase(watch).confidence is Confidence.SEEN
 
     watch = watch_group(view, group, window, enough=known)
     seen = watch.latest
@@ -261,7 +261,7 @@ def to_json(book: Runbook) -> dict[str, Any]:
         "to": book.to.value,
         "from": {
             "phase": book.found.phase.value if book.found.phase else None,
-            "known": book.found.known.value,
+            "known": book.found.confidence.value,
             "why": book.found.why,
         },
         "taken_at": at(book.baseline.at_ms),

@@ -20,7 +20,7 @@ def runbook_markdown(book: Runbook) -> str:
         f"Written {at(book.baseline.at_ms)} from the group's state at that moment.",
         f"ZooKeeper: `{book.stores['zookeeper']}`. Kafka: `{book.stores['kafka']}`.",
         "",
-        f"**Phase now: {start}** ({book.found.known.value}: {book.found.why}).",
+        f"**Phase now: {start}** ({book.found.confidence.value}: {book.found.why}).",
         "",
     ]
     if book.warnings:
@@ -136,11 +136,11 @@ def report_text(report: PhaseReport) -> str:
         *(f"note: {n}" for n in report.notes),
     ]
     for m in sorted(report.members, key=lambda m: (m.ok, m.member)):
-        lines.append(f"{'ok' if m.ok else 'NO':<3} {m.member} ({m.known.value}): {m.why}")
+        lines.append(f"{'ok' if m.ok else 'NO':<3} {m.member} ({m.confidence.value}): {m.why}")
         if m.settle:
             lines.append(f"      what settles it: {m.settle}")
     for p in sorted(report.partitions, key=lambda p: (p.ok, p.partition)):
-        lines.append(f"{'ok' if p.ok else 'NO':<3} {p.partition} ({p.known.value}): {p.why}")
+        lines.append(f"{'ok' if p.ok else 'NO':<3} {p.partition} ({p.confidence.value}): {p.why}")
         if p.settle:
             lines.append(f"      what settles it: {p.settle}")
     return "\n".join(lines)
@@ -162,7 +162,7 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
                 "member": m.member,
                 "host": m.host,
                 "ok": m.ok,
-                "known": m.known.value,
+                "known": m.confidence.value,
                 "why": m.why,
                 "settle": m.settle,
                 "partitions": [str(tp) for tp in m.partitions],
@@ -175,7 +175,7 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
                 "partition": p.partition.partition,
                 "member": p.member,
                 "ok": p.ok,
-                "known": p.known.value,
+                "known": p.confidence.value,
                 "why": p.why,
                 "settle": p.settle,
                 "zookeeper": p.zookeeper,

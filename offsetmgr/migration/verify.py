@@ -209,13 +209,13 @@ class MigrationVerifier:
         if self.state is None:
             return True
         done = self.state.partitions(self.state.apply, group)
-        return step.tp not in done.written and step.tp not in done.maybe
+        return step.tp not in done.written and step.tp not in done.in_doubt
 
     def _why_missing(self, group: str, step: PlanStep) -> str:
         """What the journal knows of an offset that the target should hold and does not."""
         if self.state is not None and self.state.undo.touched:
             return "the target has no commit: the plan was rolled back"
-        if self.state is not None and step.action.writes and group not in self.state.apply.settled:
+        if self.state is not None and step.action.writes and group not in self.state.apply.done:
             return "the target has no commit: not applied yet, run migrate apply"
         return "the target has no commit: deleted or expired since, so make a new plan"
 

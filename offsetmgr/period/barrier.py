@@ -33,14 +33,14 @@ class TimePosition(Enum):
 class ReportStatus(Enum):
     """What a report that a partition has finished a period is worth."""
 
-    COUNTED = "counted"
-    REPEATED = "repeated"
+    ACCEPTED = "counted"
+    DUPLICATE = "repeated"
     """It had been reported before."""
     LATE = "late"
     """The period was closed without it: the partition joined later."""
-    JUMPED = "jumped"
+    TOO_EARLY = "jumped"
     """The period is not open yet: nobody can have finished it."""
-    NOT_ASKED = "not asked"
+    NOT_PARTICIPATING = "not asked"
     """The partition takes part from the next period on."""
 
 
@@ -65,12 +65,12 @@ def opening(schedule: PeriodSchedule, partitions: Iterable[TopicPartition]) -> O
 def check_report(open_: OpenPeriod, finished: Finished, partition: TopicPartition, number: int) -> ReportStatus:
     """What the report "``partition`` has finished period ``number``" is worth, given what was reported before."""
     if number > open_.period.number:
-        return ReportStatus.JUMPED
+        return ReportStatus.TOO_EARLY
     if number <= finished.get(partition, -1):
-        return ReportStatus.REPEATED
+        return ReportStatus.DUPLICATE
     if number < open_.period.number:
         return ReportStatus.LATE
-    return ReportStatus.COUNTED if partition in open_.partitions else ReportStatus.NOT_ASKED
+    return ReportStatus.ACCEPTED if partition in open_.partitions else ReportStatus.NOT_PARTICIPATING
 
 
 def lagging_partitions(open_: OpenPeriod, finished: Finished) -> list[TopicPartition]:

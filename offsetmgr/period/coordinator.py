@@ -196,7 +196,7 @@ class PeriodCoordinator:
         ranges = partitions if isinstance(partitions, Mapping) else {}
         verdicts, at = knowledge.report(partitions, number, ranges)
         self._following.wake()
-        waiting = {tp: at[tp] for tp, v in verdicts.items() if v in (ReportStatus.COUNTED, ReportStatus.REPEATED)}
+        waiting = {tp: at[tp] for tp, v in verdicts.items() if v in (ReportStatus.ACCEPTED, ReportStatus.DUPLICATE)}
         with knowledge.changed:
             while not knowledge.written(waiting):
                 knowledge.check()

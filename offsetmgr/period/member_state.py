@@ -132,7 +132,7 @@ class MemberState:
             known = {tp: max(self._known.get(tp, _NEVER), self._reported.get(tp, _NEVER)) for tp in at}
             verdicts = {tp: check_report(open_, known, tp, at[tp]) for tp in at}
             for partition, verdict in verdicts.items():
-                if verdict is ReportStatus.COUNTED:
+                if verdict is ReportStatus.ACCEPTED:
                     self._reported[partition] = at[partition]
                     if partition in ranges:
                         self._ranges[partition] = (at[partition], ranges[partition])

@@ -37,7 +37,7 @@ class Backend(Protocol):
         """0 if this process may answer for the group at this very moment, else 14, 15 or 16."""
         ...
 
-    def tenure(self, group: str) -> int:
+    def ownership_epoch(self, group: str) -> int:
         """A number that changes whenever this process takes the group's shard anew: what the relay learned of the
         group's members under one says nothing under the next. Always the same where nobody else can own it."""
         ...
@@ -64,7 +64,7 @@ class Backend(Protocol):
         effect no more. The one method that raises: a retriable `OffsetMgrError` where that is not known in time."""
         ...
 
-    def room(self) -> asyncio.Future[None] | None:
+    def backpressure(self) -> asyncio.Future[None] | None:
         """None while commits may come; else a future that is done when they may again: until then the listener reads
         no more from the connection whose commit it has just handed over. Asked after every commit."""
         ...

@@ -38,8 +38,8 @@ class ManagerBackend:
     def owns(self, group: str) -> int:
         return self._runtime.owns(group)
 
-    def tenure(self, group: str) -> int:
-        return self._runtime.tenure(group)
+    def ownership_epoch(self, group: str) -> int:
+        return self._runtime.ownership_epoch(group)
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
         return self._runtime.commit(request)
@@ -59,14 +59,14 @@ class ManagerBackend:
     def settled(self, group: str) -> Awaitable[None]:
         return self._runtime.settled(group)
 
-    def room(self) -> asyncio.Future[None] | None:
-        return self._runtime.room()
+    def backpressure(self) -> asyncio.Future[None] | None:
+        return self._runtime.backpressure()
 
     def features(self) -> Mapping[str, int]:
         return self._features
 
     def metrics(self) -> Mapping[str, float]:
-        return {**self._runtime.figures(), "lease_seconds_left": self._ownership.lease_left}
+        return {**self._runtime.metrics(), "lease_seconds_left": self._ownership.lease_left}
 
 
 def _done(value: T) -> asyncio.Future[T]:

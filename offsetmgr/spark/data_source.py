@@ -138,7 +138,7 @@ class StoreWriter(DataSourceWriter):
         config = source_options.connection(NAME, self._options)
         shown: list[str] = []
         for done in write_rows(iterator, self._uri, config, self._origin()):
-            counts["failed" if done.verdict == REFUSED else done.verdict] += 1
+            counts["failed" if done.status == REFUSED else done.status] += 1
             if done.error is not None and len(shown) < _SHOWN:
                 shown.append(f"{done.group} {done.topic}-{done.partition}: {done.error}")
         return WriteSummary(**counts, shown=shown)

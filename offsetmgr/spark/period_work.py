@@ -275,7 +275,7 @@ class PeriodWork:
     def _report(self, work: Work) -> None:
         number = work.period.number
         verdicts = self._persist(lambda: self._coordinator.finished(work.ranges, number))
-        if jumped := [tp for tp, verdict in verdicts.items() if verdict is ReportStatus.JUMPED]:
+        if jumped := [tp for tp, verdict in verdicts.items() if verdict is ReportStatus.TOO_EARLY]:
             raise Conflict(f"period {number}", f"is not open yet for {jumped[0]}", "was its root deleted?")
         if late := sum(verdict is ReportStatus.LATE for verdict in verdicts.values()):
             LOG.warning("period %d was closed without this job's report on %d partitions", number, late)

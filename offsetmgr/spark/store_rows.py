@@ -72,7 +72,7 @@ class RowOutcome(NamedTuple):
     topic: str | None
     partition: int | None
     offset: int | None
-    verdict: str
+    status: str
     before: int | None
     atomic: bool
     error: str | None
@@ -204,7 +204,7 @@ def write_rows(
                 assert after is not None  # nothing is deleted here
                 before = getattr(outcome.before, "offset", None)
                 error = None if outcome.error is None else str(outcome.error)
-                yield RowOutcome(result.group, *tp, after.offset, outcome.verdict.value, before, result.atomic, error)
+                yield RowOutcome(result.group, *tp, after.offset, outcome.status.value, before, result.atomic, error)
             while refused:
                 yield refused.popleft()
     yield from refused
@@ -226,7 +226,7 @@ def _changes(
             continue
         if crossing is not None and (why := _recreated(row, crossing)) is not None:
             outcome = _failed(group, row["topic"], row["partition"], row["offset"], why)
-            refused.append(outcome._replace(verdict=REFUSED))
+            refused.append(outcome._replace(status=REFUSED))
             continue
         commit = _commit(row)
         commit = commit._replace(leader_epoch=None) if crossing is None else crossing.carry(commit)

@@ -90,8 +90,8 @@ def combined(
         there = outcome_of(second, tp)
         known = outcome.before is not None and not isinstance(there, OffsetMgrError)
         before = larger(outcome.before, there) if known else None  # type: ignore[arg-type]
-        unchanged = outcome.verdict is EditStatus.UNCHANGED and tp in also_written
-        outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if unchanged else outcome.verdict, before, outcome.error)
+        unchanged = outcome.status is EditStatus.UNCHANGED and tp in also_written
+        outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if unchanged else outcome.status, before, outcome.error)
     compared = any(change.expected is not None for change in edit.changes.values())
     how = f"primary: {done.how or 'its own rule'}" if done is not None else ""
     if compared:

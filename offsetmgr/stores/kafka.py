@@ -99,7 +99,7 @@ class KafkaStore(ProtocolStore):
         wire = self.wire()
         yield from wire.run(lambda deadline: list_groups(wire.client, deadline))
 
-    def hold(self, group: str, *, holder: str) -> KafkaGroupLock:
+    def lock(self, group: str, *, holder: str) -> KafkaGroupLock:
         """See `offsetmgr.core.offset_store.LockableStore`. Raises `GroupActive`, with names, where others are
         members."""
         from offsetmgr.kafka.groups.static_membership import StaticMemberLock
@@ -138,7 +138,7 @@ class KafkaStore(ProtocolStore):
             assert isinstance(held, KafkaGroupLock)
             try:
                 changes = {tp: Change(after) for tp, after in offsets.items()}
-                return held.group, await held.carry_out(changes, self.wire().edits.deadline())
+                return held.group, await held.execute(changes, self.wire().edits.deadline())
             except OffsetMgrError as error:
                 return held.group, error
 
@@ -214,9 +214,9 @@ class KafkaGroupLock:
 
     def edit(self, changes: Mapping[TopicPartition, Change]) -> Mapping[TopicPartition, ChangeOutcome]:
         """As an edit of this group: expected values, rewinds and deletions too. Raises `LockLost`."""
-        return self._wire.run(lambda deadline: self.carry_out(changes, deadline))
+        return self._wire.run(lambda deadline: self.execute(changes, deadline))
 
-    async def carry_out(
+    async def execute(
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
         """`edit`, within the store's event loop."""

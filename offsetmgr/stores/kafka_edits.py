@@ -115,7 +115,7 @@ class KafkaEdits(ProtocolEdits):
     async def unlocked(self, edit: GroupEdit, deadline: float, at: Address | None = None) -> GroupEditResult:
         """On brokers without the group lock: read, compared, written, and read again."""
         result = await self._compare_and_write(edit, deadline, at, UNLOCKED)
-        written = [tp for tp, outcome in result.outcomes.items() if outcome.verdict is EditStatus.WRITTEN]
+        written = [tp for tp, outcome in result.outcomes.items() if outcome.status is EditStatus.WRITTEN]
         if not written:
             return result
         try:

@@ -35,7 +35,7 @@ class SnapshotEditor:
         self._names.clear()  # one group's names at a time
         offsets = dict(entry.offsets)
         outcomes = {tp: self._decide_one(entry, tp, change, offsets) for tp, change in edit.changes.items()}
-        written = any(outcome.verdict is EditStatus.WRITTEN for outcome in outcomes.values())
+        written = any(outcome.status is EditStatus.WRITTEN for outcome in outcomes.values())
         after = GroupEntry(edit.group, offsets, entry.errors, entry.error) if written else None
         return GroupEditResult(edit.group, outcomes, atomic=True, how=HOW), after
 
@@ -106,7 +106,7 @@ def _said(offset: int | None) -> str:
 def spool(result: GroupEditResult, after: GroupEntry | None, stream: IO[bytes]) -> None:
     """Appends a result and the group's new state to a stream; as plain tuples, which pickle much faster."""
     outcomes = [
-        (tp[0], tp[1], o.verdict.value, tuple(o.before) if isinstance(o.before, Committed) else o.before, o.error)
+        (tp[0], tp[1], o.status.value, tuple(o.before) if isinstance(o.before, Committed) else o.before, o.error)
         for tp, o in result.outcomes.items()
     ]
     entry = None

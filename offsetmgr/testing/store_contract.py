@@ -229,7 +229,7 @@ class StoreContract:
             store.commit(group, {back: OffsetAndMetadata(49), forward: OffsetAndMetadata(51)})
 
         assert isinstance(caught.value.failures[back], RewindRefused)
-        assert caught.value.successes[forward].verdict is EditStatus.WRITTEN
+        assert caught.value.successes[forward].status is EditStatus.WRITTEN
         assert _offsets(store.fetch(group)) == {back: 50, forward: 51}
 
     def test_a_rewind_happens_when_the_caller_says_so(self, store: OffsetStore, group: str, topic: str) -> None:
@@ -446,7 +446,7 @@ class StoreContract:
             r.group: r for r in store.edit(GroupEdit(n, {tp: Change(OffsetAndMetadata(7), ABSENT)}) for n in names)
         }
 
-        assert {name: results[name].outcomes[tp].verdict for name in names} == {
+        assert {name: results[name].outcomes[tp].status for name in names} == {
             names[0]: EditStatus.WRITTEN,
             names[1]: EditStatus.WRITTEN,
             names[2]: EditStatus.FAILED,
@@ -520,7 +520,7 @@ def _edit(store: OffsetStore, group: str, changes: Mapping[TopicPartition, Chang
 
 
 def _verdicts(result: GroupEditResult) -> dict[TopicPartition, EditStatus]:
-    return {tp: outcome.verdict for tp, outcome in result.outcomes.items()}
+    return {tp: outcome.status for tp, outcome in result.outcomes.items()}
 
 
 def _committed(found: Offset | None) -> Committed:

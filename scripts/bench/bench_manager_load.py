@@ -122,7 +122,7 @@ async def take(runtime: ManagerRuntime, slots: Sequence[int]) -> float:
     """Seconds until all of these are served."""
     started = time.perf_counter()
     for slot in slots:
-        runtime.take(slot)
+        runtime.on_assigned(slot)
     await until(lambda: all(s.state == "active" for s in runtime.status() if s.slot in slots), 120)
     return time.perf_counter() - started
 
@@ -160,7 +160,7 @@ async def child_takeover(bootstrap: str) -> dict[str, float]:
     await until(lambda: standby.caught_up, 120)
     request = CommitRequest("bench-0000000", [("orders", [(0, 99, -1, "")])])
     assert (await owner.commit(request)).error == 0
-    await asyncio.gather(*(owner.give_up(slot) for slot in range(8)))
+    await asyncio.gather(*(owner.on_revoked(slot) for slot in range(8)))
     one = await take(standby, [shard_for("bench-0000000", SHARDS) % 8])
     found = standby.fetch(FetchRequest("bench-0000000", [("orders", [0])]))
     if found.topics[0][1][0][1] != 99:

@@ -47,7 +47,7 @@ async def main(bootstrap: str, topic: str, file: str) -> None:
     runtime = ManagerRuntime(log, AvroRecordFormat(), Always(), ManagerConfig(standby=False))
     await runtime.start()
     for slot in range(runtime.slots):
-        runtime.take(slot)
+        runtime.on_assigned(slot)
     while any(status.state != "active" for status in runtime.status()):
         await asyncio.sleep(0.01)
     with Path(file).open("w", buffering=1) as out:

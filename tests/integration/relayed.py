@@ -54,7 +54,7 @@ class MemoryOffsets:
     def owns(self, group: str) -> int:
         return self.code
 
-    def tenure(self, group: str) -> int:
+    def ownership_epoch(self, group: str) -> int:
         return self.taken
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
@@ -100,7 +100,7 @@ class MemoryOffsets:
         if self._under_way:
             await asyncio.wait(set(self._under_way))
 
-    def room(self) -> asyncio.Future[None] | None:
+    def backpressure(self) -> asyncio.Future[None] | None:
         return None
 
     def features(self) -> Mapping[str, int]:
@@ -137,14 +137,14 @@ class RunningRelay(LoopThread):
         """What `BrokerCommitMonitor` finds now."""
         watch = self.relay._watch
         assert isinstance(watch, BrokerCommitMonitor)
-        return self.run(watch.look())
+        return self.run(watch.poll())
 
     async def _start(self) -> None:
         self.relay = Proxy(self.real, Security(), self._authorizer, self._reserved)
         self.guarded = self.relay.guard(self.kept)
         endpoint = ApiContext(self.guarded, NODE_ID, authorizer=self.relay.authorizer)
         apis = self.relay.apis(endpoint, endpoint_apis(endpoint), "127.0.0.1")
-        self.service = SocketServer(apis, fallback=self.relay.fallback, room=self.guarded.room)
+        self.service = SocketServer(apis, fallback=self.relay.fallback, backpressure=self.guarded.backpressure)
         listener = ServerListener(self.service, "127.0.0.1", 0)
         await listener.start()
         self.port = listener.port

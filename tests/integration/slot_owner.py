@@ -34,10 +34,10 @@ class Notebook:
     def write(self, event: str, at: float | None = None, **what: Any) -> None:
         self._file.write(json.dumps({"t": boottime() if at is None else at, "event": event, **what}) + "\n")
 
-    def take(self, slot: int) -> None:
+    def on_assigned(self, slot: int) -> None:
         self.write("take", slot=slot)
 
-    async def give_up(self, slot: int) -> None:
+    async def on_revoked(self, slot: int) -> None:
         self.write("give_up", slot=slot)
 
 

@@ -43,7 +43,7 @@ def main(zookeeper: str, bootstrap: str, group: str, to: str, session_ms: int, a
             tell=reached,
         )
         reached("begun")
-        switch.carry_out(CommitMode(to), patience_s=20)
+        switch.execute(CommitMode(to), patience_s=20)
 
 
 if __name__ == "__main__":

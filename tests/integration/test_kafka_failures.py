@@ -160,7 +160,7 @@ def test_the_first_commit_on_a_fresh_cluster_does_not_hang(
         result = store.commit("first", {TopicPartition(topic, 0): OffsetAndMetadata(5)})
 
         assert time.monotonic() - began < 50  # what hangs does so until its time-out
-        assert result.outcomes[TopicPartition(topic, 0)].verdict is EditStatus.WRITTEN
+        assert result.outcomes[TopicPartition(topic, 0)].status is EditStatus.WRITTEN
         assert dict(store.fetch("first")) == {TopicPartition(topic, 0): Committed(5)}
 
 
@@ -234,14 +234,14 @@ def test_a_broker_killed_in_the_middle_of_edits_leaves_no_false_claim(
     with KafkaStore(own_broker.bootstrap, ConnectionConfig(timeout_ms=3_000)) as store:
         for number, result in enumerate(store.edit(edits(2))):
             outcomes[result.group] = result.outcomes[first]
-            assert {o.verdict for o in result.outcomes.values()} == {result.outcomes[first].verdict}
+            assert {o.status for o in result.outcomes.values()} == {result.outcomes[first].status}
             if number == 20:
                 own_broker.kill()
     own_broker.start()
 
     with KafkaStore(own_broker.bootstrap, ConnectionConfig(timeout_ms=30_000)) as store:
         found = {s.group: s for s in store.scan(names)}
-    verdicts = {name: outcome.verdict for name, outcome in outcomes.items()}
+    verdicts = {name: outcome.status for name, outcome in outcomes.items()}
     assert sorted(outcomes) == sorted(names)
     assert set(verdicts.values()) == {EditStatus.WRITTEN, EditStatus.FAILED}
     for name in names:
@@ -272,7 +272,7 @@ def test_many_locks_wait_for_the_rebalance_delay_side_by_side(
             results = list(store.edit(GroupEdit(n, {tp: Change(OffsetAndMetadata(2))}) for n in names))
             took = time.monotonic() - began
 
-    assert {(r.atomic, r.outcomes[tp].verdict) for r in results} == {(True, EditStatus.WRITTEN)}
+    assert {(r.atomic, r.outcomes[tp].status) for r in results} == {(True, EditStatus.WRITTEN)}
     assert 3 <= took < 60
 
 

@@ -231,7 +231,7 @@ def test_an_active_group_is_refused_with_its_members_named_and_is_not_disturbed(
 
         for result in (locked_edit, compared):
             for outcome in result.outcomes.values():
-                assert outcome.verdict is EditStatus.FAILED
+                assert outcome.status is EditStatus.FAILED
                 assert isinstance(outcome.error, GroupActive)
                 (name,) = outcome.error.members
                 assert name.startswith("the-app at 127.0.0.1 (the-app-")
@@ -338,7 +338,7 @@ def test_edits_of_one_group_in_one_stream_are_made_in_their_order(store: KafkaSt
 
     results = list(store.edit(edits))
 
-    assert [r.outcomes[tp].verdict for r in results] == [EditStatus.WRITTEN] * 9
+    assert [r.outcomes[tp].status for r in results] == [EditStatus.WRITTEN] * 9
     assert offsets_of(store, unique) == {0: 9}
 
 
@@ -376,7 +376,7 @@ def test_metadata_that_is_too_long_fails_alone(store: KafkaStore, topic: str, un
         too_long: "OFFSET_METADATA_TOO_LARGE",
         far_too_long: "OFFSET_METADATA_TOO_LARGE",
     }
-    assert result.outcomes[fits].verdict is EditStatus.WRITTEN
+    assert result.outcomes[fits].status is EditStatus.WRITTEN
 
 
 def test_offsets_of_an_open_transaction_make_partitions_unreadable_not_old(
@@ -453,11 +453,11 @@ def test_a_held_group_takes_commits_of_its_holder_only(
     store.commit(unique, at(topic, 10))
     assert isinstance(store, LockableStore)
 
-    with store.hold(unique, holder="mirror") as held:
+    with store.lock(unique, holder="mirror") as held:
         outcomes = held.commit(at(topic, 20))
         (theirs,) = store.edit([GroupEdit(unique, {tp: Change(o) for tp, o in at(topic, 90).items()})])
 
-        assert {o.verdict for o in outcomes.values()} == {EditStatus.WRITTEN}
+        assert {o.status for o in outcomes.values()} == {EditStatus.WRITTEN}
         assert {type(e) for e in theirs.failures.values()} == {GroupActive}
         assert {c.offset for c in held.fetch().values()} == {20}
         assert held.lost is None
@@ -469,14 +469,14 @@ def test_a_held_group_compares_and_refuses_rewinds(store: KafkaStore, topic: str
     tp = TopicPartition(topic, 0)
     store.commit(unique, at(topic, 10))
 
-    with store.hold(unique, holder="mirror") as held:
+    with store.lock(unique, holder="mirror") as held:
         back = held.commit({tp: OffsetAndMetadata(9)})
         wrong = held.edit({tp: Change(OffsetAndMetadata(11), expected=Committed(9))})
         gone = held.edit({tp: Change(None)})
 
-    assert back[tp].verdict is EditStatus.FAILED
+    assert back[tp].status is EditStatus.FAILED
     assert isinstance(wrong[tp].error, Conflict)
-    assert gone[tp].verdict is EditStatus.WRITTEN
+    assert gone[tp].status is EditStatus.WRITTEN
     assert store.fetch(unique, [tp])[tp] == ABSENT
 
 
@@ -485,20 +485,20 @@ def test_a_restarted_holder_takes_over_at_once_and_the_earlier_one_is_fenced(
 ) -> None:
     store.commit(unique, at(topic, 10))
     with KafkaStore(bootstrap) as other:
-        former = store.hold(unique, holder="mirror")
+        former = store.lock(unique, holder="mirror")
         with Stopwatch() as watch:
-            later = other.hold(unique, holder="mirror")
+            later = other.lock(unique, holder="mirror")
 
         with pytest.raises(LockLost) as caught:
             former.commit(at(topic, 90))
-        assert {o.verdict for o in later.commit(at(topic, 20)).values()} == {EditStatus.WRITTEN}
+        assert {o.status for o in later.commit(at(topic, 20)).values()} == {EditStatus.WRITTEN}
 
         assert watch.seconds < 8  # and not when the former one's session of 10 s is over
         assert "FENCED_INSTANCE_ID" in str(caught.value)
         assert isinstance(former.lost, LockLost)
         former.release()
         assert later.lost is None
-        assert {o.verdict for o in later.commit(at(topic, 21)).values()} == {EditStatus.WRITTEN}
+        assert {o.status for o in later.commit(at(topic, 21)).values()} == {EditStatus.WRITTEN}
         later.release()
     assert offsets_of(store, unique) == {0: 21, 1: 21, 2: 21, 3: 21}
 
@@ -507,7 +507,7 @@ def test_a_held_group_gives_way_to_a_consumer_that_runs_on(
     store: KafkaStore, bootstrap: str, topic: str, unique: str
 ) -> None:
     store.commit(unique, at(topic, 10))
-    held = store.hold(unique, holder="mirror")
+    held = store.lock(unique, holder="mirror")
     held.commit(at(topic, 40))
 
     with RunningConsumer(bootstrap, unique, topic) as consumer:
@@ -520,19 +520,19 @@ def test_a_held_group_gives_way_to_a_consumer_that_runs_on(
             held.commit(at(topic, 90))
         held.release()
         with pytest.raises(GroupActive) as caught:
-            store.hold(unique, holder="mirror")
+            store.lock(unique, holder="mirror")
         assert caught.value.members[0].startswith("the-app at 127.0.0.1")
     assert offsets_of(store, unique) == {0: 40, 1: 40, 2: 40, 3: 40}
 
 
 def test_a_held_group_stays_held_longer_than_a_session(store: KafkaStore, topic: str, unique: str) -> None:
     store.commit(unique, at(topic, 10))
-    with store.hold(unique, holder="mirror") as held:
+    with store.lock(unique, holder="mirror") as held:
         end = time.monotonic() + 12
         wait_for(lambda: time.monotonic() > end, "more than a session of 10 s")
 
         assert held.lost is None
-        assert {o.verdict for o in held.commit(at(topic, 20)).values()} == {EditStatus.WRITTEN}
+        assert {o.status for o in held.commit(at(topic, 20)).values()} == {EditStatus.WRITTEN}
 
 
 def test_many_groups_are_held_committed_to_and_released_together_over_few_connections(
@@ -553,7 +553,7 @@ def test_many_groups_are_held_committed_to_and_released_together_over_few_connec
     assert sorted(held) == groups
     assert sockets < 50
     assert sorted(outcomes) == groups
-    assert {o.verdict for found in outcomes.values() for o in found.values()} == {EditStatus.WRITTEN}
+    assert {o.status for found in outcomes.values() for o in found.values()} == {EditStatus.WRITTEN}
     assert {type(e) for result in theirs for e in result.failures.values()} == {GroupActive}
     assert {g: offsets_of(store, g) for g in groups} == {g: {0: 7, 1: 7, 2: 7, 3: 7} for g in groups}
     assert store.commit(groups[0], at(topic, 30)).atomic
@@ -567,14 +567,14 @@ def test_one_group_that_cannot_be_held_or_was_lost_is_its_own_error(
         wait_for(lambda: len(consumer.assigned) == PARTITIONS, "the assignment")
 
         held = dict(store.hold_many([busy, taken, good], holder="mirror"))
-        later = other.hold(taken, holder="mirror")
+        later = other.lock(taken, holder="mirror")
         outcomes = dict(store.commit_held((held[g], at(topic, 7)) for g in (taken, good)))
 
         assert isinstance(held[busy], GroupActive)
         assert isinstance(outcomes[taken], LockLost)
-        assert {o.verdict for o in outcomes[good].values()} == {EditStatus.WRITTEN}
+        assert {o.status for o in outcomes[good].values()} == {EditStatus.WRITTEN}
         ((_, back),) = store.commit_held([(held[good], at(topic, 6))])
-        assert {o.verdict for o in back.values()} == {EditStatus.FAILED}
+        assert {o.status for o in back.values()} == {EditStatus.FAILED}
         store.release_held([held[taken], held[good]])
         later.release()
     assert offsets_of(store, good) == {0: 7, 1: 7, 2: 7, 3: 7}

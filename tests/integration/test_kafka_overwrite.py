@@ -45,7 +45,7 @@ def test_the_last_commit_wins_and_nothing_is_read(store: KafkaStore, topic: str,
 
     result = overwrite(store, unique, {tp: OffsetAndMetadata(10, "back")})
 
-    assert result.outcomes[tp].verdict is EditStatus.WRITTEN
+    assert result.outcomes[tp].status is EditStatus.WRITTEN
     assert result.outcomes[tp].before is None
     assert (result.atomic, result.how) == (False, "nothing was compared: the last commit wins, as among consumers")
     assert store.fetch(unique) == {tp: Committed(10, "back")}
@@ -73,7 +73,7 @@ def test_a_deletion_beside_a_commit(store: KafkaStore, topic: str, unique: str) 
 
     result = overwrite(store, unique, {gone: None, kept: OffsetAndMetadata(6)})
 
-    assert {outcome.verdict for outcome in result.outcomes.values()} == {EditStatus.WRITTEN}
+    assert {outcome.status for outcome in result.outcomes.values()} == {EditStatus.WRITTEN}
     assert store.fetch(unique, [gone, kept]) == {gone: ABSENT, kept: Committed(6)}
 
 
@@ -100,7 +100,7 @@ def test_what_expects_something_is_compared_all_the_same(store: KafkaStore, topi
     edit = GroupEdit(unique, {tp: Change(OffsetAndMetadata(9), Committed(4), True)}, Guard.OVERWRITE)
     (result,) = store.edit([edit])
 
-    assert result.outcomes[tp].verdict is EditStatus.FAILED
+    assert result.outcomes[tp].status is EditStatus.FAILED
     assert store.fetch(unique) == {tp: Committed(5)}
 
 

@@ -63,7 +63,7 @@ def reset_with_kafkas_tool(bootstrap: str, group: str) -> tuple[bool, str]:
 
 def test_while_a_group_is_held_kafkas_tool_changes_nothing(kafka: KafkaBroker, store: KafkaStore, topic: str) -> None:
     store.commit(topic, at(topic, 10))
-    with store.hold(topic, holder="offsetmgr-test"):
+    with store.lock(topic, holder="offsetmgr-test"):
         accepted, said = reset_with_kafkas_tool(kafka.bootstrap, topic)
 
     assert not accepted

@@ -88,7 +88,7 @@ class World:
         return LiveMigration(session, self.group, self.zookeeper, self.kafka, self.cluster, **arguments)
 
     def to(self, mode: CommitMode) -> SwitchEvidence:
-        return self.switch().carry_out(mode, patience_s=20)
+        return self.switch().execute(mode, patience_s=20)
 
     def held(self) -> dict[str, dict[int, int]]:
         """Partition -> offset in both stores."""
@@ -311,7 +311,7 @@ def test_two_switches_at_a_time_are_one_too_many(world: World, make_topic: Calla
                 world.to(CommitMode.DUAL)
             refused.append(str(caught.value))
 
-    world.switch(tell=tell, who="the first").carry_out(CommitMode.DUAL, patience_s=20)
+    world.switch(tell=tell, who="the first").execute(CommitMode.DUAL, patience_s=20)
 
     assert refused == [f"switch of group {world.group}: the first is switching it"]
     assert world.storage() == ("dual", 3, None)
@@ -342,7 +342,7 @@ def test_commits_and_fetches_wait_while_a_switch_is_under_way_and_go_on_in_the_n
             assert waited == []
             assert world.held() == {"zookeeper": {0: 1}, "kafka": {}}
 
-    world.switch(tell=tell).carry_out(CommitMode.DUAL, patience_s=20)
+    world.switch(tell=tell).execute(CommitMode.DUAL, patience_s=20)
     thread.join(30)
 
     assert len(waited) == 1
@@ -465,11 +465,11 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
         frozen.freeze()
 
         with pytest.raises(TimedOut, match=r"no acknowledgement from .* within 0\.5 s; back to the old mode"):
-            world.switch().carry_out(CommitMode.DUAL, patience_s=0.5)
+            world.switch().execute(CommitMode.DUAL, patience_s=0.5)
         assert world.storage() == ("zookeeper", 3, None)
 
         other.start()
-        evidence = world.switch().carry_out(CommitMode.DUAL, patience_s=20)  # outlives the frozen one's session
+        evidence = world.switch().execute(CommitMode.DUAL, patience_s=20)  # outlives the frozen one's session
         assert len(evidence.members) == 1
         wait_for(lambda: len(other.messages()) > 200, "the other one consumes")
         world.to(CommitMode.KAFKA)
@@ -495,7 +495,7 @@ def test_a_switch_that_is_told_to_stop_before_the_new_mode_holds_goes_back(world
     member.commit(world.group, at("t", p0=5))
     switch = world.switch(tell=told.append)
     with pytest.raises(Conflict, match="was given up; the old mode holds"):
-        switch.carry_out(CommitMode.DUAL, patience_s=20, stop=lambda: when == "before" or when in told)
+        switch.execute(CommitMode.DUAL, patience_s=20, stop=lambda: when == "before" or when in told)
 
     assert world.storage()[::2] == ("zookeeper", None)
     member.commit(world.group, at("t", p0=6))
@@ -505,7 +505,7 @@ def test_a_switch_that_is_told_to_stop_before_the_new_mode_holds_goes_back(world
 def test_a_switch_that_is_told_to_stop_once_the_new_mode_holds_has_happened(world: World) -> None:
     member, told = world.member(), []
     member.commit(world.group, at("t", p0=5))
-    world.switch(tell=told.append).carry_out(CommitMode.DUAL, patience_s=600, stop=lambda: "settled" in told)
+    world.switch(tell=told.append).execute(CommitMode.DUAL, patience_s=600, stop=lambda: "settled" in told)
 
     assert world.storage()[::2] == ("dual", None)
 

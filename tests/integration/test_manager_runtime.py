@@ -74,7 +74,7 @@ async def manager(
 
 async def take(runtime: ManagerRuntime, slots: Sequence[int]) -> None:
     for slot in slots:
-        runtime.take(slot)
+        runtime.on_assigned(slot)
     await until(lambda: all(status.state == "active" for status in runtime.status() if status.slot in slots))
 
 
@@ -164,7 +164,7 @@ def test_a_slot_goes_there_and_back_under_commits(kafka: KafkaBroker, unique: st
             owner, other = one, two
             for turn in range(6):
                 answers = [owner.commit(commit(group, last + number)) for number in range(1, 21)]
-                leaving = asyncio.create_task(owner.give_up(slot))
+                leaving = asyncio.create_task(owner.on_revoked(slot))
                 results = await asyncio.gather(*answers)
                 await leaving
                 last += sum(result.error == NONE for result in results)

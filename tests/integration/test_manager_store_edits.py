@@ -120,7 +120,7 @@ def test_a_consumer_that_commits_all_the_time_is_never_set_back_by_an_edit(
         while len(deleted) < 20:
             outcome = edit(store, unique, Change(None)).outcomes[TP]
             assert outcome.error is None or isinstance(outcome.error, Conflict)
-            if outcome.verdict is EditStatus.WRITTEN:
+            if outcome.status is EditStatus.WRITTEN:
                 assert isinstance(outcome.before, Committed)
                 deleted.append(outcome.before.offset)
     finally:
@@ -220,7 +220,7 @@ def test_after_a_restart_as_an_older_version_the_same_address_is_not_believed_an
         result = edit(store, "g", Change(OffsetAndMetadata(6), Committed(5)))
         store.close()
 
-    assert result.outcomes[TP].verdict is EditStatus.WRITTEN
+    assert result.outcomes[TP].status is EditStatus.WRITTEN
     assert (result.atomic, result.how) == (False, COMPARED)
 
 
@@ -241,7 +241,7 @@ def test_an_edit_whose_answer_was_lost_is_known_as_its_own(change: Change, left:
 
         outcome = edit(store, "g", change).outcomes[TP]
 
-    assert outcome.verdict is EditStatus.WRITTEN
+    assert outcome.status is EditStatus.WRITTEN
     assert isinstance(outcome.before, Committed) and outcome.before.offset == 5
     assert {tp: found.offset for tp, found in memory.data["g"].items()} == left
 

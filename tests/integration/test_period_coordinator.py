@@ -109,7 +109,7 @@ def test_nobody_starts_a_period_before_everybody_has_finished_the_one_before(run
 def test_a_partition_that_has_finished_waits_while_the_others_of_its_member_go_on(run: Run) -> None:
     member = run.member("m", A)
     assert member.paused() == []
-    assert member.finished(A[:2]) == {A[0]: ReportStatus.COUNTED, A[1]: ReportStatus.COUNTED}
+    assert member.finished(A[:2]) == {A[0]: ReportStatus.ACCEPTED, A[1]: ReportStatus.ACCEPTED}
     assert member.paused() == A[:2]
     assert member.check_limit(1_050, A[2])
     with pytest.raises(LateRecord):
@@ -135,10 +135,10 @@ def test_a_later_process_of_a_name_has_a_larger_epoch_and_two_at_once_there_are_
 
 def test_whoever_jumps_over_a_period_or_reports_late_is_told(run: Run) -> None:
     member = run.member("m", A)
-    assert set(member.finished(A, 1).values()) == {ReportStatus.JUMPED}
-    assert set(member.finished(A, 0).values()) == {ReportStatus.COUNTED}
+    assert set(member.finished(A, 1).values()) == {ReportStatus.TOO_EARLY}
+    assert set(member.finished(A, 0).values()) == {ReportStatus.ACCEPTED}
     member.wait(0, 20)
-    assert set(member.finished(A, 0).values()) == {ReportStatus.REPEATED}
+    assert set(member.finished(A, 0).values()) == {ReportStatus.DUPLICATE}
     assert member.finished([TopicPartition("new", 0)], 0) == {TopicPartition("new", 0): ReportStatus.LATE}
 
 

@@ -171,9 +171,9 @@ def test_a_written_table_never_takes_a_group_back(spark: SparkSession, world: Wo
     outcomes = {row.partition: row for row in copy(rows, uri).collect()}
 
     assert committed(world.store, world.a) == {(world.topic, 0): (6, "at 6"), (world.topic, 1): (7, "")}
-    assert (outcomes[0].verdict, outcomes[0].before) == ("failed", 6)
+    assert (outcomes[0].status, outcomes[0].before) == ("failed", 6)
     assert "6" in outcomes[0].error
-    assert (outcomes[1].verdict, outcomes[1].before, outcomes[1].error) == ("unchanged", 7, None)
+    assert (outcomes[1].status, outcomes[1].before, outcomes[1].error) == ("unchanged", 7, None)
 
 
 def test_an_option_that_there_is_not_is_refused(spark: SparkSession, world: World) -> None:
@@ -364,7 +364,7 @@ def test_a_copy_whose_worker_is_killed_is_equal_to_a_migration(
     assert killed.exists()
     assert (planned, applied) == (0, 0)
     assert len(outcomes) == COPIED
-    verdicts = {outcome.verdict for outcome in outcomes}
+    verdicts = {outcome.status for outcome in outcomes}
     assert verdicts == {"written", "unchanged"}  # what the killed one had written is there already
     with KafkaStore(kafka.bootstrap) as by_spark, KafkaStore(kraft.bootstrap) as by_plan:
         copied = {found.group: found.offsets for found in by_spark.scan(groups)}

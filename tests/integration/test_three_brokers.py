@@ -140,8 +140,8 @@ def test_groups_of_all_coordinators_are_edited_listed_and_read(trio: Trio, uniqu
         results = list(store.edit(trio.edits(groups, 1)))
         again = list(store.edit(trio.edits(groups, 2)))
 
-        assert {o.verdict for r in results for o in r.outcomes.values()} == {EditStatus.WRITTEN}
-        assert {(r.atomic, o.verdict) for r in again for o in r.outcomes.values()} == {(True, EditStatus.WRITTEN)}
+        assert {o.status for r in results for o in r.outcomes.values()} == {EditStatus.WRITTEN}
+        assert {(r.atomic, o.status) for r in again for o in r.outcomes.values()} == {(True, EditStatus.WRITTEN)}
         assert sorted(g for g in store.groups() if g.startswith(unique)) == sorted(groups)
         assert held(store, groups) == {group: {2} for group in groups}
     assert set(trio.coordinators(groups).values()) == {broker.bootstrap for broker in trio.brokers}
@@ -288,7 +288,7 @@ def test_with_two_of_three_down_nothing_is_claimed_and_the_same_command_succeeds
     assert [r["written"] for r in outcomes if r["written"]] == []
     with trio.store(timeout_ms=3000) as store:
         (result,) = store.edit(trio.edits([other], 31))
-        assert {o.verdict for o in result.outcomes.values()} == {EditStatus.FAILED}
+        assert {o.status for o in result.outcomes.values()} == {EditStatus.FAILED}
         assert [o.error for o in result.outcomes.values() if o.error is None or not o.error.retriable] == []
     with trio.store() as store:  # the broker that is left leads every partition, and reading needs no quorum
         assert set(groups) <= set(store.groups())

@@ -109,7 +109,7 @@ def held(store: ZookeeperStore, group: str) -> dict[int, tuple[int, int | None]]
 
 
 def verdicts(results: list[GroupEditResult]) -> set[EditStatus]:
-    return {outcome.verdict for result in results for outcome in result.outcomes.values()}
+    return {outcome.status for result in results for outcome in result.outcomes.values()}
 
 
 def before_transactions(store: ZookeeperStore, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
@@ -176,11 +176,11 @@ def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
     assert verdicts(results[:3] + results[4:]) == {EditStatus.WRITTEN}
     outcomes = results[3].outcomes
     assert list(outcomes) == list(odd)
-    assert {tp for tp, outcome in outcomes.items() if outcome.verdict is EditStatus.WRITTEN} == {
+    assert {tp for tp, outcome in outcomes.items() if outcome.status is EditStatus.WRITTEN} == {
         *(PARTITIONS[n] for n in (0, 1, 3)),
         new,
     }
-    assert outcomes[PARTITIONS[4]].verdict is EditStatus.UNCHANGED
+    assert outcomes[PARTITIONS[4]].status is EditStatus.UNCHANGED
     assert {tp: type(error) for tp, error in results[3].failures.items()} == {
         impossible: UsageError,
         PARTITIONS[2]: RewindRefused,

@@ -153,7 +153,7 @@ def test_a_node_that_may_not_be_read_or_written_is_that_partitions_error(
     assert offsets(dict(scanned.offsets)) == {T0: 5, T2: 7}
     assert isinstance(scanned.errors[T1], NotAuthorized)
     assert {tp: type(error) for tp, error in caught.value.failures.items()} == {T1: NotAuthorized, T2: NotAuthorized}
-    assert caught.value.successes[T0].verdict is EditStatus.WRITTEN
+    assert caught.value.successes[T0].status is EditStatus.WRITTEN
 
 
 def test_a_group_that_cannot_exist_is_refused_by_name_and_alone(store: ZookeeperStore, unique: str) -> None:
@@ -169,7 +169,7 @@ def test_a_group_that_cannot_exist_is_refused_by_name_and_alone(store: Zookeeper
     assert isinstance(scanned[bad].error, UsageError)
     assert offsets(dict(scanned[unique].offsets)) == {T0: 5}
     assert isinstance(edited[bad].failures[T0], UsageError)
-    assert edited[unique].outcomes[T0].verdict is EditStatus.WRITTEN
+    assert edited[unique].outcomes[T0].status is EditStatus.WRITTEN
     with pytest.raises(UsageError, match="cannot exist in ZooKeeper"):
         store.fetch(bad)
 
@@ -284,8 +284,8 @@ def test_a_partition_that_others_keep_changing_does_not_stop_the_rest(
             wanted = {tp: Change(OffsetAndMetadata(offset)) for tp in partitions}
             (result,) = store.edit([GroupEdit(unique, wanted)])
             hot = result.outcomes.pop(partitions[7])  # type: ignore[attr-defined]
-            assert {outcome.verdict for outcome in result.outcomes.values()} == {EditStatus.WRITTEN}
-            assert hot.verdict is not EditStatus.FAILED or isinstance(hot.error, Conflict | RewindRefused)
+            assert {outcome.status for outcome in result.outcomes.values()} == {EditStatus.WRITTEN}
+            assert hot.status is not EditStatus.FAILED or isinstance(hot.error, Conflict | RewindRefused)
     finally:
         stop.set()
         thread.join()
@@ -300,7 +300,7 @@ def test_compare_and_set_loses_no_update(zookeeper: ZooKeeperServer, unique: str
                 assert isinstance(held, Committed)
                 change = Change(OffsetAndMetadata(held.offset + 1), expected=held)
                 (result,) = mine.edit([GroupEdit(unique, {T0: change})])
-                done += result.outcomes[T0].verdict is EditStatus.WRITTEN
+                done += result.outcomes[T0].status is EditStatus.WRITTEN
 
     with ZookeeperStore(zookeeper.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
         store.commit(unique, {T0: OffsetAndMetadata(0)})
@@ -318,7 +318,7 @@ def test_later_edits_of_the_same_partition_in_one_stream_come_later(store: Zooke
 
     results = list(store.edit(edits))
 
-    assert [result.outcomes[T0].verdict for result in results] == [
+    assert [result.outcomes[T0].status for result in results] == [
         EditStatus.WRITTEN,
         EditStatus.WRITTEN,
         EditStatus.UNCHANGED,
@@ -450,7 +450,7 @@ def test_a_transaction_that_never_arrived_is_made_again(
     result = through_proxy.commit(unique, {T0: OffsetAndMetadata(6), T1: OffsetAndMetadata(1)})
 
     assert proxy.cuts == 1
-    assert {o.verdict for o in result.outcomes.values()} == {EditStatus.WRITTEN}
+    assert {o.status for o in result.outcomes.values()} == {EditStatus.WRITTEN}
     data, stat = client.get(f"/consumers/{unique}/offsets/orders/0")
     assert (data, stat.version) == (b"6", 1)
 
@@ -471,7 +471,7 @@ def test_a_transaction_whose_answer_was_lost_is_found_to_have_happened(
     )
 
     assert proxy.cuts == 1
-    assert {o.verdict for o in result.outcomes.values()} == {EditStatus.WRITTEN}
+    assert {o.status for o in result.outcomes.values()} == {EditStatus.WRITTEN}
     before = result.outcomes[T0].before
     assert isinstance(before, Committed) and before.offset == 5
     assert result.outcomes[T1].before == ABSENT
@@ -489,7 +489,7 @@ def test_one_untouched_witness_proves_the_whole_transaction(
     proxy.cut(TRANSACTION, deliver=True, between=lambda: client.set(f"/consumers/{unique}/offsets/orders/0", b"99"))
     result = through_proxy.commit(unique, {T0: OffsetAndMetadata(6), T1: OffsetAndMetadata(6)})
 
-    assert {o.verdict for o in result.outcomes.values()} == {EditStatus.WRITTEN}
+    assert {o.status for o in result.outcomes.values()} == {EditStatus.WRITTEN}
     assert offsets(dict(through_proxy.fetch(unique))) == {T0: 99, T1: 6}
 
 
@@ -549,7 +549,7 @@ def test_twenty_thousand_groups(own_server: ZooKeeperServer) -> None:
     with ZookeeperStore(own_server.connect, config=ConnectionConfig(timeout_ms=20_000)) as store:
         edits = (GroupEdit(f"group-{n:05}", {T0: Change(OffsetAndMetadata(n))}) for n in range(20_000))
 
-        verdicts = {o.verdict for result in store.edit(edits) for o in result.outcomes.values()}
+        verdicts = {o.status for result in store.edit(edits) for o in result.outcomes.values()}
         names = list(store.groups())
         found = {s.group: offsets(dict(s.offsets)) for s in store.scan(names)}
 

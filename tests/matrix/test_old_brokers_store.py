@@ -47,7 +47,7 @@ class TestOldBrokers(StoreContract):
         assert isinstance(held, Committed)
         assert held.leader_epoch == (0 if kept else None)
         (result,) = store.edit([GroupEdit(group, {tp: Change(OffsetAndMetadata(5, leader_epoch=1))})])
-        assert result.outcomes[tp].verdict is (EditStatus.WRITTEN if kept else EditStatus.UNCHANGED)
+        assert result.outcomes[tp].status is (EditStatus.WRITTEN if kept else EditStatus.UNCHANGED)
 
     def test_a_deleted_offset_is_absent_at_once_and_ends_in_the_log(
         self, store: OffsetStore, group: str, topic: str
@@ -72,7 +72,7 @@ class TestOldBrokers(StoreContract):
         store.commit(group, {tp: OffsetAndMetadata(5)})
         store.delete(group, [tp])
         (result,) = store.edit([GroupEdit(group, {tp: Change(OffsetAndMetadata(5))})])
-        assert result.outcomes[tp].verdict is EditStatus.WRITTEN
+        assert result.outcomes[tp].status is EditStatus.WRITTEN
         assert self.in_the_log(group)[tp] > 0
 
     def in_the_log(self, group: str) -> dict[TopicPartition, int]:

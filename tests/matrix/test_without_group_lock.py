@@ -129,7 +129,7 @@ def test_a_mirror_does_not_rewind_a_consumer_that_commits_after_the_reading(
     store: KafkaStore, unique: str, tp: TopicPartition, interfered: Interfered, stopped: str
 ) -> None:
     store.commit(unique, {tp: OffsetAndMetadata(50)})
-    held = store.hold(unique, holder="mirror")
+    held = store.lock(unique, holder="mirror")
     if stopped == "waiting for the answer":
         interfered.stopped_after("fetch", 90, seconds=1.1)
     else:
@@ -144,7 +144,7 @@ def test_a_refresh_does_not_rewind_a_consumer_that_commits_after_the_reading(
     store: KafkaStore, unique: str, tp: TopicPartition, interfered: Interfered
 ) -> None:
     store.commit(unique, {tp: OffsetAndMetadata(50)})
-    held = store.hold(unique, holder="mirror")
+    held = store.lock(unique, holder="mirror")
     interfered.stopped_before(Committed, "value", 90)
     assert list(store.refresh_held([held])) == [(unique, None)]
     assert offset(store, unique, tp) == 90
@@ -154,7 +154,7 @@ def test_a_mirror_reads_after_its_write_and_reports_another_clients_commit(
     store: KafkaStore, unique: str, tp: TopicPartition, interfered: Interfered
 ) -> None:
     store.commit(unique, {tp: OffsetAndMetadata(50)})
-    held = store.hold(unique, holder="mirror")
+    held = store.lock(unique, holder="mirror")
     interfered.stopped_after("commit", 90, seconds=0)
     ((_, outcomes),) = store.commit_held([(held, {tp: OffsetAndMetadata(70)})])
     assert isinstance(outcomes, Mapping)
@@ -169,7 +169,7 @@ def test_a_write_that_cannot_be_read_again_is_reported_as_written_and_not_confir
     store.commit(unique, {tp: OffsetAndMetadata(50)})
     interfered.no_read_after_commit(whole=whole)
     (result,) = store.edit([GroupEdit(unique, {tp: Change(OffsetAndMetadata(70))})])
-    assert result.outcomes[tp].verdict is EditStatus.WRITTEN
+    assert result.outcomes[tp].status is EditStatus.WRITTEN
     assert result.outcomes[tp].error is None
     assert not result.atomic
     assert "written, but not confirmed: offsetmgr could not read" in result.how

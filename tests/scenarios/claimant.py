@@ -38,7 +38,7 @@ class Claimant:
         self._writer.claim(TIMEOUT)
         self._read_to_end()
         for prepared in self.doubtful:
-            self.shard.discarded(prepared)
+            self.shard.on_discarded(prepared)
         self.doubtful = []
         self.role = Role.SERVING
 
@@ -74,7 +74,7 @@ class Claimant:
         """Lost the slot, or let it go: from now on it only follows."""
         self._close()
         for prepared in [*self.doubtful, *self.pending]:
-            self.shard.discarded(prepared)
+            self.shard.on_discarded(prepared)
         self.pending, self.doubtful = [], []
         self.role = Role.FOLLOWING
 
@@ -91,7 +91,7 @@ class Claimant:
             last = self._writer.append({self.world.partition: records}, TIMEOUT)[self.world.partition]
         except AppendRejected:
             for prepared in batch:
-                self.shard.discarded(prepared)
+                self.shard.on_discarded(prepared)
         except OutcomeUnknown:
             self.doubtful += batch
             self._close()

@@ -103,8 +103,8 @@ class FatefulWriter:
         return last
 
     @property
-    def rested_at(self) -> float:
-        return self._inner.rested_at
+    def ready_at(self) -> float:
+        return self._inner.ready_at
 
     def close(self) -> None:
         self._inner.close()

@@ -284,12 +284,12 @@ class Process:
 
     # --- a small runtime: claims as the real one does, and is fenced as the real log fences -------------
 
-    def take(self, slot: int) -> None:
+    def on_assigned(self, slot: int) -> None:
         assert slot not in self._working, f"{self.name} takes {slot} twice"
         self.world.log(f"{self.name} takes {slot} in {self.ownership.generation}")
         self._working[slot] = self.loop.create_task(self._work(slot))
 
-    async def give_up(self, slot: int) -> None:
+    async def on_revoked(self, slot: int) -> None:
         if slot in self._working:
             self.world.log(f"{self.name} gives up {slot}")
             self._drop(slot)

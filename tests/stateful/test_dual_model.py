@@ -163,7 +163,7 @@ class DualModel(RuleBasedStateMachine):
 
         (result,) = self.dual.edit([GroupEdit("g", changes)])
 
-        assert {tp for tp, o in result.outcomes.items() if o.verdict is not EditStatus.FAILED} == taken
+        assert {tp for tp, o in result.outcomes.items() if o.status is not EditStatus.FAILED} == taken
         assert set(result.secondary) == reported
 
     def _primary_takes(self, tp: TopicPartition, change: Change) -> bool:

@@ -139,7 +139,7 @@ class MigrationModel(RuleBasedStateMachine):
             assert held(self.target) == now
             state = self._state()
             applied = [state.partitions(state.apply, group.group) for group in self.plan.groups()]
-            assert not any(group.written or group.maybe for group in applied)
+            assert not any(group.written or group.in_doubt for group in applied)
             return
         self.rolled_back = True
         found = held(self.target)

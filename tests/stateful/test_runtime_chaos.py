@@ -60,7 +60,7 @@ class Cluster:
         for manager in self.managers:
             await manager.start()
         for slot, owner in self.owner.items():
-            self.managers[owner].take(slot)
+            self.managers[owner].on_assigned(slot)
 
     async def happen(self) -> None:
         """One event."""
@@ -73,9 +73,9 @@ class Cluster:
         elif event == "read":
             self.log.fail_next_read(Unreachable("broker"))
         elif event == "move":
-            await self.managers[self.owner[slot]].give_up(slot)
+            await self.managers[self.owner[slot]].on_revoked(slot)
             self.owner[slot] = 1 - self.owner[slot]
-            self.managers[self.owner[slot]].take(slot)
+            self.managers[self.owner[slot]].on_assigned(slot)
         elif event == "lapse":
             await self.lapse(self.rng.randrange(2))
         else:
@@ -85,7 +85,7 @@ class Cluster:
             for lost in sorted(lease.lost_slots):
                 lease.lost_slots.discard(lost)
                 if self.owner[lost] == number:
-                    self.managers[number].take(lost)  # after it has rejoined
+                    self.managers[number].on_assigned(lost)  # after it has rejoined
 
     async def lapse(self, who: int) -> None:
         """A manager's lease ends, and the other one has its slots before it knows."""
@@ -93,9 +93,9 @@ class Cluster:
         slots = [slot for slot, owner in self.owner.items() if owner == who]
         for slot in slots:
             self.owner[slot] = 1 - who
-            self.managers[1 - who].take(slot)
+            self.managers[1 - who].on_assigned(slot)
         await asyncio.sleep(self.rng.random() * 0.02)
-        await asyncio.gather(*[self.managers[who].give_up(slot) for slot in slots])
+        await asyncio.gather(*[self.managers[who].on_revoked(slot) for slot in slots])
         self.leases[who].good = True
 
     async def client(self, number: int) -> None:
@@ -141,7 +141,7 @@ def test_two_managers_under_every_failure(seed: int) -> None:
         assert cluster.answered > EVENTS
         assert max(cluster.acknowledged.values()) > 0
         await _at_rest(cluster)
-        assert [manager.figures()["pending_records"] for manager in cluster.managers] == [0, 0]
+        assert [manager.metrics()["pending_records"] for manager in cluster.managers] == [0, 0]
         await _nothing_is_lost(cluster)
         for manager in cluster.managers:
             await manager.close()
@@ -156,7 +156,7 @@ async def _at_rest(cluster: Cluster) -> None:
             for slot in sorted(lease.lost_slots):
                 lease.lost_slots.discard(slot)
                 if cluster.owner[slot] == number:
-                    cluster.managers[number].take(slot)
+                    cluster.managers[number].on_assigned(slot)
         statuses = [manager.status() for manager in cluster.managers]
         owned = [statuses[cluster.owner[partition % 8]][partition] for partition in range(PARTITIONS)]
         if all(status.state == "active" and not status.recovering for status in owned):
@@ -168,7 +168,7 @@ async def _nothing_is_lost(cluster: Cluster) -> None:
     fresh = ManagerRuntime(cluster.log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False, retry_pause=0.01))
     await fresh.start()
     for slot in range(8):
-        fresh.take(slot)
+        fresh.on_assigned(slot)
     while any(status.state != "active" for status in fresh.status()):
         await asyncio.sleep(0.001)
     for group, offset in cluster.acknowledged.items():

@@ -50,6 +50,6 @@ def test_a_process_that_was_stopped_between_reading_and_writing_reads_again() ->
         )
 
     result = asyncio.run(edit())
-    assert result.outcomes[TP].verdict is EditStatus.FAILED
+    assert result.outcomes[TP].status is EditStatus.FAILED
     assert result.outcomes[TP].before == Committed(200)
     assert edits.at == 200

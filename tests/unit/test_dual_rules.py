@@ -152,7 +152,7 @@ def test_a_commit_goes_to_the_primary_first_and_to_both(pair: Pair) -> None:
 
     result = pair.commit(5)
 
-    assert result.outcomes[T0].verdict is EditStatus.WRITTEN
+    assert result.outcomes[T0].status is EditStatus.WRITTEN
     assert pair.held == ({0: 5}, {0: 5})
     assert order == ["kafka", "zookeeper"]
 
@@ -180,7 +180,7 @@ def test_the_secondary_is_not_written_where_that_changes_nothing(pair: Pair) -> 
 
     result = pair.dual.commit("g", {T0: OffsetAndMetadata(7), T1: OffsetAndMetadata(3)})
 
-    assert {tp: o.verdict for tp, o in result.outcomes.items()} == {T0: EditStatus.WRITTEN, T1: EditStatus.WRITTEN}
+    assert {tp: o.status for tp, o in result.outcomes.items()} == {T0: EditStatus.WRITTEN, T1: EditStatus.WRITTEN}
     assert pair.held == ({0: 7, 1: 3}, {0: 7, 1: 3})
     assert pair.secondary.writes == 0
 
@@ -190,7 +190,7 @@ def test_a_secondary_that_lags_is_brought_up_by_a_commit_that_changes_nothing_in
 
     result = pair.commit(100)
 
-    assert result.outcomes[T0].verdict is EditStatus.WRITTEN
+    assert result.outcomes[T0].status is EditStatus.WRITTEN
     assert pair.held == ({0: 100}, {0: 100})
 
 
@@ -229,7 +229,7 @@ def test_expected_is_what_fetch_gave(pair: Pair) -> None:
     error = wrong.outcomes[T0].error
     assert isinstance(error, Conflict)
     assert error.actual == Committed(9)
-    assert right.outcomes[T0].verdict is EditStatus.WRITTEN
+    assert right.outcomes[T0].status is EditStatus.WRITTEN
     assert not right.atomic
     assert pair.held == ({0: 12}, {0: 12})
 
@@ -243,7 +243,7 @@ def test_a_secondary_failure_is_reported_retried_kept_and_never_a_lost_commit(pa
 
     result = pair.commit(8)
 
-    assert result.outcomes[T0].verdict is EditStatus.WRITTEN
+    assert result.outcomes[T0].status is EditStatus.WRITTEN
     assert isinstance(result.secondary[T0], Unreachable)
     assert pair.clock.slept == [0.1, 0.1]  # three attempts
     assert pair.dual.pending["g"][T0].after == OffsetAndMetadata(8)
@@ -304,7 +304,7 @@ def test_a_commit_goes_to_the_primary_while_the_secondary_cannot_even_be_read(pa
 
     result = pair.commit(6)
 
-    assert result.outcomes[T0].verdict is EditStatus.WRITTEN
+    assert result.outcomes[T0].status is EditStatus.WRITTEN
     assert result.outcomes[T0].before is None  # the larger of both is not known
     assert isinstance(result.secondary[T0], Unreachable)
     with pytest.raises(PartialFailure) as lower:
@@ -341,7 +341,7 @@ def test_a_rewind_that_the_secondary_did_not_take_does_not_hold_up_the_consumer_
     assert pair.dual.fetch("g")[T0] == Committed(100)  # as rule 7 has it: the maximum hides it until it is in both
 
     onward = pair.commit(60)
-    assert onward.outcomes[T0].verdict is EditStatus.WRITTEN
+    assert onward.outcomes[T0].status is EditStatus.WRITTEN
     pair.secondary.heal()
 
     assert pair.dual.flush() == {}
@@ -398,7 +398,7 @@ def test_a_group_that_comes_twice_in_a_stream_sees_its_first_edit(pair: Pair) ->
 
     results = list(pair.dual.edit(edits))
 
-    assert [r.outcomes[T0].verdict for r in results] == [EditStatus.WRITTEN] * 3
+    assert [r.outcomes[T0].status for r in results] == [EditStatus.WRITTEN] * 3
     assert pair.held == ({0: 8}, {0: 8})
 
 
@@ -410,7 +410,7 @@ def test_the_parts_that_fail_are_told_group_by_group(pair: Pair) -> None:
         r.group: r for r in pair.dual.edit(GroupEdit(f"g{n}", {T0: Change(OffsetAndMetadata(1))}) for n in range(4))
     }
 
-    assert {g: r.outcomes[T0].verdict for g, r in results.items()} == {
+    assert {g: r.outcomes[T0].status for g, r in results.items()} == {
         "g0": EditStatus.WRITTEN,
         "g1": EditStatus.FAILED,
         "g2": EditStatus.WRITTEN,

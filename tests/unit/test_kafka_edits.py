@@ -45,7 +45,7 @@ def test_what_is_there_already_is_unchanged() -> None:
         held({A: Committed(5, "m", 7), C: Committed(5, "m")}),
     )
 
-    assert {tp: o.verdict for tp, o in outcomes.items()} == {A: EditStatus.UNCHANGED, B: EditStatus.UNCHANGED}
+    assert {tp: o.status for tp, o in outcomes.items()} == {A: EditStatus.UNCHANGED, B: EditStatus.UNCHANGED}
     assert todo == [C]
 
 
@@ -67,7 +67,7 @@ def test_what_is_refused(change: Change, found: Committed | None, error: type[Ex
     outcomes, todo = decide({A: change}, held({} if found is None else {A: found}))
 
     assert todo == []
-    assert (outcomes[A].verdict, type(outcomes[A].error)) == (EditStatus.FAILED, error)
+    assert (outcomes[A].status, type(outcomes[A].error)) == (EditStatus.FAILED, error)
     assert outcomes[A].before == (ABSENT if found is None else found)
 
 
@@ -84,7 +84,7 @@ def test_a_partition_that_could_not_be_read_is_never_written() -> None:
     outcomes, todo = decide({A: Change(OffsetAndMetadata(1))}, FetchedGroup({}, {A: TimedOut("t-0", "no answer")}))
 
     assert todo == []
-    assert (outcomes[A].verdict, outcomes[A].before) == (EditStatus.FAILED, None)
+    assert (outcomes[A].status, outcomes[A].before) == (EditStatus.FAILED, None)
 
 
 def carried_out(
@@ -110,7 +110,7 @@ def test_a_commit_that_fails_as_a_whole_fails_each_of_its_partitions_and_erases_
         None,
     )
 
-    assert {tp: (o.verdict, o.error) for tp, o in outcomes.items()} == {
+    assert {tp: (o.status, o.error) for tp, o in outcomes.items()} == {
         A: (EditStatus.FAILED, failure),
         B: (EditStatus.FAILED, failure),
         C: (EditStatus.UNCHANGED, None),
@@ -127,8 +127,8 @@ def test_a_lock_lost_between_commit_and_deletion_fails_the_deletions_only() -> N
         {A: Change(OffsetAndMetadata(5)), B: Change(None)}, held({B: Committed(1)}), None, LockLost("lock", "lost")
     )
 
-    assert outcomes[A].verdict is EditStatus.WRITTEN
-    assert (outcomes[B].verdict, type(outcomes[B].error)) == (EditStatus.FAILED, LockLost)
+    assert outcomes[A].status is EditStatus.WRITTEN
+    assert (outcomes[B].status, type(outcomes[B].error)) == (EditStatus.FAILED, LockLost)
 
 
 # --- streams --------------------------------------------------------------------------------------

@@ -52,4 +52,4 @@ def test_the_table_in_the_docs_is_the_one_that_holds() -> None:
     ],
 )
 def test_what_requests_are_told(state: ShardState, code: int) -> None:
-    assert Lifecycle(state).refusal == code
+    assert Lifecycle(state).error_code == code

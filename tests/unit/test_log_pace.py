@@ -64,7 +64,7 @@ class RestingLog(MemoryLog):
             claim, close = inner.claim, inner.close
 
             @property
-            def rested_at(self) -> float:
+            def ready_at(self) -> float:
                 """Asked for before every append, and in the past: the rest is the time until the answer."""
                 assert not log.appends or log.awake.wait(60)
                 return 0.0
@@ -87,7 +87,7 @@ def test_what_arrives_during_the_rest_goes_into_one_append() -> None:
         await runtime.start()
         try:
             for slot in range(runtime.slots):
-                runtime.take(slot)
+                runtime.on_assigned(slot)
             async with asyncio.timeout(60):
                 while any(s.state != "active" for s in runtime.status()):
                     await asyncio.sleep(0.001)

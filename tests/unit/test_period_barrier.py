@@ -71,11 +71,11 @@ def test_a_record_is_earlier_than_the_open_period_or_in_it_or_later() -> None:
 def test_reports_are_judged_by_the_open_period_and_by_what_was_reported_before() -> None:
     open_ = OpenPeriod(HOURLY.period(5), frozenset({A0, A1}))
     finished = {A0: 5, A1: 4}
-    assert check_report(open_, finished, A1, 5) is ReportStatus.COUNTED
-    assert check_report(open_, finished, A0, 5) is ReportStatus.REPEATED
-    assert check_report(open_, finished, A1, 3) is ReportStatus.REPEATED
-    assert check_report(open_, finished, A1, 6) is ReportStatus.JUMPED
-    assert check_report(open_, finished, B0, 5) is ReportStatus.NOT_ASKED
+    assert check_report(open_, finished, A1, 5) is ReportStatus.ACCEPTED
+    assert check_report(open_, finished, A0, 5) is ReportStatus.DUPLICATE
+    assert check_report(open_, finished, A1, 3) is ReportStatus.DUPLICATE
+    assert check_report(open_, finished, A1, 6) is ReportStatus.TOO_EARLY
+    assert check_report(open_, finished, B0, 5) is ReportStatus.NOT_PARTICIPATING
     assert check_report(open_, finished, B0, 4) is ReportStatus.LATE
 
 

@@ -42,7 +42,7 @@ def test_a_report_is_about_the_period_that_its_caller_was_told_of_and_not_about_
     assert knowledge.report([A0], None, {}) == ({A0: ReportStatus.LATE}, {A0: 0})
     # And only once it has been told of period 3, it can finish that
     assert knowledge.place(1_350, A0) is TimePosition.OPEN
-    assert knowledge.report([A0], None, {}) == ({A0: ReportStatus.COUNTED}, {A0: 3})
+    assert knowledge.report([A0], None, {}) == ({A0: ReportStatus.ACCEPTED}, {A0: 3})
 
 
 def test_whoever_has_heard_that_its_period_was_given_up_goes_on_with_the_one_it_waited_for(
@@ -52,16 +52,16 @@ def test_whoever_has_heard_that_its_period_was_given_up_goes_on_with_the_one_it_
     opened(knowledge, 1)
     knowledge.give(1)
     assert knowledge.report(BOTH, None, {}) == (dict.fromkeys(BOTH, ReportStatus.LATE), {A0: 0, A1: 0})
-    assert knowledge.report(BOTH, None, {}) == (dict.fromkeys(BOTH, ReportStatus.COUNTED), {A0: 1, A1: 1})
+    assert knowledge.report(BOTH, None, {}) == (dict.fromkeys(BOTH, ReportStatus.ACCEPTED), {A0: 1, A1: 1})
 
 
 def test_whoever_waited_for_the_next_period_reports_that_one(knowledge: MemberState) -> None:
     assert knowledge.report(BOTH, None, {})[1] == {A0: 0, A1: 0}
     opened(knowledge, 1)
-    assert knowledge.report([A0], None, {})[0] == {A0: ReportStatus.REPEATED}, "nobody has told it of period 1 yet"
+    assert knowledge.report([A0], None, {})[0] == {A0: ReportStatus.DUPLICATE}, "nobody has told it of period 1 yet"
     assert knowledge.next_after(0) == 1
     knowledge.give(1)
-    assert knowledge.report(BOTH, None, {}) == (dict.fromkeys(BOTH, ReportStatus.COUNTED), {A0: 1, A1: 1})
+    assert knowledge.report(BOTH, None, {}) == (dict.fromkeys(BOTH, ReportStatus.ACCEPTED), {A0: 1, A1: 1})
 
 
 def test_a_member_whose_lease_is_over_hands_out_no_limit(knowledge: MemberState) -> None:

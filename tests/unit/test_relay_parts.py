@@ -32,13 +32,13 @@ class Gate:
     def __init__(self) -> None:
         self.gate = MemberFence()
         self.gate.joined("g", TENURE, 5, static=False)
-        self.gate.synced("g", TENURE, self.serial(), 5, "m", 0.0)
+        self.gate.synced("g", TENURE, self.epoch(), 5, "m", 0.0)
 
-    def serial(self) -> int:
-        return self.gate.serial("g", TENURE)
+    def epoch(self) -> int:
+        return self.gate.epoch("g", TENURE)
 
     def judged(self, generation: int = 5, member: str = "m", *, now: float = 0.0, tenure: int = TENURE) -> int | None:
-        return self.gate.verdict("g", tenure, generation, member, now)
+        return self.gate.check_commit("g", tenure, generation, member, now)
 
 
 # --- who may commit -------------------------------------------------------------------------------
@@ -55,26 +55,26 @@ def test_a_newer_generation_ends_the_older_one_at_once() -> None:
     known.gate.joined("g", TENURE, 6, static=False)
     assert known.judged(5) == ILLEGAL_GENERATION
     assert known.judged(6, "n") == REBALANCING, "until C has written the generation down"
-    known.gate.synced("g", TENURE, known.serial(), 6, "n", 0.0)
+    known.gate.synced("g", TENURE, known.epoch(), 6, "n", 0.0)
     assert known.judged(6, "n") == 0
 
 
 def test_an_answer_that_comes_late_revives_nobody() -> None:
     known = Gate()
-    serial = known.serial()
+    serial = known.epoch()
     known.gate.joined("g", TENURE, 6, static=False)
     known.gate.joined("g", TENURE, 5, static=False)
-    known.gate.heard("g", TENURE, serial, 5, "m", 0.0)
-    assert not known.gate.proved("g", TENURE, serial, 5, "m", 0.0)
+    known.gate.observe("g", TENURE, serial, 5, "m", 0.0)
+    assert not known.gate.confirm("g", TENURE, serial, 5, "m", 0.0)
     assert known.judged(5) == ILLEGAL_GENERATION
 
 
 def test_a_static_member_that_is_replaced_is_asked_about_though_the_generation_is_the_same() -> None:
     known = Gate()
-    serial = known.serial()
+    serial = known.epoch()
     known.gate.joined("g", TENURE, 5, static=True)
-    known.gate.heard("g", TENURE, serial, 5, "m", 0.0)
-    known.gate.heard("g", TENURE, known.serial(), 5, "m", 0.0)
+    known.gate.observe("g", TENURE, serial, 5, "m", 0.0)
+    known.gate.observe("g", TENURE, known.epoch(), 5, "m", 0.0)
     assert known.judged() is None, "a Heartbeat alone does not bring it back"
     assert not known.gate.prolongs("g", TENURE, 5, "m", 0.0)
 
@@ -87,9 +87,9 @@ def test_a_dynamic_member_of_the_same_generation_ends_nothing() -> None:
 
 def test_heartbeats_prolong_without_a_gap_as_long_as_a_session() -> None:
     known = Gate()
-    known.gate.heard("g", TENURE, known.serial(), 5, "m", 3.0)
+    known.gate.observe("g", TENURE, known.epoch(), 5, "m", 3.0)
     assert known.judged(now=4.0) == 0
-    known.gate.heard("g", TENURE, known.serial(), 5, "m", 8.0)
+    known.gate.observe("g", TENURE, known.epoch(), 5, "m", 8.0)
     assert known.judged(now=8.0) is None, "it may have been thrown out meanwhile"
 
 
@@ -102,55 +102,55 @@ def test_short_sessions_make_evidence_short() -> None:
 def test_nothing_is_known_in_a_new_tenure() -> None:
     known = Gate()
     assert known.judged(tenure=2) is None
-    assert not known.gate.proved("g", 2, known.serial(), 5, "m", 0.0), "asked in the tenure before"
+    assert not known.gate.confirm("g", 2, known.epoch(), 5, "m", 0.0), "asked in the tenure before"
     assert known.judged(4, tenure=2) is None, "not even which generations are over"
 
 
 def test_a_proof_tells_the_newest_generation() -> None:
     gate = MemberFence()
-    assert gate.proved("g", TENURE, gate.serial("g", TENURE), 7, "m", 0.0)
-    assert gate.verdict("g", TENURE, 7, "m", 0.0) == 0
-    assert gate.verdict("g", TENURE, 6, "m", 0.0) == ILLEGAL_GENERATION
-    assert gate.verdict("g", TENURE, 8, "m", 0.0) is None
+    assert gate.confirm("g", TENURE, gate.epoch("g", TENURE), 7, "m", 0.0)
+    assert gate.check_commit("g", TENURE, 7, "m", 0.0) == 0
+    assert gate.check_commit("g", TENURE, 6, "m", 0.0) == ILLEGAL_GENERATION
+    assert gate.check_commit("g", TENURE, 8, "m", 0.0) is None
 
 
 def test_who_is_no_member_commits_while_there_are_none() -> None:
     gate = MemberFence()
-    assert gate.verdict("g", TENURE, -1, "", 0.0) is None
-    assert gate.described("g", TENURE, gate.serial("g", TENURE), empty=True, sent=0.0)
-    assert gate.verdict("g", TENURE, -1, "", EMPTY_SECONDS / 2) == 0
-    assert gate.verdict("g", TENURE, -1, "", EMPTY_SECONDS) is None
+    assert gate.check_commit("g", TENURE, -1, "", 0.0) is None
+    assert gate.described("g", TENURE, gate.epoch("g", TENURE), empty=True, sent=0.0)
+    assert gate.check_commit("g", TENURE, -1, "", EMPTY_SECONDS / 2) == 0
+    assert gate.check_commit("g", TENURE, -1, "", EMPTY_SECONDS) is None
     gate.joined("g", TENURE, 1, static=False)
-    assert gate.verdict("g", TENURE, -1, "", 0.0) is None
-    assert gate.described("g", TENURE, gate.serial("g", TENURE), empty=False, sent=0.0)
-    assert gate.verdict("g", TENURE, -1, "", 0.0) == UNKNOWN_MEMBER
+    assert gate.check_commit("g", TENURE, -1, "", 0.0) is None
+    assert gate.described("g", TENURE, gate.epoch("g", TENURE), empty=False, sent=0.0)
+    assert gate.check_commit("g", TENURE, -1, "", 0.0) == UNKNOWN_MEMBER
 
 
 def test_no_members_means_that_nobody_known_is_one() -> None:
     known = Gate()
-    assert known.gate.described("g", TENURE, known.serial(), empty=True, sent=0.5)
+    assert known.gate.described("g", TENURE, known.epoch(), empty=True, sent=0.5)
     assert known.judged(now=0.5) is None
 
 
 def test_a_join_makes_the_word_that_there_are_no_members_worthless() -> None:
     gate = MemberFence()
-    serial = gate.serial("g", TENURE)
+    serial = gate.epoch("g", TENURE)
     gate.joined("g", TENURE, 1, static=False)
     assert not gate.described("g", TENURE, serial, empty=True, sent=0.0)
 
 
 def test_who_leaves_is_asked_about() -> None:
     known = Gate()
-    serial = known.serial()
+    serial = known.epoch()
     known.gate.left("g")
     assert known.judged() is None
-    assert not known.gate.proved("g", TENURE, serial, 5, "m", 0.0)
+    assert not known.gate.confirm("g", TENURE, serial, 5, "m", 0.0)
 
 
 def test_groups_without_fresh_evidence_are_forgotten_once_there_are_many() -> None:
     gate = MemberFence()
     for n in range(10_001):
-        gate.proved(f"g{n}", TENURE, gate.serial(f"g{n}", TENURE), 1, "m", 0.0 if n else 100.0)
+        gate.confirm(f"g{n}", TENURE, gate.epoch(f"g{n}", TENURE), 1, "m", 0.0 if n else 100.0)
     gate.sweep(100.0)
     assert len(gate) == 1
 

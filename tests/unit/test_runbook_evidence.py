@@ -84,7 +84,7 @@ def verdict(looks: list[Observation], phase: CommitMode, **rules: bool) -> tuple
     )  # type: ignore[arg-type]
     (partition,) = report.partitions
     assert report.passed is partition.ok
-    return partition.ok, partition.known, partition.settled
+    return partition.ok, partition.confidence, partition.settled
 
 
 SEEN_OK, SEEN_WRONG = (True, Confidence.SEEN, True), (False, Confidence.SEEN, True)
@@ -165,7 +165,7 @@ def test_a_movement_across_a_change_of_owner_counts_for_nobody() -> None:
         look(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 99}, owners={0: (OTHER, 90)}, members=(NEW, OTHER)),
         look(1, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, owners={0: (NEW, 100)}, members=(NEW, OTHER)),
     ]
-    assert infer_phase(GroupHistory(looks)).known is Confidence.UNKNOWN
+    assert infer_phase(GroupHistory(looks)).confidence is Confidence.UNKNOWN
 
 
 def test_the_same_member_owning_again_begins_a_new_track() -> None:
@@ -247,13 +247,13 @@ def test_an_idle_partition_is_unknown_and_passes_only_when_accepted(phase: Commi
     ]
     assert verdict(looks, phase) == UNKNOWN
     strict = assess_phase(GroupHistory(busy), phase, baseline=BASELINE, rules=EvidenceThresholds(quiet_ms=2000))
-    assert [(p.ok, p.known) for p in strict.partitions] == [(False, Confidence.UNKNOWN), (True, Confidence.SEEN)]
+    assert [(p.ok, p.confidence) for p in strict.partitions] == [(False, Confidence.UNKNOWN), (True, Confidence.SEEN)]
     assert "or pass --accept-idle" in strict.partitions[0].settle
     accepted = assess_phase(
         GroupHistory(busy), phase, baseline=BASELINE, rules=EvidenceThresholds(accept_idle=True, quiet_ms=2000)
     )
-    assert [(p.ok, p.known) for p in accepted.partitions] == [(True, Confidence.INFERRED), (True, Confidence.SEEN)]
-    assert [(m.ok, m.known) for m in accepted.members] == [(True, Confidence.INFERRED)]
+    assert [(p.ok, p.confidence) for p in accepted.partitions] == [(True, Confidence.INFERRED), (True, Confidence.SEEN)]
+    assert [(m.ok, m.confidence) for m in accepted.members] == [(True, Confidence.INFERRED)]
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_a_member_without_partitions_is_named_and_passes_only_when_accepted() ->
         look(n, zookeeper={0: (10 + n, n)}, kafka={0: 10 + n}, ends={0: 99}, members=(NEW, OTHER)) for n in range(3)
     ]
     report = members_of(looks, BASELINE)
-    assert [(m.member, m.ok, m.known) for m in report.members] == [
+    assert [(m.member, m.ok, m.confidence) for m in report.members] == [
         (NEW.id, True, Confidence.SEEN),
         (OTHER.id, False, Confidence.UNKNOWN),
     ]
@@ -370,9 +370,9 @@ def test_a_spare_member_is_accepted_only_after_nothing_has_changed_for_long_enou
 
 def test_without_a_baseline_a_member_is_known_by_its_commits_alone() -> None:
     moving = members_of(one([(10, 1), (14, 2)], [10, 14]), None)
-    assert (moving.passed, moving.members[0].known) == (True, Confidence.INFERRED)
+    assert (moving.passed, moving.members[0].confidence) == (True, Confidence.INFERRED)
     still = members_of(idle((10, 1), 10), None, accept_idle=True)
-    assert (still.passed, still.members[0].known) == (False, Confidence.UNKNOWN)
+    assert (still.passed, still.members[0].confidence) == (False, Confidence.UNKNOWN)
 
 
 def configured(czxid: int, moving: bool) -> list[Observation]:
@@ -406,7 +406,7 @@ def test_a_configured_consumer_id_tells_nothing_so_session_and_commits_decide(
         -1, zookeeper={0: (9, 0)}, kafka={0: 9}, ends={0: 10}, owners={0: (CONFIGURED, 2)}, members=(CONFIGURED,)
     )
     (member,) = members_of(configured(czxid, moving), before, accept_idle=True).members
-    assert (member.ok, member.known) == (ok, known)
+    assert (member.ok, member.confidence) == (ok, known)
     assert "a configured consumer.id" in member.why
 
 
@@ -447,7 +447,7 @@ def test_the_phase_is_inferred_from_commits_then_from_what_the_stores_hold(
     zookeeper: list[tuple[int, int] | None], kafka: list[int | None], phase: CommitMode | None, known: Confidence
 ) -> None:
     found = infer_phase(GroupHistory(one(zookeeper, kafka)))
-    assert (found.phase, found.known) == (phase, known)
+    assert (found.phase, found.confidence) == (phase, known)
 
 
 def test_an_observation_survives_json() -> None:

@@ -109,7 +109,7 @@ def test_figures_have_names_that_the_metrics_endpoint_takes() -> None:
             await written([runtime.commit(commit("g", 1, partitions=3))])
             log.fail_next_append(slot_of(runtime, "g"), Failure.NOT_WRITTEN)
             await runtime.commit(commit("g", 2))
-            text = Metrics(runtime.figures).text().decode()
+            text = Metrics(runtime.metrics).text().decode()
             assert 'offsetmgr_shards{role="owner",state="active"} 16.0' in text
             assert "offsetmgr_cache_entries 3.0" in text
             assert 'offsetmgr_commit_errors_total{code="15"} 1.0' in text

@@ -52,7 +52,7 @@ def test_while_it_loads_it_says_so_and_then_it_has_everything() -> None:
         runtime = ManagerRuntime(log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False))
         await runtime.start()
         for slot in range(runtime.slots):
-            runtime.take(slot)
+            runtime.on_assigned(slot)
         for number in range(100):
             assert refusal(runtime, f"g{number}") == COORDINATOR_LOAD_IN_PROGRESS
             assert await runtime.commit(commit(f"g{number}", 1)) == LOADING
@@ -79,8 +79,8 @@ def test_a_standby_has_what_the_owner_acknowledged_and_takes_over_with_the_tail(
             await until(lambda: all(status.lag == 0 for status in standby.status()))
             assert refusal(standby, "g1") == NOT_COORDINATOR
             for slot in range(8):
-                await owner.give_up(slot)
-                standby.take(slot)
+                await owner.on_revoked(slot)
+                standby.on_assigned(slot)
             await until(lambda: all(status.state == "active" for status in standby.status()))
             assert [offset(standby, f"g{number}") for number in range(100)] == list(range(100))
             await written([standby.commit(commit("g1", 1000))])
@@ -144,7 +144,7 @@ def test_a_slot_taken_while_its_standby_loads_waits_for_that_load() -> None:
         await runtime.start()
         await until(lambda: any(status.state == "loading" and status.load_total for status in runtime.status()))
         for slot in range(runtime.slots):
-            runtime.take(slot)
+            runtime.on_assigned(slot)
         assert {refusal(runtime, f"g{number}") for number in range(100)} == {COORDINATOR_LOAD_IN_PROGRESS}
         log.gate.set()
         await until(lambda: all(status.state == "active" for status in runtime.status()))
@@ -185,7 +185,7 @@ def test_a_slot_that_nobody_here_can_read_leaves_the_other_standbys_alone() -> N
         async with manager(log) as owner, manager(log, config=config, slots=()) as standby:
             await until(lambda: standby.caught_up)
             strange = slot_of(owner, "g")
-            await owner.give_up(strange)
+            await owner.on_revoked(strange)
             writer = log.writer(strange)
             writer.claim(1)
             foreign = KafkaRecordFormat().encode_commit("x", "t", [(0, 1, -1, "")], 1_700_000_000_000, None)

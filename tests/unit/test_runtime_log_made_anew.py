@@ -36,10 +36,10 @@ def test_a_log_that_was_made_anew_is_read_anew() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit("g", 1))])
             slot = slot_of(runtime, "g")
-            await runtime.give_up(slot)
+            await runtime.on_revoked(slot)
             for partition in partitions_of(slot, PARTITIONS):
                 log._partitions[partition].__init__()  # type: ignore[misc]
-            runtime.take(slot)
+            runtime.on_assigned(slot)
             await until(lambda: runtime.owns("g") == NONE)
             assert offset(runtime, "g") == -1
 
@@ -55,11 +55,11 @@ def test_a_slot_taken_again_after_its_log_was_made_anew_has_nothing_of_the_old_o
             await written([first.commit(commit("g", 1))])
             slot, partition = slot_of(first, "g"), first.partition_of("g")
             await until(lambda: other.status()[partition].offsets == 1)
-            await first.give_up(slot)
+            await first.on_revoked(slot)
             log.recreate()
             _fill(log, slot)
             await until(lambda: other.status()[partition].offsets == 0)
-            other.take(slot)
+            other.on_assigned(slot)
             await until(lambda: other.owns("g") == NONE)
             assert offset(other, "g") == -1
 
@@ -74,11 +74,11 @@ def test_a_slot_taken_at_once_after_its_log_was_made_anew_has_nothing_of_the_old
         async with manager(log, config=config) as runtime:
             await written([runtime.commit(commit("g", 1))])
             slot = slot_of(runtime, "g")
-            await runtime.give_up(slot)
+            await runtime.on_revoked(slot)
             await until(lambda: runtime.caught_up)
             log.recreate()
             _fill(log, slot)
-            runtime.take(slot)
+            runtime.on_assigned(slot)
             await until(lambda: runtime.owns("g") == NONE)
             assert offset(runtime, "g") == -1
 

@@ -180,9 +180,9 @@ def test_when_too_much_is_in_flight_there_is_no_room_until_half_of_it_has_ended(
     async def work() -> None:
         async with manager(log, config=config) as runtime:
             log.hold = True
-            assert runtime.room() is None
+            assert runtime.backpressure() is None
             answers = [runtime.commit(commit("g", number, partitions=10)) for number in range(10)]
-            room = runtime.room()
+            room = runtime.backpressure()
             assert room is not None
             for _ in range(4):
                 await until(lambda: log.advance_high_watermark() == 1)
@@ -192,6 +192,6 @@ def test_when_too_much_is_in_flight_there_is_no_room_until_half_of_it_has_ended(
             log.advance_high_watermark()
             await room
             await written(answers)
-            assert runtime.room() is None
+            assert runtime.backpressure() is None
 
     scenario(work)

@@ -50,7 +50,7 @@ def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_slot() -> 
             assert refusal(runtime, "g") == NOT_COORDINATOR
             assert await runtime.commit(commit("g", 3)) == ELSEWHERE
             # Given to it again, it serves again.
-            runtime.take(slot)
+            runtime.on_assigned(slot)
             await until(lambda: runtime.owns("g") == NONE)
             await written([runtime.commit(commit("g", 4))])
 
@@ -96,7 +96,7 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
         runtime = ManagerRuntime(log, AvroRecordFormat(), lease, QUICK)
         await runtime.start()
         log.writer = writer  # type: ignore[method-assign]
-        runtime.take(0)
+        runtime.on_assigned(0)
         await until(claimed.is_set)
         group = next(g for g in map(str, range(999)) if slot_of(runtime, g) == 0)
         assert await runtime.commit(commit(group, 1)) == LOADING
@@ -104,7 +104,7 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
         log.writer = plain  # type: ignore[method-assign]
         await asyncio.sleep(0.1)  # long enough for it to go on, if it did
         assert runtime.status()[0].state == "loading"
-        await runtime.give_up(0)
+        await runtime.on_revoked(0)
         assert log.records(0) == []
         await runtime.close()
 
@@ -121,7 +121,7 @@ def test_given_up_with_commits_in_flight_it_ends_them_and_takes_no_more() -> Non
             answers = [runtime.commit(commit("g", 1))]
             await until(lambda: log.unfinished(slot))
             answers.append(runtime.commit(commit("g", 2)))
-            leaving = asyncio.create_task(runtime.give_up(slot))
+            leaving = asyncio.create_task(runtime.on_revoked(slot))
             await asyncio.sleep(0)
             assert await runtime.commit(commit("g", 3)) == ELSEWHERE
             assert refusal(runtime, "g") == NOT_COORDINATOR
@@ -141,14 +141,14 @@ def test_taken_while_it_is_given_up_it_is_served_again() -> None:
         async with manager(log) as runtime:
             slot = slot_of(runtime, "g")
             await written([runtime.commit(commit("g", 1))])
-            tenure = runtime.tenure("g")
-            leaving = asyncio.create_task(runtime.give_up(slot))
+            tenure = runtime.ownership_epoch("g")
+            leaving = asyncio.create_task(runtime.on_revoked(slot))
             await asyncio.sleep(0)
-            runtime.take(slot)
+            runtime.on_assigned(slot)
             await leaving
             await until(lambda: runtime.owns("g") == NONE)
             assert offset(runtime, "g") == 1
-            assert runtime.tenure("g") == tenure + 1
+            assert runtime.ownership_epoch("g") == tenure + 1
 
     scenario(work)
 
@@ -173,7 +173,7 @@ def test_a_slot_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
         runtime = ManagerRuntime(log, AvroRecordFormat(), OnceAndAgain(), config)
         await runtime.start()
         log.fail_next_claim(3, Unreachable("broker", "no answer"))
-        runtime.take(3)
+        runtime.on_assigned(3)
         await until(lambda: runtime.status()[3].state == "failed")
         assert runtime.status()[3].last_error == "Unreachable: broker: no answer"
         group = next(g for g in map(str, range(999)) if slot_of(runtime, g) == 3)
@@ -202,7 +202,7 @@ def test_closing_waits_for_what_is_in_flight_and_refuses_the_rest() -> None:
             log.advance_high_watermark()
             await closing
             await written([answer])
-            runtime.take(0)
+            runtime.on_assigned(0)
             assert runtime.owns("g") == NOT_COORDINATOR
         # The last thing that a thread does is to say that it ends.
         await until(lambda: not any(thread.name.startswith("offsetmgr-slot-") for thread in threading.enumerate()))

@@ -168,7 +168,7 @@ def test_a_standby_leaves_a_damaged_slot_alone_and_follows_the_others(
                 await until(lambda: all(s.state == "following" for s in standby.status()))
             log.at_rest = log.damaged = True
             if at_rest:
-                standby.take(SHARD % 8)
+                standby.on_assigned(SHARD % 8)
             slot = [s for s in range(PARTITIONS) if s % 8 == SHARD % 8]
             wanted = "failed" if at_rest else "waiting"
             await until(lambda: all(standby.status()[p].state in (wanted, "loading") for p in slot))
@@ -216,7 +216,7 @@ def test_an_owner_that_waits_for_a_standbys_load_gets_the_slot_though_the_load_f
     async def work() -> None:
         async with manager(log, slots=()) as runtime:
             await asyncio.to_thread(log.reading.wait, 60)
-            runtime.take(SHARD % 8)
+            runtime.on_assigned(SHARD % 8)
             log.go_on.set()
             await until(lambda: runtime.status()[SHARD].state == "failed")
             log.at_rest = False

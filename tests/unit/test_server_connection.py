@@ -130,7 +130,7 @@ class Custom:
     """A service with one API of the test's own."""
 
     def __init__(
-        self, handle: Callable[[ApiRequest], Outcome], lane: Concurrency = Concurrency.ALONE, **options: Any
+        self, handle: Callable[[ApiRequest], Outcome], lane: Concurrency = Concurrency.EXCLUSIVE, **options: Any
     ) -> None:
         self._listening = Listening()
         self._api = Api(FORWARDED, "Test", 0, 9, 99, handle, lane)

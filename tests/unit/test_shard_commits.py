@@ -35,7 +35,7 @@ class TestCommitting:
 
     def test_what_is_discarded_was_never_there(self, shard: Shard) -> None:
         committed(shard, "g", p0=5)
-        shard.discarded(shard.commit(committing("g", p0=6, p1=1), NOW))
+        shard.on_discarded(shard.commit(committing("g", p0=6, p1=1), NOW))
 
         assert offsets(shard, "g") == {("t", 0): 5}
 
@@ -138,7 +138,7 @@ class TestConditions:
         under_way = shard.commit(committing("g", p0=6), NOW)
 
         assert self.commit(shard, 5, 9).response.errors == {("t", 0): 55}
-        shard.discarded(under_way)
+        shard.on_discarded(under_way)
         assert self.commit(shard, 5, 9).response.errors == {}
 
     def test_nor_on_one_whose_deletion_is_in_flight(self, shard: Shard) -> None:

@@ -28,7 +28,7 @@ def never_asked(group: str) -> bool:
 def expire(shard: Shard, now: int, *, active: bool | None = False) -> Mapping[bytes, bytes | None]:
     """The records of a pass, which is not acknowledged."""
     prepared = shard.expire(now, lambda group: active)
-    shard.discarded(prepared)
+    shard.on_discarded(prepared)
     return dict(prepared.records)
 
 

@@ -47,7 +47,7 @@ def test_bytes_an_offset(record_format: RecordFormat, how: str) -> None:
             if how == "commits":
                 shard.acknowledged(prepared, shard.position)
             else:
-                shard.discarded(prepared)
+                shard.on_discarded(prepared)
                 shard.replay_newest(dict(prepared.records), shard.position)
         del prepared
         assert shard.offset_count == GROUPS * PARTITIONS

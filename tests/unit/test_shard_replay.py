@@ -62,8 +62,8 @@ class TestReplaying:
     def test_a_survey_finds_values_of_unknown_versions_before_anybody_asks(self, shard: Shard) -> None:
         shard.replay_newest({b"o|g|t|0": b"7,-1,0,-,", b"o|g|t|1": b"version 99", b"o|g|u|0": b"7,-1,0,-,"}, 3)
         assert shard.unreadable == 0
-        shard.survey()
-        shard.survey()
+        shard.check_versions()
+        shard.check_versions()
 
         assert shard.unreadable == 1
         [problem] = shard.problems

@@ -139,7 +139,7 @@ def test_an_edit_keeps_what_is_unreadable_and_does_not_write_over_it(tmp_path: P
         store.commit("g", {T0: OffsetAndMetadata(1), T1: OffsetAndMetadata(1)})
 
     assert isinstance(caught.value.failures[T1], CorruptData)
-    assert caught.value.successes[T0].verdict is EditStatus.WRITTEN
+    assert caught.value.successes[T0].status is EditStatus.WRITTEN
     (found,) = store.scan(["g"])
     assert (dict(found.offsets), set(found.errors)) == ({T0: Committed(1)}, {T1})
 
@@ -189,7 +189,7 @@ def test_an_edit_that_writes_nothing_creates_nothing(tmp_path: Path) -> None:
 
     (result,) = store.edit([GroupEdit("g", {T0: Change(None)})])
 
-    assert result.outcomes[T0].verdict is EditStatus.UNCHANGED
+    assert result.outcomes[T0].status is EditStatus.UNCHANGED
     assert leftovers(tmp_path) == []
 
 

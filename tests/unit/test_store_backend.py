@@ -346,13 +346,13 @@ def test_while_too_much_is_on_its_way_the_listener_is_asked_to_wait(monkeypatch:
     async def scenario() -> None:
         store = SlowStore()
         async with running(store) as backend:
-            assert backend.room() is None
+            assert backend.backpressure() is None
             commits = [asyncio.ensure_future(backend.commit(commit(f"g{n}", n))) for n in range(10)]
-            room = backend.room()
+            room = backend.backpressure()
             assert room is not None and not room.done()
             store.go.set()
             await room
             await asyncio.gather(*commits)
-            assert backend.room() is None
+            assert backend.backpressure() is None
 
     asyncio.run(scenario())

@@ -43,7 +43,7 @@ def row(group: Any, topic: Any, partition: Any, offset: Any, **more: Any) -> dic
 
 def written(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     found = write_rows(rows, "one", CONFIG)
-    return [(o.group, o.topic, o.partition, o.offset, o.verdict, o.error) for o in found]
+    return [(o.group, o.topic, o.partition, o.offset, o.status, o.error) for o in found]
 
 
 def test_several_commits_of_one_partition_are_all_refused_and_nothing_is_chosen(stores: dict[str, MemoryStore]) -> None:

@@ -125,7 +125,7 @@ class ShardGroupWriter(Protocol):
         ...
 
     @property
-    def rested_at(self) -> float:
+    def ready_at(self) -> float:
         """The moment (of `time.monotonic`) from which the next append is likely to be taken up at once; an earlier one
         is no error, but may take longer than waiting would have."""
         ...

@@ -301,7 +301,7 @@ class MemoryWriter:
             raise
 
     @property
-    def rested_at(self) -> float:
+    def ready_at(self) -> float:
         return 0.0
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ class Backpressure:
                 if not future.done():
                     future.set_result(None)
 
-    def room(self) -> asyncio.Future[None] | None:
+    def backpressure(self) -> asyncio.Future[None] | None:
         """None unless it is `full`; else a future that is done when there is room again."""
         if not self.full:
             return None

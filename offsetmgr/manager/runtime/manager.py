@@ -127,7 +127,7 @@ class ManagerRuntime:
             for slot in self._slots:
                 self._standby.add(slot)
             self._standby.start()
-        self._housekeeping = asyncio.create_task(self._keep_house())
+        self._housekeeping = asyncio.create_task(self._housekeeping_loop())
 
     async def close(self) -> None:
         """Takes no more commits, waits for those in flight (bounded by the commit time-out and one claim), closes the
@@ -139,9 +139,9 @@ class ManagerRuntime:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._housekeeping
         following = [] if self._standby is None else [self._standby.stop()]
-        await asyncio.gather(*following, *[self.give_up(slot.number) for slot in self._slots])
+        await asyncio.gather(*following, *[self.on_revoked(slot.number) for slot in self._slots])
 
-    def take(self, slot: int) -> None:
+    def on_assigned(self, slot: int) -> None:
         """See `OwnershipListener.take`."""
         found = self._slots[slot]
         if found.wanted or self._closing:
@@ -150,7 +150,7 @@ class ManagerRuntime:
         if not found.owned:
             self._start(found)
 
-    async def give_up(self, slot: int) -> None:
+    async def on_revoked(self, slot: int) -> None:
         """See `OwnershipListener.give_up`."""
         found = self._slots[slot]
         found.wanted = False
@@ -180,7 +180,7 @@ class ManagerRuntime:
         if slot.wanted:
             self._start(slot)
         elif self._standby is None:
-            slot.forget()
+            slot.reset()
         elif not self._closing:
             self._standby.add(slot)
 
@@ -200,7 +200,7 @@ class ManagerRuntime:
     def _new_shard(self, partition: int) -> Shard:
         return Shard(partition, self._format, self.config.limits)
 
-    async def _keep_house(self) -> None:
+    async def _housekeeping_loop(self) -> None:
         while True:
             await asyncio.sleep(min(self.config.lag_interval, self.config.expiry_interval / 10))
             for slot in self._slots:
@@ -212,10 +212,10 @@ class ManagerRuntime:
 
     # --- requests ----------------------------------------------------------------------------------
 
-    def room(self) -> asyncio.Future[None] | None:
+    def backpressure(self) -> asyncio.Future[None] | None:
         """None while commits may come; else so much is in flight that no more should be read from sockets until this
         future is done. It is a request: what comes nevertheless is taken."""
-        return self._pressure.room()
+        return self._pressure.backpressure()
 
     def partition_of(self, group: str) -> int:
         """The partition of the log that holds a group."""
@@ -228,7 +228,7 @@ class ManagerRuntime:
             return self._refusal(partition)
         return NONE if self._ownership.valid() else NOT_COORDINATOR
 
-    def tenure(self, group: str) -> int:
+    def ownership_epoch(self, group: str) -> int:
         """A number that changes whenever this process takes the group's shard anew."""
         return self._slot(self.partition_of(group)).lives
 
@@ -337,6 +337,6 @@ class ManagerRuntime:
         slots = [self._slot(partition) for partition in range(self._partitions)]
         return [shard_status(slot, partition, self._standby) for partition, slot in enumerate(slots)]
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """For the metrics endpoint."""
-        return {**self.counters.figures(), "pending_records": self._pressure.pending, **totals(self.status())}
+        return {**self.counters.metrics(), "pending_records": self._pressure.pending, **totals(self.status())}

@@ -103,8 +103,8 @@ class ShardGroup:
     def refusal(self) -> int:
         """The error for requests; 0 while it serves."""
         if self._thread is None and self.wanted:
-            return Lifecycle().refusal
-        return self.life.refusal
+            return Lifecycle().error_code
+        return self.life.error_code
 
     @property
     def loading(self) -> bool:
@@ -121,8 +121,8 @@ class ShardGroup:
         """Claims it and serves it, in a new life. Not while the thread of the last one lives."""
         assert self._thread is None
         if self.too_old(boottime()):
-            self.forget()
-        self._settle_doubts()
+            self.reset()
+        self._resolve_in_doubt()
         self.life, self.last_error = Lifecycle(), ""
         self._enter(ShardState.LOADING)
         self._ended.clear()
@@ -149,16 +149,16 @@ class ShardGroup:
         """Whether the shards were behind the log for so long that they may have missed deletions."""
         return now - self.current_at > self._config.most_standby_age
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begins anew, with empty shards."""
         self.shards = {partition: self._new_shard(partition) for partition in self.partitions}
         self.generation = ""
 
-    def _settle_doubts(self) -> None:
+    def _resolve_in_doubt(self) -> None:
         """What was in doubt is in the shards if it is in the log. (Or will be before they are served, at the start of a
         new life.)"""
         for entry in self._doubtful:
-            entry.shard.discarded(entry.prepared)
+            entry.shard.on_discarded(entry.prepared)
         self._doubtful.clear()
 
     def _enter(self, state: ShardState, why: str = "") -> None:
@@ -232,11 +232,11 @@ class ShardGroup:
 
     # --- what the thread tells ---------------------------------------------------------------------
 
-    def on_trying(self) -> None:
+    def on_loading(self) -> None:
         if self.life.state is ShardState.FAILED:
             self._enter(ShardState.LOADING)
 
-    def on_stumbled(self, error: Exception) -> None:
+    def on_retry(self, error: Exception) -> None:
         """See `Listener.on_stumbled`."""
         self.last_error, damaged = f"{type(error).__name__}: {error}", isinstance(error, CorruptRecords)
         self._counters.failures += 1
@@ -264,7 +264,7 @@ class ShardGroup:
             for shard in self.shards.values():
                 _tell_unread(shard)
 
-    def on_made_anew(self) -> None:
+    def on_topic_recreated(self) -> None:
         """See `Listener.on_made_anew`."""
         _logger.warning("the offsets topic was made anew: the slot is read anew", extra={"slot": self.number})
         self._spoilt = True
@@ -273,7 +273,7 @@ class ShardGroup:
     def note_generation(self, generation: str) -> None:
         """The log is this one now (`PartitionLog.generation`): what was filled from another is served no more."""
         if self.life.state is ShardState.ACTIVE and generation not in ("", self.generation):
-            self.on_made_anew()
+            self.on_topic_recreated()
 
     def note_current(self) -> None:
         """An owner with a good lease holds all that is in the log: asked now and then, so that after a suspension it is
@@ -282,13 +282,13 @@ class ShardGroup:
         if self.life.state is ShardState.ACTIVE and self._ownership.valid():
             self.current_at = now
 
-    def on_tail(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
+    def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
         """See `Listener.on_tail`."""
         self.shards[partition].replay_newest(part, position)
 
     def on_recovered(self) -> None:
         """See `Listener.on_recovered`."""
-        self._settle_doubts()
+        self._resolve_in_doubt()
         self.recovering = False
         self._release_waiting()
         self.last_error = ""
@@ -322,7 +322,7 @@ class ShardGroup:
         self.recovering = False
         for batch in self._outstanding:
             for entry in batch.entries:
-                entry.shard.discarded(entry.prepared)
+                entry.shard.on_discarded(entry.prepared)
             _refuse(batch.entries, NOT_COORDINATOR)
             self._end(batch)
         self._outstanding.clear()
@@ -337,7 +337,7 @@ class ShardGroup:
         self._ended.set()
         if self._spoilt:
             self._spoilt = False
-            self.forget()
+            self.reset()
         if fenced:
             self._ownership.lost(self.number, fenced)
         self._freed(self)
@@ -349,7 +349,7 @@ class ShardGroup:
         self.last_error = str(outcome.error)
         if outcome.certain:
             for entry in outcome.entries:
-                entry.shard.discarded(entry.prepared)
+                entry.shard.on_discarded(entry.prepared)
         else:
             self.recovering = True
             self._counters.unknown_outcomes += 1

@@ -40,11 +40,11 @@ _TAIL_PART: Final = 1000
 class WriterCallbacks(Protocol):
     """What the loop's side of the slot is told, on the loop."""
 
-    def on_trying(self) -> None:
+    def on_loading(self) -> None:
         """It begins to claim and to read."""
         ...
 
-    def on_stumbled(self, error: Exception) -> None:
+    def on_retry(self, error: Exception) -> None:
         """That failed, and will be tried again."""
         ...
 
@@ -53,11 +53,11 @@ class WriterCallbacks(Protocol):
         `lease.boottime`: the slot can be served, and the shards are the loop's."""
         ...
 
-    def on_made_anew(self) -> None:
+    def on_topic_recreated(self) -> None:
         """The log is not the one any more that the shards were filled from: they must be read anew."""
         ...
 
-    def on_tail(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
+    def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
         """What was appended while the outcome was unknown, of one partition; see `Shard.replay_newest`."""
         ...
 
@@ -158,7 +158,7 @@ class ShardWriterThread:
                 raise
             except Exception as error:  # whatever it is, it is shown, and the slot must not stay without an owner
                 self._close_writer()
-                self._bridge.post(self._listener.on_stumbled, error)
+                self._bridge.post(self._listener.on_retry, error)
                 self._stopping.wait(pause)
                 pause = min(
                     pause * 2, self._config.most_retry_pause if is_retriable(error) else NON_RETRIABLE_BACKOFF_S
@@ -169,7 +169,7 @@ class ShardWriterThread:
         while not self._ownership.valid():
             if self._stopping.wait(_LEASE_PAUSE):
                 return False
-        self._bridge.post(self._listener.on_trying)
+        self._bridge.post(self._listener.on_loading)
         if not self._of_one_log(self._log.generation(self._config.claim_timeout)):
             return False
         self._writer = self._log.writer(self._slot)
@@ -190,7 +190,7 @@ class ShardWriterThread:
         if generation in ("", self._generation):
             return True
         if self._shards is None:
-            self._bridge.run(self._listener.on_made_anew)
+            self._bridge.run(self._listener.on_topic_recreated)
             return False
         self._shards = {partition: self._new_shard(partition) for partition in self._partitions}
         self._generation = generation
@@ -235,8 +235,8 @@ class ShardWriterThread:
         items = list(newest.items())
         while len(items) > _TAIL_PART:
             part, items = dict(items[:_TAIL_PART]), items[_TAIL_PART:]
-            self._bridge.run(self._listener.on_tail, partition, part, self._positions[partition])
-        self._bridge.run(self._listener.on_tail, partition, dict(items), position)
+            self._bridge.run(self._listener.on_replay, partition, part, self._positions[partition])
+        self._bridge.run(self._listener.on_replay, partition, dict(items), position)
 
     # --- appending ---------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class ShardWriterThread:
         first = self._queue.get()
         if first is None:
             return ()
-        if self._writer is not None and (rest := self._writer.rested_at - time.monotonic()) > 0:
+        if self._writer is not None and (rest := self._writer.ready_at - time.monotonic()) > 0:
             time.sleep(rest)
         batches, records, size = [first], first.count, first.bytes
         while records < self._config.transaction_records and size < self._config.transaction_bytes:

@@ -134,7 +134,7 @@ class StandbyReplica:
         if self._waiting and not self._busy() and not self._stopping.is_set():
             slot = self._waiting.pop(next(iter(self._waiting)))  # one that failed waits behind the others
             if slot.too_old(now):
-                slot.forget()
+                slot.reset()
             self.loading, self.load = slot, None
             return Plan(slot, {})
         follow = {p: (turn, slot.shards[p].position) for p, (turn, slot) in self._following.items()}

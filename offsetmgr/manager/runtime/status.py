@@ -68,7 +68,7 @@ class Counters:
         self.standby_records = 0
         self.standby_failures = 0
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """By name, as `server.metrics` takes them."""
         figures: dict[str, float] = {
             "commits_total": self.commits,

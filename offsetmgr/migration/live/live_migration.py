@@ -123,7 +123,7 @@ class LiveMigration:
         followers = tuple(self._nodes.followers())
         first, copies, refused = self._differences(seen.storage.mode, to)
         return SwitchSnapshot(
-            seen, self._nodes.switcher(), followers, self._strangers(followers), first, copies, refused
+            seen, self._nodes.switcher(), followers, self._non_participants(followers), first, copies, refused
         )
 
     def check(self, picture: SwitchSnapshot, to: CommitMode) -> None:
@@ -170,7 +170,7 @@ class LiveMigration:
             )
         return seen
 
-    def _strangers(self, followers: tuple[FollowerState, ...]) -> tuple[str, ...]:
+    def _non_participants(self, followers: tuple[FollowerState, ...]) -> tuple[str, ...]:
         """Who commits and does not follow: a registered consumer follows if a follower lives in its session."""
         sessions = {follower.session_id for follower in followers}
         found = [m.member_id for m in members(self._session, self.group) if m.session_id not in sessions]
@@ -216,7 +216,7 @@ class LiveMigration:
 
     # --- doing it -----------------------------------------------------------------------------------
 
-    def carry_out(
+    def execute(
         self, to: CommitMode, *, patience_s: float, stay: bool = False, stop: Callable[[], bool] = lambda: False
     ) -> SwitchEvidence:
         """Switches the group, and waits until its members go by the new mode.

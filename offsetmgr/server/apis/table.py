@@ -44,7 +44,7 @@ def endpoint_apis(endpoint: ApiContext) -> list[Api]:
             6,
             3,
             partial(cluster.find_coordinator, endpoint),
-            Concurrency.BESIDE,
+            Concurrency.UNORDERED,
             prepare=decoded,
         ),
         Api(15, "DescribeGroups", 0, 6, 5, partial(groups.describe_groups, endpoint), prepare=decoded),

@@ -44,8 +44,8 @@ class Concurrency(enum.Enum):
     """Which requests of one connection may be under way together: those of the same lane, `ALONE` excepted, and with
     any of them those of `BESIDE`."""
 
-    ALONE = enum.auto()
-    BESIDE = enum.auto()
+    EXCLUSIVE = enum.auto()
+    UNORDERED = enum.auto()
     """What neither changes nor reads what others change: it waits for nothing and holds up nothing. librdkafka's Admin
     client asks for the coordinator before every commit, on the connection that the commits before it went to."""
     COMMITS = enum.auto()
@@ -121,7 +121,7 @@ class DeferredResponse(NamedTuple):
 
     result: Awaitable[Any]
     answer: Callable[[Any], Answer | Awaitable[Answer]]
-    otherwise: Any = None
+    on_error: Any = None
     """What ``answer`` is given instead where ``result`` raises, which is a defect and is logged. Where this is None the
     connection is closed instead."""
 
@@ -269,7 +269,7 @@ class Api(NamedTuple):
     flexible: int
     """The first version with tagged fields in its header (32767 where none has)."""
     handle: Handler
-    lane: Concurrency = Concurrency.ALONE
+    lane: Concurrency = Concurrency.EXCLUSIVE
     before_login: bool = False
     """Whether it is answered to a client that has not logged in yet."""
     advertised: bool = True

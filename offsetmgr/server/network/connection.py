@@ -38,7 +38,7 @@ class ConnectionServer(ServerInfo, Protocol):
     def requires_login(self) -> bool: ...
 
     @property
-    def room(self) -> Callable[[], asyncio.Future[None] | None]: ...
+    def backpressure(self) -> Callable[[], asyncio.Future[None] | None]: ...
 
     @property
     def held_too_much(self) -> bool:
@@ -49,7 +49,7 @@ class ConnectionServer(ServerInfo, Protocol):
         """Returns the API that answers the request. Raises `InvalidRequest`."""
         ...
 
-    def admit(self, connection: ServerConnection) -> bool:
+    def accept(self, connection: ServerConnection) -> bool:
         """Returns whether the server accepts one more connection."""
         ...
 
@@ -126,7 +126,7 @@ class ServerConnection(asyncio.Protocol):
         self.peer = str(peer[0]) if peer else ""
         self.principal = None if self.service.requires_login else "ANONYMOUS"
         self._set_frame_limit()
-        if not self.service.admit(self):
+        if not self.service.accept(self):
             self.cut()
 
     def data_received(self, data: bytes) -> None:
@@ -291,8 +291,8 @@ class ServerConnection(asyncio.Protocol):
 
     # --- what the pipeline tells --------------------------------------------------------------------
 
-    def room(self) -> asyncio.Future[None] | None:
-        return self.service.room()
+    def backpressure(self) -> asyncio.Future[None] | None:
+        return self.service.backpressure()
 
     def answered(self, request: ApiRequest) -> None:
         self._hold(-len(request.frame))

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _RESPONSE: Final = struct.Struct(">ii")
 _RESPONSE_TAGGED: Final = struct.Struct(">iib")
 _API_VERSIONS: Final = 18
-_ANY_SIZE: Final = frozenset({Concurrency.FETCHES, Concurrency.BESIDE})
+_ANY_SIZE: Final = frozenset({Concurrency.FETCHES, Concurrency.UNORDERED})
 """Lanes whose requests may name thousands of groups, and so have large answers."""
 
 
@@ -70,7 +70,7 @@ class ResponseTransport(Protocol):
         """Sends at once what was put."""
         ...
 
-    def room(self) -> asyncio.Future[None] | None:
+    def backpressure(self) -> asyncio.Future[None] | None:
         """See `Backend.room`."""
         ...
 
@@ -109,7 +109,7 @@ class Pipeline:
         once that answer is counted."""
         self._under_way: deque[ApiRequest] = deque()
         self._waiting: deque[ApiRequest] = deque()
-        self._lane = Concurrency.ALONE
+        self._lane = Concurrency.EXCLUSIVE
         self._preparing = False
         """Whether a large request is being decoded. No later request may overtake it."""
         self._advancing = False
@@ -161,15 +161,15 @@ class Pipeline:
     def _may_start(self, lane: Concurrency) -> bool:
         if self._preparing or self._unsized or self.answers_full:
             return False
-        if not self._under_way or lane is Concurrency.BESIDE:
+        if not self._under_way or lane is Concurrency.UNORDERED:
             return True
-        return lane is self._lane and lane is not Concurrency.ALONE
+        return lane is self._lane and lane is not Concurrency.EXCLUSIVE
 
     def _start(self, request: ApiRequest, api: Api) -> None:
-        if api.lane is not Concurrency.BESIDE:
+        if api.lane is not Concurrency.UNORDERED:
             self._lane = api.lane
         elif not self._under_way:
-            self._lane = Concurrency.BESIDE
+            self._lane = Concurrency.UNORDERED
         self._under_way.append(request)
         if not api.before_login and not self._outlet.may_ask:
             self._outlet.refuse(InvalidRequest(f"API {request.api_key}", "comes without a login, or after its end"))
@@ -214,7 +214,7 @@ class Pipeline:
             self._defect(request)
         else:
             self._take_outcome(request, outcome)
-        if api.lane is Concurrency.COMMITS and (room := self._outlet.room()) is not None:
+        if api.lane is Concurrency.COMMITS and (room := self._outlet.backpressure()) is not None:
             self.no_room = True
             room.add_done_callback(self._room_again)
 

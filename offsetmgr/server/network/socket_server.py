@@ -43,17 +43,17 @@ class SocketServer:
         limits: ServerLimits | None = None,
         requires_login: bool = False,
         fallback: ForwardingHandler | None = None,
-        room: Callable[[], asyncio.Future[None] | None] = lambda: None,
+        backpressure: Callable[[], asyncio.Future[None] | None] = lambda: None,
         versions: Callable[[], Mapping[int, tuple[int, int]]] | None = None,
         observe: Callable[[str, float], None] | None = None,
     ) -> None:
-        """``apis``: later ones replace earlier ones of the same key. ``room``: see `Backend.room`. ``versions``: what
-        ApiVersions shall tell, where that is not just the table. ``observe``: is told the seconds that every request
-        took, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
+        """``apis``: later ones replace earlier ones of the same key. ``backpressure``: see `Backend.backpressure`.
+        ``versions``: what ApiVersions shall tell, where that is not just the table. ``observe``: is told the seconds
+        that every request took, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
         self.apis: dict[int, Api] = {api.key: api for api in apis}
         self.limits = limits or ServerLimits()
         self.requires_login = requires_login
-        self.room = room
+        self.backpressure = backpressure
         self.connections: set[ServerConnection] = set()
         self.listeners: list[ServerListener] = []
         self._versions = versions
@@ -90,7 +90,7 @@ class SocketServer:
 
     # --- what connections tell ----------------------------------------------------------------------
 
-    def admit(self, connection: ServerConnection) -> bool:
+    def accept(self, connection: ServerConnection) -> bool:
         """Whether one more client may connect."""
         self._figures["connections_total"] += 1
         self.connections.add(connection)

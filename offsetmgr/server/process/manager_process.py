@@ -152,7 +152,7 @@ class ManagerProcess:
             [],
             limits=options.limits,
             requires_login=authentication is not None,
-            room=backend.room,
+            backpressure=backend.backpressure,
             fallback=relay.fallback if relay else None,
             observe=metrics.observe if metrics else None,
         )
@@ -371,8 +371,8 @@ class _LateBound:
 
     now: Backend
 
-    def room(self) -> asyncio.Future[None] | None:
-        return self.now.room()
+    def backpressure(self) -> asyncio.Future[None] | None:
+        return self.now.backpressure()
 
     def metrics(self) -> Mapping[str, float]:
         return self.now.metrics() if hasattr(self, "now") else {}

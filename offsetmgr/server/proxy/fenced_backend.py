@@ -89,8 +89,8 @@ class MemberFencingBackend:
         return answer
 
     def _judge(self, key: _Key) -> int | None:
-        return self._gate.verdict(
-            key.group, self._inner.tenure(key.group), key.generation, key.member_id, self._clock()
+        return self._gate.check_commit(
+            key.group, self._inner.ownership_epoch(key.group), key.generation, key.member_id, self._clock()
         )
 
     def _refused(self, code: int) -> asyncio.Future[CommitResponse]:
@@ -128,8 +128,8 @@ class MemberFencingBackend:
         group, generation, member_id = key
         if code := self._inner.owns(group):
             return code
-        tenure = self._inner.tenure(group)
-        serial = self._gate.serial(group, tenure)
+        tenure = self._inner.ownership_epoch(group)
+        serial = self._gate.epoch(group, tenure)
         sent = self._clock()
         self._figures["relay_members_asked_total"] += 1
         try:
@@ -141,11 +141,11 @@ class MemberFencingBackend:
             if self._gate.prolongs(group, tenure, generation, member_id, sent):
                 code = await self._coordinators.heartbeat(group, generation, member_id, instance_id, deadline)
                 if code in VALID:
-                    self._gate.heard(group, tenure, serial, generation, member_id, sent)
+                    self._gate.observe(group, tenure, serial, generation, member_id, sent)
             else:
                 code = await self._coordinators.prove_member(group, generation, member_id, instance_id, deadline)
                 if code in VALID:
-                    self._gate.proved(group, tenure, serial, generation, member_id, sent)
+                    self._gate.confirm(group, tenure, serial, generation, member_id, sent)
         except OffsetMgrError as error:
             self._coordinators.forget(group)
             return error.code if error.code in _FINAL else None
@@ -240,8 +240,8 @@ class MemberFencingBackend:
     def owns(self, group: str) -> int:
         return self._inner.owns(group)
 
-    def tenure(self, group: str) -> int:
-        return self._inner.tenure(group)
+    def ownership_epoch(self, group: str) -> int:
+        return self._inner.ownership_epoch(group)
 
     def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]:
         return self._inner.fetch(request)
@@ -249,8 +249,8 @@ class MemberFencingBackend:
     def list_groups(self) -> Awaitable[tuple[int, Sequence[str]]]:
         return self._inner.list_groups()
 
-    def room(self) -> asyncio.Future[None] | None:
-        return self._inner.room()
+    def backpressure(self) -> asyncio.Future[None] | None:
+        return self._inner.backpressure()
 
     def features(self) -> Mapping[str, int]:
         return self._inner.features()

@@ -43,7 +43,7 @@ class BrokerCommitMonitor:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    async def look(self) -> dict[str, int | OffsetMgrError]:
+    async def poll(self) -> dict[str, int | OffsetMgrError]:
         """Groups that this process owns and has offsets of, and for which the real coordinator holds offsets too: for
         how many partitions, or why nobody knows. Raises `OffsetMgrError` where nobody could be asked at all."""
         code, ours = await self._backend.list_groups()
@@ -61,7 +61,7 @@ class BrokerCommitMonitor:
     async def _watch(self) -> None:
         while True:
             try:
-                self.alarms = _sentences(await self.look())
+                self.alarms = _sentences(await self.poll())
             except OffsetMgrError as error:
                 self.alarms = (f"whether clients go past the relay is not known: {error}",)
             except Exception as error:

@@ -96,12 +96,12 @@ class Forwarder:
 def _forward(request: ApiRequest, upstream: UpstreamConnection) -> Outcome:
     if request.api_key == _PRODUCE and not _wants_answer(request):
         upstream.post(request)
-        return None if upstream.room() is None else _once_there_is_room(upstream)
+        return None if upstream.backpressure() is None else _once_there_is_room(upstream)
     return upstream.forward(request)
 
 
 async def _once_there_is_room(upstream: UpstreamConnection) -> Answer:
-    while (room := upstream.room()) is not None:
+    while (room := upstream.backpressure()) is not None:
         await room
     return None
 

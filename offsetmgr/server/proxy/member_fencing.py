@@ -66,10 +66,10 @@ _NEVER: Final = float("-inf")
 class _Group:
     """What is known of one group in one tenure."""
 
-    __slots__ = ("empty", "fresh", "members", "newest", "occupied", "serial", "syncing", "tenure")
+    __slots__ = ("empty", "fresh", "members", "newest", "occupied", "ownership_epoch", "serial", "syncing")
 
     def __init__(self, tenure: int, serial: int) -> None:
-        self.tenure = tenure
+        self.ownership_epoch = tenure
         self.serial = serial
         self.newest: int | None = None
         self.syncing = False
@@ -101,10 +101,10 @@ class MemberFence:
 
     # --- asking -------------------------------------------------------------------------------------
 
-    def verdict(self, group: str, tenure: int, generation: int, member_id: str, now: float) -> int | None:
+    def check_commit(self, group: str, tenure: int, generation: int, member_id: str, now: float) -> int | None:
         """What is known about a commit: 0 if it may be made, an error code, or None: C must be asked."""
         known = self._groups.get(group)
-        if known is None or known.tenure != tenure:
+        if known is None or known.ownership_epoch != tenure:
             return None
         if generation < 0:
             if now - known.empty < EMPTY_SECONDS:
@@ -118,14 +118,14 @@ class MemberFence:
             return REBALANCE_IN_PROGRESS
         return 0 if now - known.members.get(member_id, _NEVER) < known.fresh else None
 
-    def serial(self, group: str, tenure: int) -> int:
+    def epoch(self, group: str, tenure: int) -> int:
         """To be taken when C is asked, and given with its answer."""
         return self._group(group, tenure).serial
 
     def prolongs(self, group: str, tenure: int, generation: int, member_id: str, sent: float) -> bool:
         """Whether a Heartbeat sent at that time is enough for this member; else only a proof is."""
         known = self._groups.get(group)
-        return known is not None and known.tenure == tenure and known.prolongs(generation, member_id, sent)
+        return known is not None and known.ownership_epoch == tenure and known.prolongs(generation, member_id, sent)
 
     # --- what passes by -----------------------------------------------------------------------------
 
@@ -146,15 +146,15 @@ class MemberFence:
     def synced(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> None:
         """A SyncGroup was answered without error."""
         known = self._groups.get(group)
-        if known is not None and known.tenure == tenure and known.newest == generation:
+        if known is not None and known.ownership_epoch == tenure and known.newest == generation:
             known.syncing = False
             if known.serial == serial:
                 self._valid(known, member_id, sent)
 
-    def heard(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> None:
+    def observe(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> None:
         """A Heartbeat, a client's or ours, was answered 0 or 27."""
         known = self._groups.get(group)
-        current = known is not None and known.tenure == tenure and known.serial == serial
+        current = known is not None and known.ownership_epoch == tenure and known.serial == serial
         if known is not None and current and known.prolongs(generation, member_id, sent):
             self._valid(known, member_id, sent)
 
@@ -166,10 +166,10 @@ class MemberFence:
 
     # --- what we asked ------------------------------------------------------------------------------
 
-    def proved(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> bool:
+    def confirm(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> bool:
         """A proof, begun at ``sent``, says that a member is valid. False: too late to be believed."""
         known = self._groups.get(group)
-        if known is None or known.tenure != tenure or known.serial != serial:
+        if known is None or known.ownership_epoch != tenure or known.serial != serial:
             return False
         if known.newest is None or generation > known.newest:
             # Newer than what passed by: the group was joined around us, or in an earlier tenure.
@@ -182,7 +182,7 @@ class MemberFence:
     def described(self, group: str, tenure: int, serial: int, *, empty: bool, sent: float) -> bool:
         """A proof, begun at ``sent``, says whether the group has members. False: too late to be believed."""
         known = self._groups.get(group)
-        if known is None or known.tenure != tenure or known.serial != serial:
+        if known is None or known.ownership_epoch != tenure or known.serial != serial:
             return False
         if empty:
             known.members.clear()
@@ -203,7 +203,7 @@ class MemberFence:
 
     def _group(self, group: str, tenure: int) -> _Group:
         known = self._groups.get(group)
-        if known is None or known.tenure != tenure:
+        if known is None or known.ownership_epoch != tenure:
             known = self._groups[group] = _Group(tenure, next(self._serials))
         return known
 

@@ -75,12 +75,12 @@ class ProxiedMembership:
             return refusal(request, GROUP_AUTHORIZATION_FAILED, asked.member_id)
         if (code := self._backend.owns(group)) not in _OURS:
             return refusal(request, code, asked.member_id)
-        tenure = self._backend.tenure(group)
+        tenure = self._backend.ownership_epoch(group)
         if asked.session_seconds is not None:
             self._gate.session(group, tenure, asked.session_seconds)
         if request.api_key == LEAVE:
             self._gate.left(group)
-        serial, sent = self._gate.serial(group, tenure), self._clock()
+        serial, sent = self._gate.epoch(group, tenure), self._clock()
         try:
             deadline = asyncio.get_running_loop().time() + _FIND_SECONDS
             coordinator = await self._coordinators.find(group, deadline)
@@ -99,7 +99,7 @@ class ProxiedMembership:
         elif request.api_key == SYNC and code == NONE:
             self._gate.synced(group, tenure, serial, asked.generation, asked.member_id, sent)
         elif request.api_key == HEARTBEAT and code in VALID:
-            self._gate.heard(group, tenure, serial, asked.generation, asked.member_id, sent)
+            self._gate.observe(group, tenure, serial, asked.generation, asked.member_id, sent)
         elif request.api_key == LEAVE:
             self._gate.left(group)
         return Frame(frame)
@@ -120,4 +120,4 @@ class ProxiedMembership:
 
     def _still_ours(self, group: str, tenure: int) -> bool:
         """While it is loading nobody knows whether the group is ours at this moment."""
-        return self._backend.owns(group) == NONE and self._backend.tenure(group) == tenure
+        return self._backend.owns(group) == NONE and self._backend.ownership_epoch(group) == tenure

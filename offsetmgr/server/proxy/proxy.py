@@ -124,7 +124,7 @@ class Proxy:
         backend = self._backend
         if backend is None:
             return {}
-        before = {group: self._gate.serial(group, backend.tenure(group)) for group in groups}
+        before = {group: self._gate.epoch(group, backend.ownership_epoch(group)) for group in groups}
         try:
             idle = await self._coordinators.prove_idle(groups, asyncio.get_running_loop().time() + _ASK_SECONDS)
         except OffsetMgrError:
@@ -132,5 +132,5 @@ class Proxy:
         return {
             group: not is_idle
             for group, is_idle in idle.items()
-            if self._gate.serial(group, backend.tenure(group)) == before[group]
+            if self._gate.epoch(group, backend.ownership_epoch(group)) == before[group]
         }

@@ -135,7 +135,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.resume()
         return future
 
-    def room(self) -> asyncio.Future[None] | None:
+    def backpressure(self) -> asyncio.Future[None] | None:
         """None while the broker takes requests as quickly as they come; else a future that is done when it has."""
         return self._room
 

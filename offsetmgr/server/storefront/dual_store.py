@@ -67,7 +67,7 @@ class DualStoreBackend(SingleStoreBackend):
         )
         self._catch_up = asyncio.get_running_loop().create_task(catch_up.run())
 
-    async def learn(self) -> None:
+    async def read_capabilities(self) -> None:
         await learn(self.threads)
         await learn(self._threads)
 
@@ -105,9 +105,9 @@ class DualStoreBackend(SingleStoreBackend):
                 _log.info("of a deleted group something is left in the secondary store", extra={"error": str(error)})
         return NONE if doomed else code
 
-    def figures(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         return {
-            **super().figures(),
+            **super().metrics(),
             "secondary_pending": self._secondary.pending,
             "secondary_failing": int(self._secondary.failing),
             "secondary_failures_total": self._secondary.failures,
@@ -129,7 +129,7 @@ class DualStoreBackend(SingleStoreBackend):
     def _written(
         self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes
     ) -> asyncio.Future[None] | None:
-        self._doubts.weigh(group, changes, outcomes)
+        self._doubts.record(group, changes, outcomes)
         taken = {
             tp: changes[tp].after
             for tp, outcome in outcomes.items()

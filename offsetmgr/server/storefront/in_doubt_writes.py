@@ -34,7 +34,7 @@ class InDoubtWrites:
         """Partitions in doubt."""
         return sum(map(len, self._doubts.values()))
 
-    def weigh(self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes) -> None:
+    def record(self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes) -> None:
         """Called with what became of each write to the primary, in order within each group."""
         if group not in self._doubts and all(outcome.error is None for outcome in outcomes.values()):
             return

@@ -147,7 +147,7 @@ class Secondary:
         """What is still to be written of the group."""
         return frozenset(self._wanted.get(group, ()))
 
-    def learn(self, group: str, tp: TopicPartition, offset: int) -> None:
+    def read_capabilities(self, group: str, tp: TopicPartition, offset: int) -> None:
         """What somebody else has written to the secondary."""
         self._learn((group, tp), offset)
 

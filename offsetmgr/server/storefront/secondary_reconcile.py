@@ -91,7 +91,7 @@ class StartupReconciliation:
             after = write.changes[tp].after
             if outcome.error is None and after is not None:
                 self.written += 1
-                self._secondary.learn(write.group, tp, after.offset)
+                self._secondary.read_capabilities(write.group, tp, after.offset)
             elif outcome.error is not None and not isinstance(outcome.error, Conflict):
                 failed = failed or outcome.error.retriable
         return failed

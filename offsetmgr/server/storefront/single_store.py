@@ -44,7 +44,7 @@ class SingleStoreBackend:
         """Begins what goes on in the background; see `StoreHealth.watch`."""
         self.threads.watch(look_every, patience)
 
-    async def learn(self) -> None:
+    async def read_capabilities(self) -> None:
         """Finds out what can be kept, and logs once what cannot."""
         await learn(self.threads)
 
@@ -63,7 +63,7 @@ class SingleStoreBackend:
         await self.threads.settled(group)
         return await self.threads.call(partial(delete_whole, self.threads.store, group))
 
-    def figures(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float]:
         """For the metrics endpoint."""
         return {"store_writes_waiting": self.threads.waiting}
 
@@ -83,7 +83,7 @@ class SingleStoreBackend:
 async def learn(threads: StoreExecutor) -> None:
     """See `SingleStoreBackend.learn`."""
     try:
-        await threads.learn()
+        await threads.read_capabilities()
     except OffsetMgrError as error:
         what = {"store": threads.store.uri, "error": str(error)}
         _log.warning("the store cannot be reached yet; what it keeps is not known", extra=what)

@@ -97,7 +97,7 @@ class StoreBackend:
             DualStoreBackend(store, self._patience) if isinstance(store, DualStore) else SingleStoreBackend(store)
         )
         self._behind.start(self._look_every, self._fetch_timeout)
-        self._starting = asyncio.get_running_loop().create_task(self._behind.learn())
+        self._starting = asyncio.get_running_loop().create_task(self._behind.read_capabilities())
         return self._starting
 
     async def close(self, grace: float = 5.0) -> None:
@@ -116,7 +116,7 @@ class StoreBackend:
     def owns(self, group: str) -> int:  # noqa: ARG002
         return NONE
 
-    def tenure(self, group: str) -> int:  # noqa: ARG002
+    def ownership_epoch(self, group: str) -> int:  # noqa: ARG002
         return 0
 
     def features(self) -> Mapping[str, int]:
@@ -224,7 +224,7 @@ class StoreBackend:
     async def settled(self, group: str) -> None:
         await self._behind.threads.settled(group)
 
-    def room(self) -> asyncio.Future[None] | None:
+    def backpressure(self) -> asyncio.Future[None] | None:
         if self._behind.threads.waiting < _FULL:
             return None
         if self._room is None:
@@ -289,7 +289,7 @@ class StoreBackend:
         return self.refusal or self._behind.trouble()
 
     def metrics(self) -> Mapping[str, float]:
-        return {**self._figures, **self._behind.figures(), "store_failing": int(self.trouble() is not None)}
+        return {**self._figures, **self._behind.metrics(), "store_failing": int(self.trouble() is not None)}
 
     def _failed(self, error: OffsetMgrError, code_of: Callable[[OffsetMgrError], int]) -> int:
         """Counts an error, logs one of its kind now and then, and gives the client's code."""

@@ -122,7 +122,7 @@ class StoreExecutor:
         """See `StoreHealth.watch`."""
         self.health.watch(lambda group, asked: asyncio.shield(self.read(group, asked)), every, patience)
 
-    async def learn(self) -> None:
+    async def read_capabilities(self) -> None:
         """Asks the store what it can carry; some have to ask a server. Raises `OffsetMgrError`."""
         self.capabilities = await self.call(lambda: self.store.capabilities)
 

@@ -102,7 +102,7 @@ class KafkaShardGroupWriter:
         return offsets
 
     @property
-    def rested_at(self) -> float:
+    def ready_at(self) -> float:
         """See `ShardGroupWriter.rested_at`, and `AdaptiveLinger`."""
         return self._ended + self._pace.rest
 
