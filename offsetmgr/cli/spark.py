@@ -298,9 +298,9 @@ def copy(
                 raise typer.Exit(FAILED)
             return
         outcomes = copied(rows, target, config=there, origin=origin).persist()
-        counts = {row["verdict"]: row["count"] for row in outcomes.groupBy("verdict").count().collect()}
-        failed = outcomes.where(f"verdict in ('failed', '{REFUSED}')")
-        columns = ("group", "topic", "partition", "offset", "verdict", "before", "error")
+        counts = {row["status"]: row["count"] for row in outcomes.groupBy("status").count().collect()}
+        failed = outcomes.where(f"status in ('failed', '{REFUSED}')")
+        columns = ("group", "topic", "partition", "offset", "status", "before", "error")
         write_rows(_OUTCOMES, _sorted(failed, columns), output)
         guarded = outcomes.where("not atomic").count()
         summary = ", ".join(f"{counts.get(name, 0):,} {name}" for name in ("written", "unchanged", "failed"))

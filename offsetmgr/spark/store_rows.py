@@ -44,12 +44,12 @@ SCHEMA: Final = (
 """Committed offsets as a table, in Spark's DDL: `offsetmgr.core.model.Committed`, null where unknown."""
 COLUMNS: Final = tuple(column.split()[0] for column in SCHEMA.split(", "))
 OUTCOMES: Final = (
-    "group string, topic string, partition int, offset bigint, verdict string, before bigint, atomic boolean, "
+    "group string, topic string, partition int, offset bigint, status string, before bigint, atomic boolean, "
     "error string"
 )
 """`RowOutcome` as Spark's DDL."""
 REFUSED: Final = "refuse-recreated"
-"""The verdict of a row that points into the deleted log of a topic that was recreated since."""
+"""The status of a row that points into the deleted log of a topic that was recreated since."""
 
 
 class RowOrigin(NamedTuple):
@@ -63,7 +63,7 @@ class RowOrigin(NamedTuple):
 class RowOutcome(NamedTuple):
     """What became of one row; fields of the row are null where they were null in it.
 
-    ``verdict`` is `offsetmgr.core.offset_store.EditStatus`'s, or `REFUSED`; ``before`` the offset that was there, null
+    ``status`` is `offsetmgr.core.offset_store.EditStatus`'s, or `REFUSED`; ``before`` the offset that was there, null
     where nothing was or it is not known; ``atomic`` False where others could have written between our comparison and
     our write.
     """

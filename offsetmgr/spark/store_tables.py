@@ -86,7 +86,7 @@ def copy(
 
     ``origin`` names the store that the rows come from. If that belongs to another Kafka cluster than the target,
     `OtherCluster` is raised before anything is read, unless ``origin`` holds a translation; rows of topics that were
-    recreated after their commit have the verdict ``refuse-recreated``. Without it the caller vouches that the
+    recreated after their commit have the status ``refuse-recreated``. Without it the caller vouches that the
     offsets belong to the target's logs. Leader epochs are written only if the origin is of the same cluster.
 
     Forward only, each write conditional on what was there. All rows of a group are one task's. The copy happens while
