@@ -12,15 +12,9 @@ from typing import Any, TypeVar
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from loopthread import LoopThread
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
-from offsetmgr.manager.protocol_values import (
-    GROUP_ID_NOT_FOUND,
-    CommitRequest,
-    CommitResponse,
-    DeleteResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import endpoint_apis
 from offsetmgr.server.backend import ManagerAddress
@@ -110,7 +104,7 @@ class MemoryBackend:
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
         held = self.offsets.get(group)
         if held is None:
-            return DeleteResponse(GROUP_ID_NOT_FOUND)
+            return DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND)
         for topic, parts in topics:
             for partition in parts:
                 held.get(topic, {}).pop(partition, None)
@@ -120,7 +114,7 @@ class MemoryBackend:
     async def delete_group(self, group: str) -> int:
         if error := self.errors.get(group, 0):
             return error
-        return 0 if self.offsets.pop(group, None) is not None else GROUP_ID_NOT_FOUND
+        return 0 if self.offsets.pop(group, None) is not None else ErrorCode.GROUP_ID_NOT_FOUND
 
     async def list_groups(self) -> tuple[int, Sequence[str]]:
         return self.errors.get("*", 0), sorted(self.offsets)

@@ -8,23 +8,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from typing import Any
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.manager.log.memory import MemoryLog
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
-    NONE,
-    NOT_COORDINATOR,
-    CommitRequest,
-    CommitResponse,
-    FetchRequest,
-)
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 
 PARTITIONS = 16
 QUICK = ManagerConfig(commit_timeout=20.0, retry_pause=0.01, standby_poll=0.01, lag_interval=0.02)
-LOADING, UNAVAILABLE = CommitResponse(COORDINATOR_LOAD_IN_PROGRESS), CommitResponse(COORDINATOR_NOT_AVAILABLE)
-ELSEWHERE = CommitResponse(NOT_COORDINATOR)
+LOADING, UNAVAILABLE = (
+    CommitResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+)
+ELSEWHERE = CommitResponse(ErrorCode.NOT_COORDINATOR)
 
 
 class Lease:
@@ -96,7 +92,7 @@ def commit(group: str, offset: int, *, partitions: int = 1, metadata: str = "") 
 def offset(runtime: ManagerRuntime, group: str) -> int:
     """Of the topic's first partition; -1 where none is committed."""
     response = runtime.fetch(FetchRequest(group, [("t", [0])]))
-    assert response.error == NONE
+    assert response.error == ErrorCode.NONE
     return response.topics[0][1][0][1]
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CorruptData, UnknownVersion
-from offsetmgr.manager.protocol_values import OPERATION_NOT_ATTEMPTED, UNKNOWN_SERVER_ERROR, CommitRequest
+from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.records.base import PartitionCommit
 
 NOTHING = -1
@@ -60,8 +61,8 @@ def _error(
 ) -> int:
     """0 if the condition holds."""
     if uncertain(topic, partition):
-        return OPERATION_NOT_ATTEMPTED
+        return ErrorCode.OPERATION_NOT_ATTEMPTED
     try:
-        return 0 if committed(topic, partition) == expected else OPERATION_NOT_ATTEMPTED
+        return 0 if committed(topic, partition) == expected else ErrorCode.OPERATION_NOT_ATTEMPTED
     except (CorruptData, UnknownVersion):
-        return UNKNOWN_SERVER_ERROR
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -22,13 +22,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
-    NONE,
-    NOT_COORDINATOR,
-)
 
 
 class ShardState(Enum):
@@ -50,11 +45,11 @@ TRANSITIONS: Final[Mapping[ShardState, frozenset[ShardState]]] = {
 }
 
 _ANSWERS: Final[Mapping[ShardState, int]] = {
-    ShardState.INITIAL: COORDINATOR_LOAD_IN_PROGRESS,
-    ShardState.LOADING: COORDINATOR_LOAD_IN_PROGRESS,
-    ShardState.ACTIVE: NONE,
-    ShardState.CLOSED: NOT_COORDINATOR,
-    ShardState.FAILED: COORDINATOR_NOT_AVAILABLE,
+    ShardState.INITIAL: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ShardState.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ShardState.ACTIVE: ErrorCode.NONE,
+    ShardState.CLOSED: ErrorCode.NOT_COORDINATOR,
+    ShardState.FAILED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
 
 

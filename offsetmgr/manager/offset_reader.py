@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.manager.offset_table import OffsetTable
-from offsetmgr.manager.protocol_values import NONE, UNKNOWN_SERVER_ERROR, FetchRequest, FetchResponse, PartitionOffset
+from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse, PartitionOffset
 from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
 
@@ -26,11 +27,11 @@ class OffsetReader:
         held = self._table.topics(request.group)
         if request.topics is None:
             return FetchResponse(
-                NONE,
+                ErrorCode.NONE,
                 [self._topic(request.group, topic, values, sorted(values)) for topic, values in sorted(held.items())],
             )
         return FetchResponse(
-            NONE,
+            ErrorCode.NONE,
             [
                 self._topic(request.group, topic, held.get(topic, {}), partitions)
                 for topic, partitions in request.topics
@@ -45,14 +46,14 @@ class OffsetReader:
         for partition in partitions:
             raw = values.get(partition)
             if raw is None:
-                answers.append((partition, -1, -1, "", NONE))
+                answers.append((partition, -1, -1, "", ErrorCode.NONE))
                 continue
             try:
                 offset, epoch, metadata = read(raw)
-                answers.append((partition, offset, epoch, metadata, NONE))
+                answers.append((partition, offset, epoch, metadata, ErrorCode.NONE))
             except (CorruptData, UnknownVersion) as error:
                 self._note(group, topic, partition, error)
-                answers.append((partition, -1, -1, "", UNKNOWN_SERVER_ERROR))
+                answers.append((partition, -1, -1, "", ErrorCode.UNKNOWN_SERVER_ERROR))
         return topic, answers
 
     def check_versions(self) -> None:

@@ -7,27 +7,10 @@ Error codes are Kafka's (`CODE_*`; 0 is none), because they go on the wire as th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.records.base import PartitionCommit
-
-UNKNOWN_SERVER_ERROR: Final = -1
-NONE: Final = 0
-OFFSET_METADATA_TOO_LARGE: Final = 12
-COORDINATOR_LOAD_IN_PROGRESS: Final = 14
-COORDINATOR_NOT_AVAILABLE: Final = 15
-NOT_COORDINATOR: Final = 16
-ILLEGAL_GENERATION: Final = 22
-INVALID_GROUP_ID: Final = 24
-UNKNOWN_MEMBER_ID: Final = 25
-REBALANCE_IN_PROGRESS: Final = 27
-INVALID_COMMIT_OFFSET_SIZE: Final = 28
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-GROUP_AUTHORIZATION_FAILED: Final = 30
-OPERATION_NOT_ATTEMPTED: Final = 55
-NON_EMPTY_GROUP: Final = 68
-GROUP_ID_NOT_FOUND: Final = 69
-FENCED_INSTANCE_ID: Final = 82
 
 
 class CommitRequest(NamedTuple):
@@ -49,7 +32,7 @@ class CommitRequest(NamedTuple):
 class CommitResponse(NamedTuple):
     """One error for all partitions, or one for each of those that failed."""
 
-    error: int = NONE
+    error: int = ErrorCode.NONE
     errors: Mapping[tuple[str, int], int] = {}
     """By topic and partition; the others succeeded."""
 
@@ -73,12 +56,12 @@ class FetchRequest(NamedTuple):
 class FetchResponse(NamedTuple):
     """With an error, there are no topics."""
 
-    error: int = NONE
+    error: int = ErrorCode.NONE
     topics: FetchedTopics = ()
 
 
 class DeleteResponse(NamedTuple):
     """OffsetDelete: an error of the whole, or one for each partition that was not deleted."""
 
-    error: int = NONE
+    error: int = ErrorCode.NONE
     errors: Mapping[tuple[str, int], int] = {}

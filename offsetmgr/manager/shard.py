@@ -20,26 +20,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.manager.conditions import check_conditions
 from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS, HOUR_MS, ExpiryReport, RetentionPolicy
 from offsetmgr.manager.offset_expirer import OffsetExpirer
 from offsetmgr.manager.offset_reader import OffsetReader
 from offsetmgr.manager.offset_table import OffsetTable, RecordRun
-from offsetmgr.manager.protocol_values import (
-    GROUP_ID_NOT_FOUND,
-    ILLEGAL_GENERATION,
-    INVALID_COMMIT_OFFSET_SIZE,
-    INVALID_GROUP_ID,
-    NONE,
-    OFFSET_METADATA_TOO_LARGE,
-    UNKNOWN_MEMBER_ID,
-    CommitRequest,
-    CommitResponse,
-    DeleteResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.results import CoordinatorResult, InFlight
 from offsetmgr.records.base import GroupValue, OffsetKey, OffsetValue, PartitionCommit, Record, RecordFormat
 
@@ -163,11 +151,11 @@ class Shard:
         """
         group = request.group
         if not group and request.generation >= 0:
-            return _refused(UNKNOWN_MEMBER_ID if self.has_group(group) else ILLEGAL_GENERATION)
+            return _refused(ErrorCode.UNKNOWN_MEMBER_ID if self.has_group(group) else ErrorCode.ILLEGAL_GENERATION)
         try:
             prepared = self._conditional(request, now_ms) if request.expected else self._plain(request, now_ms)
         except UnsupportedOperation:  # a name that the records' format has no room for, say
-            return _refused(INVALID_COMMIT_OFFSET_SIZE)
+            return _refused(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         return self._begun(prepared)
 
     def _plain(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
@@ -186,7 +174,7 @@ class Shard:
         shows_life = records and request.generation >= 0
         if shows_life and self._expiring.activity_is_old(group, now_ms):
             records.append(self._format.encode_group(group, GroupValue(now_ms)))
-        return CoordinatorResult(CommitResponse(NONE, errors), records, (group,), runs)
+        return CoordinatorResult(CommitResponse(ErrorCode.NONE, errors), records, (group,), runs)
 
     def _conditional(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
         group, under_way = request.group, self._in_flight.keys(request.group)
@@ -200,7 +188,7 @@ class Shard:
         emptied = not plain.records and doomed >= known
         with_record = emptied and self._table.has_group_record(group)
         tombstones = self._table.tombstones(group, doomed & known, with_record=with_record)
-        response = CommitResponse(NONE, {**errors, **plain.response.errors})
+        response = CommitResponse(ErrorCode.NONE, {**errors, **plain.response.errors})
         return plain._replace(response=response, records=[*plain.records, *tombstones])
 
     def _all_short(self, partitions: Sequence[PartitionCommit]) -> bool:
@@ -215,7 +203,7 @@ class Shard:
             if len(_METADATA(commit).encode("utf-16-le", "surrogatepass")) // 2 <= self._limits.metadata_bytes:
                 accepted.append(commit)
             else:
-                errors[topic, _PARTITION(commit)] = OFFSET_METADATA_TOO_LARGE
+                errors[topic, _PARTITION(commit)] = ErrorCode.OFFSET_METADATA_TOO_LARGE
         return accepted
 
     # --- deletions ---------------------------------------------------------------------------------
@@ -225,10 +213,10 @@ class Shard:
     ) -> CoordinatorResult[DeleteResponse]:
         """Deletes single offsets; one that does not exist is no error. Commits in flight count as done before."""
         if not group:
-            return CoordinatorResult(DeleteResponse(INVALID_GROUP_ID), (), ())
+            return CoordinatorResult(DeleteResponse(ErrorCode.INVALID_GROUP_ID), (), ())
         known = self._known(group)
         if not known:
-            return CoordinatorResult(DeleteResponse(GROUP_ID_NOT_FOUND), (), ())
+            return CoordinatorResult(DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND), (), ())
         doomed = {(topic, partition) for topic, partitions in topics for partition in partitions} & known
         return self._deletion(DeleteResponse(), group, doomed, last=doomed == known)
 
@@ -237,8 +225,8 @@ class Shard:
         before."""
         known = self._known(group)
         if not known:
-            return CoordinatorResult(GROUP_ID_NOT_FOUND, (), ())
-        return self._deletion(NONE, group, known, last=True)
+            return CoordinatorResult(ErrorCode.GROUP_ID_NOT_FOUND, (), ())
+        return self._deletion(ErrorCode.NONE, group, known, last=True)
 
     def _deletion(
         self, response: R, group: str, doomed: Iterable[tuple[str, int]], *, last: bool

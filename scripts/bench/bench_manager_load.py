@@ -32,6 +32,7 @@ from bench_manager import Side, manager
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
@@ -40,7 +41,7 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.protocol_values import COORDINATOR_LOAD_IN_PROGRESS, CommitRequest, FetchRequest
+from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.manager.runtime.process_tuning import after_load, tune_process
 from offsetmgr.records.registry import record_format
@@ -228,10 +229,10 @@ def asked_meanwhile(kafka: KafkaBroker, folder: Path) -> bool:
         flush=True,
     )
     said = ", ".join(f"{count:,} with error {code}" for code, count in sorted(answers.items()) if code)
-    loading = answers[COORDINATOR_LOAD_IN_PROGRESS] > 0
+    loading = answers[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] > 0
     print(
         f"  fetches until all was loaded: {said or 'none with an error'}; {answers[0] - wrong:,} right, {wrong} wrong"
-        f" (bound: some with {COORDINATOR_LOAD_IN_PROGRESS}, 0 wrong)  {'ok' if loading and not wrong else 'WRONG'}",
+        f" (bound: 0 wrong, some still loading)  {'ok' if loading and not wrong else 'WRONG'}",
         flush=True,
     )
     return right and loading and not wrong

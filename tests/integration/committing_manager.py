@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.manager.log.kafka import KafkaLog
-from offsetmgr.manager.protocol_values import NONE, CommitRequest
+from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 
@@ -35,7 +36,7 @@ async def commit_without_end(runtime: ManagerRuntime, group: str, out: TextIO) -
     while True:
         offset += 1
         response = await runtime.commit(CommitRequest(group, [("t", [(p, offset, -1, "") for p in range(10)])]))
-        if response.error == NONE:
+        if response.error == ErrorCode.NONE:
             out.write(f"{group} {offset}\n")
         else:
             out.write(f"refused {group} {offset} {response.error}\n")

@@ -9,15 +9,9 @@ from typing import Any, Self, TypeVar
 
 from loopthread import LoopThread
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.manager.protocol_values import (
-    GROUP_ID_NOT_FOUND,
-    CommitRequest,
-    CommitResponse,
-    DeleteResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import endpoint_apis
 from offsetmgr.server.backend import ManagerAddress
@@ -91,7 +85,7 @@ class MemoryOffsets:
         return DeleteResponse()
 
     async def delete_group(self, group: str) -> int:
-        return 0 if self.offsets.pop(group, None) else GROUP_ID_NOT_FOUND
+        return 0 if self.offsets.pop(group, None) else ErrorCode.GROUP_ID_NOT_FOUND
 
     async def list_groups(self) -> tuple[int, Sequence[str]]:
         return 0, sorted(self.offsets)

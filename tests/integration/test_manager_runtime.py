@@ -17,10 +17,11 @@ from confluent_kafka import Producer
 from conftest import MakeTopic
 from stopwatch import Stopwatch
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.protocol_values import NONE, NOT_COORDINATOR, CommitRequest, CommitResponse, FetchRequest
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.sandbox import KafkaBroker
@@ -84,7 +85,7 @@ def commit(group: str, offset: int, partitions: int = 5) -> CommitRequest:
 
 def offsets(runtime: ManagerRuntime, group: str) -> list[int]:
     response = runtime.fetch(FetchRequest(group))
-    assert response.error == NONE
+    assert response.error == ErrorCode.NONE
     return [entry[1] for _, entries in response.topics for entry in entries]
 
 
@@ -134,9 +135,9 @@ def test_a_standby_takes_over_and_the_predecessor_is_fenced(kafka: KafkaBroker, 
             assert watch.seconds < 5  # a second on an idle machine
             assert offsets(new, "g7") == [7] * 5
             # The old one does not know yet; what it is asked to write is refused by the log.
-            assert await old.commit(commit("g7", 8)) == CommitResponse(NOT_COORDINATOR)
+            assert await old.commit(commit("g7", 8)) == CommitResponse(ErrorCode.NOT_COORDINATOR)
             await until(lambda: lease.losses == [shard_for("g7", PARTITIONS)])
-            assert old.owns("g7") == NOT_COORDINATOR
+            assert old.owns("g7") == ErrorCode.NOT_COORDINATOR
             assert await new.commit(commit("g7", 9)) == CommitResponse()
             await take(new, range(PARTITIONS))
             assert [offsets(new, f"g{number}") for number in range(200) if number != 7] == [
@@ -167,8 +168,8 @@ def test_a_slot_goes_there_and_back_under_commits(kafka: KafkaBroker, unique: st
                 leaving = asyncio.create_task(owner.on_revoked(slot))
                 results = await asyncio.gather(*answers)
                 await leaving
-                last += sum(result.error == NONE for result in results)
-                refused += sum(result.error == NOT_COORDINATOR for result in results)
+                last += sum(result.error == ErrorCode.NONE for result in results)
+                refused += sum(result.error == ErrorCode.NOT_COORDINATOR for result in results)
                 await take(other, [slot])
                 assert offsets(other, group) == [last] * 5, turn
                 owner, other = other, owner
@@ -186,8 +187,8 @@ def test_a_load_gives_the_newest_of_every_offset(kafka: KafkaBroker, unique: str
         async with manager(kafka, topic) as (runtime, _):
             for turn in range(rounds):
                 answers = [runtime.commit(commit(f"g{number}", turn, partitions)) for number in range(groups)]
-                assert {answer.error for answer in await asyncio.gather(*answers)} == {NONE}
-            assert await runtime.delete_group("g0") == NONE
+                assert {answer.error for answer in await asyncio.gather(*answers)} == {ErrorCode.NONE}
+            assert await runtime.delete_group("g0") == ErrorCode.NONE
         async with manager(kafka, topic) as (runtime, _):
             assert offsets(runtime, "g0") == []
             assert all(offsets(runtime, f"g{number}") == [rounds - 1] * partitions for number in range(1, groups))
@@ -234,7 +235,7 @@ def test_one_that_was_frozen_in_the_middle_of_commits_acknowledges_nothing_when_
                 # What it wrote down after it woke had been acknowledged before it froze, so we have read it.
                 assert {group for group, at in acknowledged(file).items() if min(found[group]) < at} == set()
                 answers = [runtime.commit(commit(group, 1_000_000, 10)) for group in promised]
-                assert {answer.error for answer in await asyncio.gather(*answers)} == {NONE}
+                assert {answer.error for answer in await asyncio.gather(*answers)} == {ErrorCode.NONE}
                 assert lease.losses == []
 
     scenario(work)

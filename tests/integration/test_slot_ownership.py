@@ -274,7 +274,7 @@ def test_what_only_an_administrator_can_mend_is_said_at_once(kafka: KafkaBroker,
     assert (
         another_protocol == f"group {unique}: the group's members speak another protocol (INCONSISTENT_GROUP_PROTOCOL)"
     )
-    assert another_session.endswith("exclude our session time-out (INVALID_SESSION_TIMEOUT)")
+    assert another_session.endswith("exclude our session timeout (INVALID_SESSION_TIMEOUT)")
 
 
 def test_a_manager_that_differs_from_the_others_is_told_once(

@@ -11,24 +11,17 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.node.manager_node import ManagerNode
 from offsetmgr.manager.node.node_config import NodeConfig
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
-    NONE,
-    NOT_COORDINATOR,
-    CommitRequest,
-    CommitResponse,
-    FetchRequest,
-)
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest
 from offsetmgr.sandbox import KafkaBroker
 
 pytestmark = pytest.mark.servers
 
 PARTITIONS = 8
-NO_ANSWER = {COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR}
+NO_ANSWER = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 
 
 @asynccontextmanager
@@ -86,20 +79,20 @@ def test_its_offsets_are_served_no_more_and_those_of_the_new_one_are(kafka: Kafk
             await deleted(admin, unique)
             # As the guide says: while there is no other one, what was acknowledged can still be read, and be saved.
             await until(lambda: managing.unfit is not None)
-            assert answer(managing, "g") == (NONE, 5)
+            assert answer(managing, "g") == (ErrorCode.NONE, 5)
             await asyncio.to_thread(ensure_topic, kafka.bootstrap, {}, unique, partitions=PARTITIONS)
             answers = [answer(managing, "g")]
-            while answers[-1] != (NONE, -1):
+            while answers[-1] != (ErrorCode.NONE, -1):
                 await asyncio.sleep(0.002)
                 answers.append(answer(managing, "g"))
-            stale = answers.count((NONE, 5))
-            assert answers[:stale] == [(NONE, 5)] * stale  # once it has stopped it never comes back
+            stale = answers.count((ErrorCode.NONE, 5))
+            assert answers[:stale] == [(ErrorCode.NONE, 5)] * stale  # once it has stopped it never comes back
             assert {error for error, _ in answers[stale:-1]} <= NO_ANSWER
             await until(lambda: managing.unfit is None)  # which the next look tells
             assert ["made anew" in alarm for alarm in managing.alarms] == [True]
             await until(lambda: {status.state for status in managing.runtime.status()} == {"active"})
             assert await managing.runtime.commit(commit("g", 6)) == CommitResponse()
-            assert answer(managing, "g") == (NONE, 6)
+            assert answer(managing, "g") == (ErrorCode.NONE, 6)
 
     asyncio.run(asyncio.wait_for(work(), 120))
 
@@ -113,13 +106,13 @@ def test_one_that_is_not_fit_is_not_served_until_it_is(kafka: KafkaBroker, uniqu
             await deleted(admin, unique)
             # With retention instead of compaction, as a broker would make it by itself.
             await made_by_default(admin, unique)
-            await until(lambda: answer(managing, "g")[0] == COORDINATOR_NOT_AVAILABLE)
+            await until(lambda: answer(managing, "g")[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE)
             await until(lambda: "cleanup.policy is delete" in str(managing.unfit))
-            assert await managing.runtime.commit(commit("g", 6)) == CommitResponse(COORDINATOR_NOT_AVAILABLE)
+            assert await managing.runtime.commit(commit("g", 6)) == CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
             resource = ConfigResource(ResourceType.TOPIC, unique, incremental_configs=[entry])
             admin.incremental_alter_configs([resource])[resource].result(30)
-            await until(lambda: answer(managing, "g") == (NONE, -1))
+            await until(lambda: answer(managing, "g") == (ErrorCode.NONE, -1))
             await until(lambda: managing.unfit is None)
 
     asyncio.run(asyncio.wait_for(work(), 120))

@@ -15,9 +15,10 @@ import random
 
 import pytest
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
-from offsetmgr.manager.protocol_values import NONE, CommitRequest, FetchRequest
+from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 
@@ -115,12 +116,12 @@ class Cluster:
         offset, metadata = self.sent[group], "x" * (1_500 if rng.random() < 0.02 else 3)
         request = CommitRequest(group, [("t", [(partition, offset, -1, metadata) for partition in range(3)])])
         response = await manager.commit(request)
-        if response == (NONE, {}):
+        if response == (ErrorCode.NONE, {}):
             self.acknowledged[group] = max(self.acknowledged[group], offset)
 
     def fetch(self, group: str, manager: int) -> None:
         response = self.managers[manager].fetch(FetchRequest(group, [("t", [0, 1, 2])]))
-        if response.error == NONE:
+        if response.error == ErrorCode.NONE:
             self.answered += 1
             offsets = {entry[1] for entry in response.topics[0][1]}
             assert len(offsets) == 1

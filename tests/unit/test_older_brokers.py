@@ -23,10 +23,11 @@ from offsetmgr.core.model import KEEPS_IN_USE, TopicPartition, deletion_mark
 from offsetmgr.kafka.client.connection import BrokerConnection, _is_metadata_0
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import releases
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 from offsetmgr.kafka.protocol.old_versions import ask_older
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, string
-from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, METADATA, Versions
+from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, Versions
 from offsetmgr.kafka.protocol.requests import FetchedGroup, read_offset_fetch
 from offsetmgr.kafka.protocol.schema_codec import decode_request, decode_response, encode_response
 
@@ -384,7 +385,7 @@ class Listener:
             async with await asyncio.start_server(self._serve, "127.0.0.1", 0) as server:
                 port = server.sockets[0].getsockname()[1]
                 connection = await BrokerConnection.open(Address("127.0.0.1", port), LOGIN, timeout)
-                assert await connection.exchange(EncodedRequest(METADATA, 0, INT32.pack(0)), timeout)
+                assert await connection.exchange(EncodedRequest(ApiKey.METADATA, 0, INT32.pack(0)), timeout)
                 await connection.close()
                 return connection.versions
 

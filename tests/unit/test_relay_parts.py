@@ -14,6 +14,7 @@ from kio.index import UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.metadata.v0.response import MetadataResponse as OldestMetadata
 from kio.serial import entity_reader, entity_writer
 
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import encode_request, encode_response, request_is_flexible
 from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.proxy import group_requests, response_rewrite
@@ -217,12 +218,12 @@ def request(api_key: int, version: int, message: dict[str, Any]) -> ApiRequest:
 
 WHO = {"group_id": "g", "generation_id": 8, "member_id": "m" * 200, "group_instance_id": "i"}
 REST = {
-    group_requests.JOIN: {
+    ApiKey.JOIN_GROUP: {
         "session_timeout": 45_000, "rebalance_timeout": 1, "protocol_type": "consumer", "protocols": [], "reason": None
     },
-    group_requests.SYNC: {"assignments": [], "protocol_type": None, "protocol_name": None},
-    group_requests.HEARTBEAT: {},
-    group_requests.LEAVE: {"members": []},
+    ApiKey.SYNC_GROUP: {"assignments": [], "protocol_type": None, "protocol_name": None},
+    ApiKey.HEARTBEAT: {},
+    ApiKey.LEAVE_GROUP: {"members": []},
 }  # fmt: skip
 EVERY = [(key, version) for key, highest in group_requests.HIGHEST.items() for version in range(highest + 1)]
 
@@ -231,12 +232,12 @@ EVERY = [(key, version) for key, highest in group_requests.HIGHEST.items() for v
 def test_group_requests_are_read_in_every_version(key: int, version: int) -> None:
     asked = group_requests.read_request(request(key, version, {**WHO, **REST[key]}))
     assert asked.group == "g"
-    if key == group_requests.LEAVE:
+    if key == ApiKey.LEAVE_GROUP:
         return
     assert asked.member_id == "m" * 200
-    static = version >= (5 if key == group_requests.JOIN else 3)
+    static = version >= (5 if key == ApiKey.JOIN_GROUP else 3)
     assert asked.instance_id == ("i" if static else None)
-    assert (asked.generation, asked.session_seconds) == ((-1, 45.0) if key == group_requests.JOIN else (8, None))
+    assert (asked.generation, asked.session_seconds) == ((-1, 45.0) if key == ApiKey.JOIN_GROUP else (8, None))
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
@@ -245,7 +246,7 @@ def test_refusals_are_what_clients_can_read_in_every_version(key: int, version: 
     body = group_requests.refusal(asked, 16, "m" * 200)
     answer, _ = entity_reader(load_response_schema(key, version))(body, 0)
     assert answer.error_code == 16
-    if key == group_requests.JOIN:
+    if key == ApiKey.JOIN_GROUP:
         assert (answer.member_id, answer.generation_id, answer.members) == ("m" * 200, -1, ())
 
 
@@ -262,7 +263,7 @@ def test_answers_are_read_in_every_version(key: int, version: int) -> None:
     head = struct.pack(">i", 5) + (b"\0" if request_is_flexible(key, version) else b"")
     frame = struct.pack(">i", len(head) + len(buffer.getvalue())) + head + buffer.getvalue()
     assert group_requests.read_error(key, version, frame) == 27
-    if key == group_requests.JOIN:
+    if key == ApiKey.JOIN_GROUP:
         assert group_requests.read_joined(version, frame) == (27, 31)
 
 

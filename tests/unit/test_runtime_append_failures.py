@@ -7,14 +7,9 @@ import asyncio
 from runtimes import PARTITIONS, UNAVAILABLE, Lease, commit, manager, offset, refusal, scenario, slot_of, until, written
 from stopwatch import Stopwatch
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
-from offsetmgr.manager.protocol_values import (
-    GROUP_ID_NOT_FOUND,
-    INVALID_COMMIT_OFFSET_SIZE,
-    NONE,
-    NOT_COORDINATOR,
-)
 from offsetmgr.manager.runtime import ManagerConfig
 
 
@@ -64,7 +59,7 @@ def test_only_the_commit_that_is_too_large_fails() -> None:
             answers.append(runtime.commit(commit("g", 999, partitions=10, metadata="x" * 2_000)))
             answers += [runtime.commit(commit("g", number, partitions=4)) for number in range(10, 20)]
             results = await asyncio.gather(*answers)
-            assert [result.error for result in results] == [0] * 10 + [INVALID_COMMIT_OFFSET_SIZE] + [0] * 10
+            assert [result.error for result in results] == [0] * 10 + [ErrorCode.INVALID_COMMIT_OFFSET_SIZE] + [0] * 10
             assert offset(runtime, "g") == 19
             assert runtime.status()[runtime.partition_of("g")].offsets == 4
 
@@ -98,9 +93,9 @@ def _unknown(failure: Failure, found: int) -> None:
             assert runtime.status()[runtime.partition_of("g")].state == "active"
             assert runtime.counters.unknown_outcomes == 1
             # Nothing is thought to be in flight any more.
-            assert await runtime.delete_group("g") == NONE
+            assert await runtime.delete_group("g") == ErrorCode.NONE
             assert offset(runtime, "g") == -1
-            assert await runtime.delete_group("g") == GROUP_ID_NOT_FOUND
+            assert await runtime.delete_group("g") == ErrorCode.GROUP_ID_NOT_FOUND
 
     scenario(work)
 
@@ -141,7 +136,7 @@ def test_after_an_unknown_outcome_nothing_is_claimed_without_a_lease() -> None:
             successor.claim(1)
             assert await runtime.commit(commit("g", 3)) == UNAVAILABLE  # it waits for the lease until its time is up
             successor.append({runtime.partition_of("g"): [(b"\x00\x00k", None)]}, 1)  # not fenced by us
-            assert refusal(runtime, "g") == NOT_COORDINATOR
+            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
 
     scenario(work)
 
@@ -157,8 +152,8 @@ def test_when_memory_cannot_follow_the_log_the_slot_is_read_anew() -> None:
             assert shard is not None
             shard.acknowledged = lambda *_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
-            assert runtime.owns("g") != NONE
-            await until(lambda: runtime.owns("g") == NONE)
+            assert runtime.owns("g") != ErrorCode.NONE
+            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == 2
             await written([runtime.commit(commit("g", 3))])
 

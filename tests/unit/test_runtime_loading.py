@@ -20,13 +20,10 @@ from runtimes import (
     written,
 )
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorLoadInProgress, Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    NOT_COORDINATOR,
-    CommitResponse,
-)
+from offsetmgr.manager.protocol_values import CommitResponse
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetKey, OffsetValue
@@ -54,10 +51,10 @@ def test_while_it_loads_it_says_so_and_then_it_has_everything() -> None:
         for slot in range(runtime.slots):
             runtime.on_assigned(slot)
         for number in range(100):
-            assert refusal(runtime, f"g{number}") == COORDINATOR_LOAD_IN_PROGRESS
+            assert refusal(runtime, f"g{number}") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             assert await runtime.commit(commit(f"g{number}", 1)) == LOADING
-        assert runtime.list_groups() == (COORDINATOR_LOAD_IN_PROGRESS, [])
-        assert await runtime.delete_group("g1") == COORDINATOR_LOAD_IN_PROGRESS
+        assert runtime.list_groups() == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
+        assert await runtime.delete_group("g1") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         await until(lambda: any(status.load_total > 0 for status in runtime.status()))
         log.gate.set()
         await until(lambda: all(status.state == "active" for status in runtime.status()))
@@ -77,7 +74,7 @@ def test_a_standby_has_what_the_owner_acknowledged_and_takes_over_with_the_tail(
             await written([owner.commit(commit(f"g{number}", number)) for number in range(100)])
             await until(lambda: sum(status.offsets for status in standby.status()) == 100)
             await until(lambda: all(status.lag == 0 for status in standby.status()))
-            assert refusal(standby, "g1") == NOT_COORDINATOR
+            assert refusal(standby, "g1") == ErrorCode.NOT_COORDINATOR
             for slot in range(8):
                 await owner.on_revoked(slot)
                 standby.on_assigned(slot)
@@ -145,7 +142,7 @@ def test_a_slot_taken_while_its_standby_loads_waits_for_that_load() -> None:
         await until(lambda: any(status.state == "loading" and status.load_total for status in runtime.status()))
         for slot in range(runtime.slots):
             runtime.on_assigned(slot)
-        assert {refusal(runtime, f"g{number}") for number in range(100)} == {COORDINATOR_LOAD_IN_PROGRESS}
+        assert {refusal(runtime, f"g{number}") for number in range(100)} == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
         log.gate.set()
         await until(lambda: all(status.state == "active" for status in runtime.status()))
         assert [offset(runtime, f"g{number}") for number in range(100)] == list(range(100))

@@ -18,13 +18,9 @@ from runtimes import (
     written,
 )
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.manager.log.base import partitions_of
 from offsetmgr.manager.log.memory import Failure, MemoryLog
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    NONE,
-    NOT_COORDINATOR,
-)
 from offsetmgr.manager.runtime import ManagerConfig
 from offsetmgr.records.avro import AvroRecordFormat
 
@@ -40,7 +36,7 @@ def test_a_log_that_was_made_anew_is_read_anew() -> None:
             for partition in partitions_of(slot, PARTITIONS):
                 log._partitions[partition].__init__()  # type: ignore[misc]
             runtime.on_assigned(slot)
-            await until(lambda: runtime.owns("g") == NONE)
+            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == -1
 
     scenario(work)
@@ -60,7 +56,7 @@ def test_a_slot_taken_again_after_its_log_was_made_anew_has_nothing_of_the_old_o
             _fill(log, slot)
             await until(lambda: other.status()[partition].offsets == 0)
             other.on_assigned(slot)
-            await until(lambda: other.owns("g") == NONE)
+            await until(lambda: other.owns("g") == ErrorCode.NONE)
             assert offset(other, "g") == -1
 
     scenario(work)
@@ -79,7 +75,7 @@ def test_a_slot_taken_at_once_after_its_log_was_made_anew_has_nothing_of_the_old
             log.recreate()
             _fill(log, slot)
             runtime.on_assigned(slot)
-            await until(lambda: runtime.owns("g") == NONE)
+            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == -1
 
     scenario(work)
@@ -99,7 +95,7 @@ def test_a_log_made_anew_while_an_outcome_is_unknown_is_read_anew() -> None:
             log.recreate()
             _fill(log, slot)
             lease.good = True
-            await until(lambda: runtime.owns("g") == NONE and offset(runtime, "g") == -1)
+            await until(lambda: runtime.owns("g") == ErrorCode.NONE and offset(runtime, "g") == -1)
 
     scenario(work)
 
@@ -124,7 +120,7 @@ def test_a_log_that_is_made_anew_under_its_owner_is_read_anew_before_anything_el
             for partition in log._partitions:
                 partition.__init__()  # type: ignore[misc]
             assert await runtime.commit(commit("g", 10)) == UNAVAILABLE
-            await until(lambda: runtime.owns("g") == NONE)
+            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == 10
             await written([runtime.commit(commit("g", 11))])
             assert offset(runtime, "g") == 11
@@ -145,9 +141,9 @@ def test_an_owner_that_is_told_of_another_log_serves_nothing_of_the_old_one_any_
             _fill(log, slot_of(runtime, "g"))
             log.gate.clear()
             runtime.note_generation(log.generation(1))
-            assert refusal(runtime, "g") == NOT_COORDINATOR
+            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
             assert await runtime.commit(commit("g", 2)) == ELSEWHERE
-            await until(lambda: refusal(runtime, "g") == COORDINATOR_LOAD_IN_PROGRESS)
+            await until(lambda: refusal(runtime, "g") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             log.gate.set()
             await until(lambda: {status.state for status in runtime.status()} == {"active"})
             assert (offset(runtime, "g"), offset(runtime, "h")) == (-1, -1)

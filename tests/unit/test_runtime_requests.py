@@ -8,14 +8,10 @@ from dataclasses import replace
 import pytest
 from runtimes import PARTITIONS, QUICK, UNAVAILABLE, Lease, commit, manager, offset, scenario, slot_of, until, written
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import TimedOut, Unreachable
 from offsetmgr.manager.log.memory import Failure, MemoryLog
-from offsetmgr.manager.protocol_values import (
-    GROUP_ID_NOT_FOUND,
-    NONE,
-    CommitResponse,
-    FetchRequest,
-)
+from offsetmgr.manager.protocol_values import CommitResponse, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig
 
 
@@ -89,7 +85,7 @@ def test_groups_of_all_slots_are_served_and_listed() -> None:
             await written([runtime.commit(commit(group, number)) for number, group in enumerate(groups)])
             assert [offset(runtime, group) for group in groups] == list(range(200))
             error, listed = runtime.list_groups()
-            assert (error, sorted(listed)) == (NONE, sorted(groups))
+            assert (error, sorted(listed)) == (ErrorCode.NONE, sorted(groups))
             assert {slot_of(runtime, group) for group in groups} == set(range(8))
 
     scenario(work)
@@ -101,11 +97,11 @@ def test_deletes_go_through_the_log_and_an_unknown_group_is_said_to_be_unknown()
     async def work() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit("g", 5, partitions=3))])
-            assert (await runtime.delete_offsets("g", [("t", [1])])).error == NONE
+            assert (await runtime.delete_offsets("g", [("t", [1])])).error == ErrorCode.NONE
             assert runtime.fetch(FetchRequest("g", None)).topics == [("t", [(0, 5, -1, "", 0), (2, 5, -1, "", 0)])]
-            assert await runtime.delete_group("g") == NONE
+            assert await runtime.delete_group("g") == ErrorCode.NONE
             assert offset(runtime, "g") == -1
-            assert await runtime.delete_group("g") == GROUP_ID_NOT_FOUND
+            assert await runtime.delete_group("g") == ErrorCode.GROUP_ID_NOT_FOUND
         async with manager(log) as runtime:
             assert offset(runtime, "g") == -1
 

@@ -24,14 +24,9 @@ from runtimes import (
 )
 from stopwatch import Stopwatch
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.manager.log.memory import MemoryLog
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
-    NONE,
-    NOT_COORDINATOR,
-)
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
 from offsetmgr.records.avro import AvroRecordFormat
 
@@ -47,11 +42,11 @@ def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_slot() -> 
             assert await asyncio.gather(*answers) == [ELSEWHERE] * 2
             await until(lambda: bool(lease.losses))
             assert [lost for lost, _ in lease.losses] == [slot]
-            assert refusal(runtime, "g") == NOT_COORDINATOR
+            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
             assert await runtime.commit(commit("g", 3)) == ELSEWHERE
             # Given to it again, it serves again.
             runtime.on_assigned(slot)
-            await until(lambda: runtime.owns("g") == NONE)
+            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
             await written([runtime.commit(commit("g", 4))])
 
     scenario(work)
@@ -64,10 +59,10 @@ def test_without_a_lease_nothing_that_was_read_is_answered() -> None:
         async with manager(log, lease) as runtime:
             await written([runtime.commit(commit("g", 1))])
             lease.good = False
-            assert refusal(runtime, "g") == NOT_COORDINATOR
-            assert await runtime.delete_group("unknown") == NOT_COORDINATOR
-            assert runtime.list_groups() == (NOT_COORDINATOR, ())
-            assert runtime.owns("g") == NOT_COORDINATOR
+            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
+            assert await runtime.delete_group("unknown") == ErrorCode.NOT_COORDINATOR
+            assert runtime.list_groups() == (ErrorCode.NOT_COORDINATOR, ())
+            assert runtime.owns("g") == ErrorCode.NOT_COORDINATOR
             lease.good = True
             assert offset(runtime, "g") == 1
 
@@ -100,7 +95,7 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
         await until(claimed.is_set)
         group = next(g for g in map(str, range(999)) if slot_of(runtime, g) == 0)
         assert await runtime.commit(commit(group, 1)) == LOADING
-        assert refusal(runtime, group) == COORDINATOR_LOAD_IN_PROGRESS
+        assert refusal(runtime, group) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         log.writer = plain  # type: ignore[method-assign]
         await asyncio.sleep(0.1)  # long enough for it to go on, if it did
         assert runtime.status()[0].state == "loading"
@@ -124,7 +119,7 @@ def test_given_up_with_commits_in_flight_it_ends_them_and_takes_no_more() -> Non
             leaving = asyncio.create_task(runtime.on_revoked(slot))
             await asyncio.sleep(0)
             assert await runtime.commit(commit("g", 3)) == ELSEWHERE
-            assert refusal(runtime, "g") == NOT_COORDINATOR
+            assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
             log.hold = False
             log.advance_high_watermark()
             await leaving
@@ -146,7 +141,7 @@ def test_taken_while_it_is_given_up_it_is_served_again() -> None:
             await asyncio.sleep(0)
             runtime.on_assigned(slot)
             await leaving
-            await until(lambda: runtime.owns("g") == NONE)
+            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == 1
             assert runtime.ownership_epoch("g") == tenure + 1
 
@@ -177,8 +172,8 @@ def test_a_slot_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
         await until(lambda: runtime.status()[3].state == "failed")
         assert runtime.status()[3].last_error == "Unreachable: broker: no answer"
         group = next(g for g in map(str, range(999)) if slot_of(runtime, g) == 3)
-        assert refusal(runtime, group) == COORDINATOR_NOT_AVAILABLE
-        assert runtime.list_groups() == (COORDINATOR_NOT_AVAILABLE, [])
+        assert refusal(runtime, group) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert runtime.list_groups() == (ErrorCode.COORDINATOR_NOT_AVAILABLE, [])
         again.set()
         await until(lambda: runtime.status()[3].state == "active")
         await runtime.close()
@@ -195,7 +190,7 @@ def test_closing_waits_for_what_is_in_flight_and_refuses_the_rest() -> None:
             answer = runtime.commit(commit("g", 1))
             await until(lambda: log.unfinished(slot_of(runtime, "g")))
             closing = asyncio.create_task(runtime.close())
-            await until(lambda: runtime.owns("g") == NOT_COORDINATOR)
+            await until(lambda: runtime.owns("g") == ErrorCode.NOT_COORDINATOR)
             assert await runtime.commit(commit("g", 2)) == ELSEWHERE
             assert not closing.done()
             log.hold = False
@@ -203,7 +198,7 @@ def test_closing_waits_for_what_is_in_flight_and_refuses_the_rest() -> None:
             await closing
             await written([answer])
             runtime.on_assigned(0)
-            assert runtime.owns("g") == NOT_COORDINATOR
+            assert runtime.owns("g") == ErrorCode.NOT_COORDINATOR
         # The last thing that a thread does is to say that it ends.
         await until(lambda: not any(thread.name.startswith("offsetmgr-slot-") for thread in threading.enumerate()))
 

@@ -14,15 +14,11 @@ from runtimes import PARTITIONS, QUICK, manager, scenario, slot_of, until, writt
 from runtimes import commit as committing
 from runtimes import offset as committed
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.manager.log.base import CorruptRecords, LogRecord
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
-    NOT_COORDINATOR,
-    FetchRequest,
-)
+from offsetmgr.manager.protocol_values import FetchRequest
 from offsetmgr.manager.runtime.status_report import totals
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import Record
@@ -177,7 +173,11 @@ def test_a_standby_leaves_a_damaged_slot_alone_and_follows_the_others(
                 lambda: all(s.state == "following" for s in standby.status() if s.slot != standby.status()[SHARD].slot)
             )
             response = standby.fetch(FetchRequest("loop", [("orders", [0])]))
-            assert response.error in (COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR)
+            assert response.error in (
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                ErrorCode.NOT_COORDINATOR,
+            )
 
     with caplog.at_level(logging.ERROR):
         scenario(work)
@@ -197,7 +197,9 @@ def test_a_tail_that_is_damaged_after_an_unknown_outcome_ends_the_slots_service(
             log.at_rest = True
             log.fail_next_append(SHARD % 8, Failure.UNKNOWN_WRITTEN)
             assert (await runtime.commit(committing("loop", 2))).error != 0
-            await until(lambda: runtime.fetch(FetchRequest("loop", [("t", [0])])).error == COORDINATOR_NOT_AVAILABLE)
+            await until(
+                lambda: runtime.fetch(FetchRequest("loop", [("t", [0])])).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            )
             log.at_rest = False
             await until(lambda: runtime.status()[SHARD].state == "active")
             assert committed(runtime, "loop") == 2

@@ -8,11 +8,11 @@ from weakref import WeakKeyDictionary
 
 from offsetmgr.core.errors import InvalidRequest, ServerError
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.primitives import NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 
-_API_VERSIONS: Final = 18
 _VERSION: Final = 3
 """The first with features, and the first that is flexible; its answer's header is the old one all the same."""
 
@@ -32,14 +32,14 @@ async def features(connection: BrokerConnection, timeout: float) -> Mapping[str,
 
 
 async def _asked(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
-    low, high = connection.versions.get(_API_VERSIONS, (0, 0))
+    low, high = connection.versions.get(ApiKey.API_VERSIONS, (0, 0))
     if not low <= _VERSION <= high:
         return {}
     software = {"client_software_name": "offsetmgr", "client_software_version": "1"}
-    body = NO_TAGS + encode_request(_API_VERSIONS, _VERSION, software)
-    frame = await connection.exchange(EncodedRequest(_API_VERSIONS, _VERSION, body), timeout)
+    body = NO_TAGS + encode_request(ApiKey.API_VERSIONS, _VERSION, software)
+    frame = await connection.exchange(EncodedRequest(ApiKey.API_VERSIONS, _VERSION, body), timeout)
     try:
-        answer = decode_response(_API_VERSIONS, _VERSION, frame, 4)
+        answer = decode_response(ApiKey.API_VERSIONS, _VERSION, frame, 4)
     except InvalidRequest as error:
         raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error
     return {feature["name"]: feature["max_version"] for feature in answer.get("supported_features", ())}

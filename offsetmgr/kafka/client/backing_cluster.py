@@ -14,26 +14,22 @@ from typing import Any, Final, NamedTuple
 
 from kio.index import load_response_schema
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 from offsetmgr.kafka.protocol.releases import Capability
 from offsetmgr.kafka.protocol.schema_codec import encode_request
 
-_METADATA: Final = 3
 _METADATA_RANGE: Final = (8, 12)
 _METADATA_FLEXIBLE: Final = 9
 _BY_TOPIC_ID: Final = 12
-_LIST_OFFSETS: Final = 2
 _LIST_OFFSETS_RANGE: Final = (4, 10)
 _LIST_OFFSETS_FLEXIBLE: Final = 6
 
-_UNKNOWN_TOPIC: Final = 3
-_LEADER_NOT_AVAILABLE: Final = 5
-_UNSUPPORTED_VERSION: Final = 35
-_UNKNOWN_TOPIC_ID: Final = 100
 
 _OLDEST_VERSION: Final[Mapping[int, int]] = {-3: 7, -4: 8, -5: 9}
 """ListOffsets versions in which the special times came: of the largest timestamp (KIP-734), earliest local (KIP-405),
@@ -119,7 +115,7 @@ class BackingClusterClient:
             if number % 100 == 0:
                 await asyncio.sleep(0)
         if answer.__version__ < _BY_TOPIC_ID:
-            layouts += [TopicLayout(None, topic_id, _UNKNOWN_TOPIC_ID) for topic_id in ids]
+            layouts += [TopicLayout(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) for topic_id in ids]
         return layouts
 
     async def list_offsets(
@@ -133,13 +129,13 @@ class BackingClusterClient:
         for name, partitions in asked.items():
             layout = layouts.get(name)
             known = {part.partition: part for part in layout.partitions} if layout and not layout.error else {}
-            absent = layout.error if layout and layout.error else _UNKNOWN_TOPIC
+            absent = layout.error if layout and layout.error else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             for wanted in partitions:
                 part = known.get(wanted.partition)
                 if part is None:
                     found[name].append(FoundOffset(wanted.partition, absent))
                 elif part.leader is None:
-                    found[name].append(FoundOffset(wanted.partition, part.error or _LEADER_NOT_AVAILABLE))
+                    found[name].append(FoundOffset(wanted.partition, part.error or ErrorCode.LEADER_NOT_AVAILABLE))
                 else:
                     by_leader.setdefault(part.leader, {}).setdefault(name, []).append(wanted)
         answers = await asyncio.gather(
@@ -159,7 +155,7 @@ class BackingClusterClient:
         deadline = asyncio.get_running_loop().time() + self._timeout
         try:
             connection = await self._client.node(leader).connection(deadline)
-            version = _version(connection, _LIST_OFFSETS, _LIST_OFFSETS_RANGE)
+            version = _version(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_RANGE)
             sent, refused = _split(asked, version)
             message = {
                 "replica_id": -1,
@@ -175,9 +171,13 @@ class BackingClusterClient:
                     for name, parts in sent.items()
                 ],
             }
-            answer = await self._call(connection, _LIST_OFFSETS, version, _LIST_OFFSETS_FLEXIBLE, message)
+            answer = await self._call(connection, ApiKey.LIST_OFFSETS, version, _LIST_OFFSETS_FLEXIBLE, message)
         except OffsetMgrError:
-            return [(name, FoundOffset(p, _LEADER_NOT_AVAILABLE)) for name, parts in asked.items() for p, _ in parts]
+            return [
+                (name, FoundOffset(p, ErrorCode.LEADER_NOT_AVAILABLE))
+                for name, parts in asked.items()
+                for p, _ in parts
+            ]
         return refused + [
             (
                 str(topic.name),
@@ -196,7 +196,7 @@ class BackingClusterClient:
     async def _metadata(self, topics: list[dict[str, Any]] | None) -> Any:
         deadline = asyncio.get_running_loop().time() + self._timeout
         connection = await self._client.any_connection(deadline)
-        version = _version(connection, _METADATA, _METADATA_RANGE)
+        version = _version(connection, ApiKey.METADATA, _METADATA_RANGE)
         if topics is not None and version < _BY_TOPIC_ID:
             topics = [topic for topic in topics if topic["name"] is not None]
         message = {
@@ -205,7 +205,7 @@ class BackingClusterClient:
             "include_cluster_authorized_operations": False,
             "include_topic_authorized_operations": False,
         }
-        return await self._call(connection, _METADATA, version, _METADATA_FLEXIBLE, message)
+        return await self._call(connection, ApiKey.METADATA, version, _METADATA_FLEXIBLE, message)
 
     async def _call(
         self, connection: BrokerConnection, api_key: int, version: int, flexible: int, message: Mapping[str, Any]
@@ -247,7 +247,7 @@ def _split(
     for name, parts in asked.items():
         for wanted in parts:
             if wanted.timestamp < -5 or _OLDEST_VERSION.get(wanted.timestamp, 0) > version:
-                refused.append((name, FoundOffset(wanted.partition, _UNSUPPORTED_VERSION)))
+                refused.append((name, FoundOffset(wanted.partition, ErrorCode.UNSUPPORTED_VERSION)))
             else:
                 sent.setdefault(name, []).append(wanted)
     return sent, refused

@@ -20,6 +20,7 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from kio.schema.offset_commit.v7.response import OffsetCommitResponse
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     LockLost,
     NotCoordinator,
@@ -34,6 +35,7 @@ from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.node import BrokerNode
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, TELLS_CLUSTER_ID, Versions
@@ -227,14 +229,14 @@ class Client:
             found = {str(g.group_id): requests.read_described(g, str(address)) for g in answer.groups}
             # To the classic request a group of the new protocol does not exist: ask again in the new one's terms.
             dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD"]
-            if dead and requests.CONSUMER_GROUP_DESCRIBE in connection.versions:
+            if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
                 more = await connection.call(
                     requests.consumer_group_describe(dead), ConsumerGroupDescribeResponse, remaining(deadline)
                 )
                 found |= {
                     str(g.group_id): requests.read_new_described(g, str(address))
                     for g in more.groups
-                    if g.error_code == 0
+                    if int(g.error_code) == ErrorCode.NONE
                 }
             return found
 
@@ -414,7 +416,7 @@ def commit_outcomes(
                 return ServerError(f"commit of group {group}", reason(code), wire_code=code)
             if code in NOT_A_MEMBER:
                 error = kafka_error(code, f"commit of group {group}")
-                return error if code == 22 else NotAMember(error.what, error.why)
+                return error if code == ErrorCode.ILLEGAL_GENERATION else NotAMember(error.what, error.why)
             if code in RETRIABLE:
                 return kafka_error(code, f"commit of group {group}")
             outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None

@@ -27,6 +27,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.protocol import Payload
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     InvalidRequest,
@@ -37,20 +38,12 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.kafka.client.sasl import Mechanism
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
-from offsetmgr.kafka.protocol.releases import (
-    KAFKA_0_8_2,
-    KAFKA_0_9,
-    LIST_GROUPS,
-    LOGS_IN,
-    METADATA,
-    Versions,
-    before,
-    release,
-)
+from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, LOGS_IN, Versions, before, release
 
 R = TypeVar("R", bound=Payload)
 
@@ -58,7 +51,6 @@ _LARGEST_FRAME: Final = 256 * 1024 * 1024
 _MOST_IN_FLIGHT: Final = 200
 _LOGIN_PATIENCE_S: Final = 2.0
 """How long a broker may leave ApiVersions unanswered before a login finds out whether it is older than that request."""
-_NO_LOGINS_HERE: Final = 34
 _SILENT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
 _HEADER: Final = struct.Struct(">hhi")
 _INT32: Final = struct.Struct(">i")
@@ -214,9 +206,9 @@ class BrokerConnection:
         if not LOGS_IN.on(self.versions):
             raise LOGS_IN.refusal(str(self.address), self.versions)
         shake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
-        if shake.error_code != 0:
+        if int(shake.error_code) != ErrorCode.NONE:
             # Kafka 0.10 names mechanisms also where it takes none.
-            offered = "" if shake.error_code == _NO_LOGINS_HERE else ", ".join(shake.mechanisms)
+            offered = "" if int(shake.error_code) == ErrorCode.ILLEGAL_SASL_STATE else ", ".join(shake.mechanisms)
             hint = f"it offers {offered}" if offered else "it takes no logins at this port: is there another for them?"
             raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
         message: bytes | None = login.start()
@@ -226,7 +218,7 @@ class BrokerConnection:
         while message is not None:
             request = SaslAuthenticateRequest(auth_bytes=message)
             answer = await self.call(request, SaslAuthenticateResponse, timeout)
-            if answer.error_code != 0:
+            if int(answer.error_code) != ErrorCode.NONE:
                 raise kafka_error(int(answer.error_code), what, hint="check the user name and password")
             message = login.answer(answer.auth_bytes)
 
@@ -441,7 +433,7 @@ async def versions_without_asking(
     """
     one_impossible_topic = b"\0\0\0\1\0\1?"
     try:
-        frame = await connection.exchange(EncodedRequest(METADATA, 1, one_impossible_topic), timeout)
+        frame = await connection.exchange(EncodedRequest(ApiKey.METADATA, 1, one_impossible_topic), timeout)
     except (Unreachable, ServerError):
         # A listener that wants a login, say: those answer ApiVersions. A broker 0.9 answers Metadata.
         raise ConnectionClosedByBroker from None
@@ -450,7 +442,7 @@ async def versions_without_asking(
     if assumed is not None:
         return assumed
     try:
-        await connection.exchange(EncodedRequest(LIST_GROUPS, 0, b""), timeout)
+        await connection.exchange(EncodedRequest(ApiKey.LIST_GROUPS, 0, b""), timeout)
     except (Unreachable, ServerError):
         raise ConnectionClosedByBroker(KAFKA_0_8_2) from None
     return KAFKA_0_9

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -23,9 +24,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 """Times that stand for the ends of a log."""
 
-_FETCH: Final = 1
 _FETCH_VERSION: Final = 11
-_LIST_OFFSETS: Final = 2
 _ONE_OFFSET_VERSION: Final = 4
 _CONSUMER: Final = -1
 """The replica id of whoever is no broker."""
@@ -78,7 +77,7 @@ async def fetch(
         "forgotten_topics_data": [],
         "rack_id": "",
     }
-    answer = await ask(connection, _FETCH, _FETCH_VERSION, message, timeout)
+    answer = await ask(connection, ApiKey.FETCH, _FETCH_VERSION, message, timeout)
     if answer["error_code"]:
         raise kafka_error(answer["error_code"], f"fetch from broker {connection.address}")
     found: dict[TopicPartition, FetchedPartition | OffsetMgrError] = {}
@@ -104,7 +103,7 @@ async def offsets_before(
     A broker that does not speak version 0 any more (4.0 and later) knows no segments: of it only the one offset of
     `EARLIEST` or `LATEST` can be had, and all else is refused with `UnsupportedOperation`. Raises as `ask`.
     """
-    if connection.versions.get(_LIST_OFFSETS, (0, 0))[0] == 0:
+    if connection.versions.get(ApiKey.LIST_OFFSETS, (0, 0))[0] == 0:
         return await _by_segments(connection, times, most, timeout)
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     ends = {tp: time for tp, time in times.items() if time in (LATEST, EARLIEST)}
@@ -129,7 +128,7 @@ async def _by_segments(
         body += string(topic, flexible=False) + INT32.pack(len(numbers))
         for number in numbers:
             body += INT32.pack(number) + INT64.pack(times[TopicPartition(topic, number)]) + INT32.pack(most)
-    frame = await connection.exchange(EncodedRequest(_LIST_OFFSETS, 0, bytes(body)), timeout)
+    frame = await connection.exchange(EncodedRequest(ApiKey.LIST_OFFSETS, 0, bytes(body)), timeout)
     cursor = Cursor(frame, 4, flexible=False, answer=True)
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     try:
@@ -163,7 +162,7 @@ async def begin_and_end_offsets(
             for topic, numbers in by_topic(ends).items()
         ],
     }
-    answer = await ask(connection, _LIST_OFFSETS, _ONE_OFFSET_VERSION, message, timeout)
+    answer = await ask(connection, ApiKey.LIST_OFFSETS, _ONE_OFFSET_VERSION, message, timeout)
     found: dict[TopicPartition, int | OffsetMgrError] = {}
     for topic in answer["topics"]:
         for part in topic["partitions"]:

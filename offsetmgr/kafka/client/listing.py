@@ -17,6 +17,7 @@ from kio.schema.describe_groups.v4.response import DescribeGroupsResponse
 from kio.schema.list_groups.v4.response import ListGroupsResponse
 from kio.schema.metadata.v8.response import MetadataResponse, MetadataResponseTopic
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.kafka.client.client import Client, backoff, remaining
 from offsetmgr.kafka.protocol import requests
@@ -27,8 +28,7 @@ from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 
 _OFFSET_HOLDERS: Final = frozenset({"consumer", "streams", ""})
 """Protocol types of groups that commit offsets (simple consumers have none); Connect's workers, say, do not."""
-_UNKNOWN_TOPIC: Final = 3
-_NOT_ALLOWED: Final = frozenset({29, 30})
+_NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED})
 """Who may not look at the offsets topic or describe any group must do without the proof."""
 
 
@@ -97,7 +97,7 @@ def _leaders(topics: tuple[MetadataResponseTopic, ...], brokers: dict[int, Addre
     leaders: dict[int, tuple[Address, int]] = {}
     for topic in topics:
         code = int(topic.error_code)
-        if code == _UNKNOWN_TOPIC or code in _NOT_ALLOWED:
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or code in _NOT_ALLOWED:
             continue
         if code:
             raise kafka_error(code, OFFSETS_TOPIC)

@@ -9,9 +9,10 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from offsetmgr.core.errors import TimedOut, Unreachable
 from offsetmgr.kafka.client.client import Client, remaining
 from offsetmgr.kafka.protocol import requests
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.releases import DESCRIBE_CONFIGS, TELLS_SETTINGS, Versions, before
+from offsetmgr.kafka.protocol.releases import TELLS_SETTINGS, Versions, before
 
 _BROKER: Final = 4
 """The type of a resource, in Kafka's numbers."""
@@ -51,7 +52,7 @@ async def broker_setting(client: Client, broker: int, name: str, deadline: float
     asked = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": [name]}
     wanted = {"resources": [asked], "include_synonyms": False}
     try:
-        found = await ask(connection, DESCRIBE_CONFIGS, _VERSION, wanted, remaining(deadline))
+        found = await ask(connection, ApiKey.DESCRIBE_CONFIGS, _VERSION, wanted, remaining(deadline))
     except TimedOut as error:
         raise TimedOut(f"broker {broker}", error.why) from None
     values = [

@@ -9,6 +9,7 @@ from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopi
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import TopicName
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.model import is_valid_topic_name
 from offsetmgr.kafka.client.client import Client, remaining
 from offsetmgr.kafka.protocol.releases import TELLS_TOPIC_IDS
@@ -39,7 +40,7 @@ async def topic_ids(client: Client, topics: Collection[str] | None, deadline: fl
         )
         answer = await connection.call(request, MetadataResponse, remaining(deadline))
         for topic in answer.topics:
-            if topic.name is not None and topic.topic_id is not None and topic.error_code == 0:
+            if topic.name is not None and topic.topic_id is not None and int(topic.error_code) == ErrorCode.NONE:
                 found[str(topic.name)] = as_kafka_prints(topic.topic_id.bytes)
     return found
 

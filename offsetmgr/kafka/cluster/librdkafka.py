@@ -20,6 +20,7 @@ from confluent_kafka import admin as ck_admin
 from confluent_kafka.admin import AdminClient
 
 from offsetmgr.config.connection import ConnectionConfig
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -63,8 +64,23 @@ _UNREACHABLE: Final = frozenset(
 )
 _TIMED_OUT: Final = frozenset({ck.KafkaError._TIMED_OUT, ck.KafkaError._TIMED_OUT_QUEUE, ck.KafkaError._MSG_TIMED_OUT})
 _UNKNOWN: Final = frozenset({ck.KafkaError._UNKNOWN_TOPIC, ck.KafkaError._UNKNOWN_PARTITION})
-_RETRIABLE_CODES: Final = frozenset({5, 6, 7, 9, 13, 14, 15, 16, 74, 75, 76, 78})
-_STALE_EPOCH: Final = frozenset({74, 75})
+_RETRIABLE_CODES: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+_STALE_EPOCH: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
 """The client has missed a change of leaders (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH). librdkafka's Admin client asks
 with the epoch that it has seen first, and does not look again."""
 

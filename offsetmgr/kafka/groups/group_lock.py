@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client, backoff, is_retriable
@@ -50,7 +51,7 @@ class GroupLock:
         async def proved(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
             left = max(self._deadline - asyncio.get_running_loop().time(), 0.001)
             code = await lock_membership.heartbeat(connection, self._mine, left)
-            if code not in (0, 27):  # 27: somebody waits for us to leave; until then the group is ours
+            if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):  # another client waits for us to leave
                 raise kafka_error(code, f"lock of group {self._mine.group}")
             return await lock_membership.delete(connection, self._mine, partitions, self._deadline)
 

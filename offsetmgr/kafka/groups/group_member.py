@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, Protocol
 from kio.schema.join_group.v5.response import JoinGroupResponse
 from kio.schema.sync_group.v3.response import SyncGroupResponse
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import LockLost, OffsetMgrError
 from offsetmgr.kafka.client.client import Client, backoff
 from offsetmgr.kafka.client.connection import BrokerConnection
@@ -29,10 +30,10 @@ from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
 
-REBALANCE_IN_PROGRESS: Final = 27
-MEMBER_ID_REQUIRED: Final = 79
-_MEMBERSHIP_OVER: Final = frozenset({22, 25, 82})
-_NAME_OVER: Final = frozenset({25, 82})
+_MEMBERSHIP_OVER: Final = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
+)
+_NAME_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 """Of these, those after which the member id is of no use either."""
 _SLACK: Final = 10.0
 """Seconds beyond the rebalance time-out that an answer of the coordinator may take (a new group's first join waits for
@@ -196,7 +197,7 @@ class KafkaGroupMember:
         finally:
             self._waiting, self._overtaken = False, None
         code = int(answer.error_code)
-        if code == MEMBER_ID_REQUIRED:  # KIP-394: dynamic members come twice
+        if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394: dynamic members come twice
             self._member_id = answer.member_id
             return None
         if code:
@@ -217,7 +218,7 @@ class KafkaGroupMember:
         # It waits for the leader's, and a leader that has died is put out after a session.
         answer = await connection.call(request, SyncGroupResponse, self._session + self._patience)
         code = int(answer.error_code)
-        if code == REBALANCE_IN_PROGRESS:
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
             return None
         if code:
             raise self._refused(code, connection.address)
@@ -281,13 +282,15 @@ class KafkaGroupMember:
         now = self._mine
         if now is None or now.member_id != mine.member_id:
             return  # the membership that it was sent for is over
-        if code == 0:
+        if code == ErrorCode.NONE:
             self._well()
             self._events.kept(sent, settled=synced)
-        elif code == REBALANCE_IN_PROGRESS:
+        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._events.kept(sent, settled=False)
             self._events.rebalance()
-        elif code == 22 and (now.generation != mine.generation or self._may_be_answered_yet()):
+        elif code == ErrorCode.ILLEGAL_GENERATION and (
+            now.generation != mine.generation or self._may_be_answered_yet()
+        ):
             pass  # the JoinGroup that makes the new generation has been answered, or is about to be
         elif code in _MEMBERSHIP_OVER:
             self._end(kafka_error(code, f"group {self._group}"), code)

@@ -26,6 +26,7 @@ from kio.schema.types import GroupId
 from kio.static.primitive import i32
 from kio.static.protocol import Payload
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Conflict, GroupActive, LockLost, OffsetMgrError
 from offsetmgr.core.model import (
     LOCK_SESSION_S,
@@ -126,7 +127,9 @@ async def join_alone(
             SyncGroupResponse,
             _left(deadline),
         )
-        if sync.error_code == 27:  # somebody joined in this very moment; they wait, and we give way
+        if (
+            int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS
+        ):  # somebody joined in this very moment; they wait, and we give way
             raise await _others(client, mine, deadline)
         if sync.error_code:
             raise kafka_error(int(sync.error_code), f"lock of group {group}")

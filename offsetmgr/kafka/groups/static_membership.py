@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client, backoff, is_retriable
@@ -32,6 +33,9 @@ T = TypeVar("T")
 
 _HEARTBEAT: Final = 1.0
 """Seconds between heartbeats: how long a consumer that wants the group waits for us at most, about."""
+_COORDINATOR_MOVES: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
 
 
 class StaticMemberLock:
@@ -136,7 +140,7 @@ class StaticMemberLock:
     async def _check(self, deadline: float) -> None:
         left = max(deadline - asyncio.get_running_loop().time(), 0.001)
         code = await self._repeated(lambda c: lock_membership.heartbeat(c, self._mine, left), deadline)
-        if code not in (0, 27):
+        if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._lost = kafka_error(code, f"hold of group {self.group}")
             raise self._refusal(self._lost)
 
@@ -181,7 +185,7 @@ class StaticMemberLock:
             try:
                 connection = await self._client.node(self._coordinator).connection(deadline)
                 code = await lock_membership.heartbeat(connection, self._mine, session)
-                if code in (15, 16):
+                if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR):
                     self._coordinator = await self._client.coordinator(self.group, deadline)
             except (Unreachable, TimedOut):
                 with contextlib.suppress(OffsetMgrError):
@@ -190,9 +194,9 @@ class StaticMemberLock:
             except OffsetMgrError as error:
                 self._lost = error
                 return
-            if code == 27:
+            if code == ErrorCode.REBALANCE_IN_PROGRESS:
                 await self._give_way(deadline)
-            elif code not in (0, 14, 15, 16):
+            elif code not in (ErrorCode.NONE, *_COORDINATOR_MOVES):
                 self._lost = kafka_error(code, f"hold of group {self.group}")
 
     async def _give_way(self, deadline: float) -> None:

@@ -14,7 +14,9 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS, count, string, varint
 
@@ -30,7 +32,7 @@ EXPECTED: Final = struct.Struct(">q")
 
 NOTHING: Final = -1
 
-CONFLICT: Final = 55
+CONFLICT: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
 """OPERATION_NOT_ATTEMPTED, for a partition whose condition does not hold, or cannot be told yet because another commit
 to it is under way. Clients do not repeat it by themselves."""
 
@@ -40,7 +42,7 @@ LOG_FEATURE: Final = "offsetmgr.manager.log."
 STORE_FEATURE: Final = "offsetmgr.store."
 """Beginning of the feature that names the kind of store behind the listener, where it is not a manager."""
 
-CONDITIONAL_COMMIT: Final = (8, 8)
+CONDITIONAL_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 8)
 """API key and version of the request that carries conditions."""
 
 DROPS_METADATA: Final = "offsetmgr.drops-metadata"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
     AuthenticationFailed,
     CoordinatorLoadInProgress,
@@ -31,7 +32,7 @@ from offsetmgr.core.errors import (
 class UnstableOffset(ServerError):
     """A transaction that has not ended yet is about to commit or abort this offset (UNSTABLE_OFFSET_COMMIT)."""
 
-    code = 88
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
     name = "UNSTABLE_OFFSET_COMMIT"
     retriable = True
 
@@ -43,97 +44,122 @@ class PartitionUnavailable(ServerError):
 
 
 _CLASSES: Final[dict[int, type[OffsetMgrError]]] = {
-    1: OffsetOutOfRange,
-    3: UnknownTopicOrPartition,
-    7: TimedOut,
-    12: OffsetMetadataTooLarge,
-    14: CoordinatorLoadInProgress,
-    15: CoordinatorNotAvailable,
-    16: NotCoordinator,
-    22: LockLost,
-    25: LockLost,
-    29: TopicNotAuthorized,
-    30: NotAuthorized,
-    31: NotAuthorized,
-    33: UnsupportedOperation,
-    34: AuthenticationFailed,
-    35: UnsupportedOperation,
-    53: NotAuthorized,
-    58: AuthenticationFailed,
-    68: GroupActive,
-    69: GroupNotFound,
-    82: Superseded,
-    86: GroupActive,
-    88: UnstableOffset,
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopicOrPartition,
+    ErrorCode.REQUEST_TIMED_OUT: TimedOut,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: OffsetMetadataTooLarge,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: CoordinatorLoadInProgress,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: CoordinatorNotAvailable,
+    ErrorCode.NOT_COORDINATOR: NotCoordinator,
+    ErrorCode.ILLEGAL_GENERATION: LockLost,
+    ErrorCode.UNKNOWN_MEMBER_ID: LockLost,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: TopicNotAuthorized,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: NotAuthorized,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: NotAuthorized,
+    ErrorCode.UNSUPPORTED_SASL_MECHANISM: UnsupportedOperation,
+    ErrorCode.ILLEGAL_SASL_STATE: AuthenticationFailed,
+    ErrorCode.UNSUPPORTED_VERSION: UnsupportedOperation,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NotAuthorized,
+    ErrorCode.SASL_AUTHENTICATION_FAILED: AuthenticationFailed,
+    ErrorCode.NON_EMPTY_GROUP: GroupActive,
+    ErrorCode.GROUP_ID_NOT_FOUND: GroupNotFound,
+    ErrorCode.FENCED_INSTANCE_ID: Superseded,
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: GroupActive,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT: UnstableOffset,
 }
 
-_REASONS: Final[dict[int, tuple[str, str]]] = {
-    -1: ("UNKNOWN_SERVER_ERROR", "the broker met an error that it does not explain; its log does"),
-    1: ("OFFSET_OUT_OF_RANGE", "the offset is outside the log"),
-    2: ("CORRUPT_MESSAGE", "the log holds a message whose checksum is wrong"),
-    3: ("UNKNOWN_TOPIC_OR_PARTITION", "the broker knows no such topic or partition"),
-    5: ("LEADER_NOT_AVAILABLE", "the partition has no leader right now"),
-    6: ("NOT_LEADER_OR_FOLLOWER", "another broker leads the partition"),
-    7: ("REQUEST_TIMED_OUT", "the broker could not finish the request in time"),
-    9: ("REPLICA_NOT_AVAILABLE", "the broker has no replica of the partition yet"),
-    12: ("OFFSET_METADATA_TOO_LARGE", "the metadata is longer than the broker's offset.metadata.max.bytes"),
-    13: ("NETWORK_EXCEPTION", "the broker disconnected"),
-    14: ("COORDINATOR_LOAD_IN_PROGRESS", "the coordinator still loads its groups"),
-    15: ("COORDINATOR_NOT_AVAILABLE", "no coordinator can serve the group right now; are enough brokers up?"),
-    16: ("NOT_COORDINATOR", "another broker coordinates the group"),
-    17: ("INVALID_TOPIC_EXCEPTION", "the topic's name is not valid"),
-    18: ("RECORD_LIST_TOO_LARGE", "the commit is larger than a segment of the offsets topic"),
-    19: ("NOT_ENOUGH_REPLICAS", "the offsets topic has too few replicas in sync"),
-    20: ("NOT_ENOUGH_REPLICAS_AFTER_APPEND", "the offsets topic has too few replicas in sync"),
-    22: ("ILLEGAL_GENERATION", "our membership of the group has been superseded"),
-    23: ("INCONSISTENT_GROUP_PROTOCOL", "the group's members speak another protocol"),
-    24: ("INVALID_GROUP_ID", "the group id is not valid"),
-    25: ("UNKNOWN_MEMBER_ID", "the coordinator accepts commits of the group's members only"),
-    26: ("INVALID_SESSION_TIMEOUT", "the broker's group.min.session.timeout.ms and .max. exclude our session time-out"),
-    27: ("REBALANCE_IN_PROGRESS", "the group's members are changing"),
-    28: ("INVALID_COMMIT_OFFSET_SIZE", "the commit is larger than the broker accepts"),
-    29: ("TOPIC_AUTHORIZATION_FAILED", "not allowed for this topic"),
-    30: ("GROUP_AUTHORIZATION_FAILED", "not allowed for this group"),
-    31: ("CLUSTER_AUTHORIZATION_FAILED", "not allowed on this cluster"),
-    33: ("UNSUPPORTED_SASL_MECHANISM", "the broker does not offer this SASL mechanism"),
-    34: ("ILLEGAL_SASL_STATE", "the broker did not expect an authentication now"),
-    35: ("UNSUPPORTED_VERSION", "the broker does not speak this version of the request"),
-    37: ("INVALID_PARTITIONS", "the number of partitions is not possible"),
-    38: ("INVALID_REPLICATION_FACTOR", "there are fewer brokers than replicas asked for"),
-    43: (
-        "UNSUPPORTED_FOR_MESSAGE_FORMAT",
-        "the topic's messages have a format without times (before 0.10); reset it to an offset or an end of the log",
+_REASONS: Final[dict[int, str]] = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: "the broker met an error that it does not explain; its log does",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is outside the log",
+    ErrorCode.CORRUPT_MESSAGE: "the log holds a message whose checksum is wrong",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the broker knows no such topic or partition",
+    ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader right now",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "another broker leads the partition",
+    ErrorCode.REQUEST_TIMED_OUT: "the broker could not finish the request in time",
+    ErrorCode.REPLICA_NOT_AVAILABLE: "the broker has no replica of the partition yet",
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: "the metadata is longer than the broker's offset.metadata.max.bytes",
+    ErrorCode.NETWORK_EXCEPTION: "the broker disconnected",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator still loads its groups",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "no coordinator can serve the group right now; are enough brokers up?",
+    ErrorCode.NOT_COORDINATOR: "another broker coordinates the group",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic's name is not valid",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "the commit is larger than a segment of the offsets topic",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "the offsets topic has too few replicas in sync",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "the offsets topic has too few replicas in sync",
+    ErrorCode.ILLEGAL_GENERATION: "our membership of the group has been superseded",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the group's members speak another protocol",
+    ErrorCode.INVALID_GROUP_ID: "the group id is not valid",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the coordinator accepts commits of the group's members only",
+    ErrorCode.INVALID_SESSION_TIMEOUT: "the broker's group.min/max.session.timeout.ms exclude our session timeout",
+    ErrorCode.REBALANCE_IN_PROGRESS: "the group's members are changing",
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "the commit is larger than the broker accepts",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "not allowed for this topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "not allowed for this group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "not allowed on this cluster",
+    ErrorCode.UNSUPPORTED_SASL_MECHANISM: "the broker does not offer this SASL mechanism",
+    ErrorCode.ILLEGAL_SASL_STATE: "the broker did not expect an authentication now",
+    ErrorCode.UNSUPPORTED_VERSION: "the broker does not speak this version of the request",
+    ErrorCode.INVALID_PARTITIONS: "the number of partitions is not possible",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "there are fewer brokers than replicas asked for",
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: (
+        "the topic's messages have a format without times (before 0.10); reset it to an offset or an end of the log"
     ),
-    44: ("POLICY_VIOLATION", "the brokers' create.topic.policy forbids it"),
-    53: ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "not allowed for this transactional id"),
-    56: ("KAFKA_STORAGE_ERROR", "the broker cannot use the disk that the partition is on"),
-    58: ("SASL_AUTHENTICATION_FAILED", "the broker refused the credentials"),
-    68: ("NON_EMPTY_GROUP", "the group has members"),
-    69: ("GROUP_ID_NOT_FOUND", "the coordinator knows no such group"),
-    74: ("FENCED_LEADER_EPOCH", "the partition's leader has changed meanwhile"),
-    75: ("UNKNOWN_LEADER_EPOCH", "the partition's leader has changed, and this broker does not know yet"),
-    78: ("OFFSET_NOT_AVAILABLE", "a new leader does not know its high watermark yet"),
-    81: ("GROUP_MAX_SIZE_REACHED", "the group is full"),
-    82: ("FENCED_INSTANCE_ID", "another process has taken over our place in the group"),
-    86: ("GROUP_SUBSCRIBED_TO_TOPIC", "a member of the group subscribes to the topic"),
-    88: ("UNSTABLE_OFFSET_COMMIT", "a transaction that commits offsets of this group has not ended"),
-    113: ("STALE_MEMBER_EPOCH", "the coordinator accepts commits of the group's members only"),
+    ErrorCode.POLICY_VIOLATION: "the brokers' create.topic.policy forbids it",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not allowed for this transactional id",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the broker cannot use the disk that the partition is on",
+    ErrorCode.SASL_AUTHENTICATION_FAILED: "the broker refused the credentials",
+    ErrorCode.NON_EMPTY_GROUP: "the group has members",
+    ErrorCode.GROUP_ID_NOT_FOUND: "the coordinator knows no such group",
+    ErrorCode.FENCED_LEADER_EPOCH: "the partition's leader has changed meanwhile",
+    ErrorCode.UNKNOWN_LEADER_EPOCH: "the partition's leader has changed, and this broker does not know yet",
+    ErrorCode.OFFSET_NOT_AVAILABLE: "a new leader does not know its high watermark yet",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full",
+    ErrorCode.FENCED_INSTANCE_ID: "another process has taken over our place in the group",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "a member of the group subscribes to the topic",
+    ErrorCode.UNSTABLE_OFFSET_COMMIT: "a transaction that commits offsets of this group has not ended",
+    ErrorCode.STALE_MEMBER_EPOCH: "the coordinator accepts commits of the group's members only",
 }
 
-RETRIABLE: Final = frozenset({7, 14, 15, 16})
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 """Codes of a commit after which the very same request may succeed a moment later."""
 
-LEADER_UNKNOWN: Final = frozenset({5, 6, 9, 13, 56, 74, 75, 78})
+LEADER_UNKNOWN: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
 """Codes of one partition after which its leader is looked up again."""
 
-NOT_A_MEMBER: Final = frozenset({22, 25, 27, 113})
+NOT_A_MEMBER: Final = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    }
+)
 """What a coordinator answers to a commit by a client that is no member of a group with members."""
 
 
 def reason(code: int) -> str:
     """The code's name and meaning, for a person."""
-    name, text = _REASONS.get(code, (f"error {code}", "Kafka answered with this code"))
-    return f"{text} ({name})"
+    if code not in _REASONS:
+        return f"Kafka answered with this code (error {code})"
+    return f"{_REASONS[code]} ({ErrorCode(code).name})"
 
 
 def kafka_error(code: int, what: str, *, detail: str = "", hint: str = "") -> OffsetMgrError:

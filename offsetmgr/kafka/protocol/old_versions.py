@@ -12,24 +12,13 @@ import struct
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import InvalidRequest, ServerError, UnsupportedOperation
 from offsetmgr.kafka.protocol import releases
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Channel, EncodedRequest
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
-from offsetmgr.kafka.protocol.releases import (
-    DESCRIBE_GROUPS,
-    FETCH,
-    FIND_COORDINATOR,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    LIST_GROUPS,
-    LIST_OFFSETS,
-    METADATA,
-    OFFSET_COMMIT,
-    OFFSET_FETCH,
-    Capability,
-    release,
-)
+from offsetmgr.kafka.protocol.releases import Capability, release
 from offsetmgr.kafka.protocol.request_codec import ask_exactly
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.kafka.protocol.schema_codec import Message
@@ -37,7 +26,6 @@ from offsetmgr.kafka.protocol.schema_codec import Message
 NO_TOPIC: Final = "?"
 """A name that no topic can have: asking for it asks for no topic, and creates none."""
 
-_UNKNOWN_TOPIC: Final = 3
 _CHECKS_PARTITIONS: Final = 4
 """The version of OffsetCommit that Kafka 2.0 brought: from then on brokers refuse partitions that do not exist."""
 _COUNTS_LAST_S: Final = 5.0
@@ -46,16 +34,22 @@ _counts: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
 _PARTITION: Final = struct.Struct(">hiii")
 """A partition in Metadata 0 to 3: error, number, leader, and the number of replica ids that follow."""
 _NO_REPLICAS: Final[Mapping[str, Any]] = {"replica_nodes": (), "isr_nodes": ()}
-_LOADING: Final = 14
-_OF_THE_GROUP: Final = frozenset({14, 15, 16, 30})
+_OF_THE_GROUP: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    }
+)
 """Codes that concern a whole group. OffsetFetch before version 2 says them of each partition."""
 
 _NEEDED: Final[Mapping[int, Capability]] = {
     **{capability.api_key: capability for capability in reversed(releases.CAPABILITIES)},
-    releases.HEARTBEAT: releases.HOLDS_LOCK,
-    LEAVE_GROUP: releases.HOLDS_LOCK,
-    releases.SYNC_GROUP: releases.HOLDS_LOCK,
-    LIST_GROUPS: releases.DESCRIBES_MEMBERS,
+    ApiKey.HEARTBEAT: releases.HOLDS_LOCK,
+    ApiKey.LEAVE_GROUP: releases.HOLDS_LOCK,
+    ApiKey.SYNC_GROUP: releases.HOLDS_LOCK,
+    ApiKey.LIST_GROUPS: releases.DESCRIBES_MEMBERS,
 }
 """The capability that a broker lacks which does not know an API at all."""
 
@@ -160,7 +154,9 @@ async def _offset_fetch(broker: _Broker, api_key: int, asked: int, message: Mapp
         if version < 2:
             parts = [(topic["name"], part) for topic in answer["topics"] for part in topic["partitions"]]
             error = next((part["error_code"] for _, part in parts if part["error_code"] in _OF_THE_GROUP), 0)
-            unknown = [(name, part) for name, part in parts if part["error_code"] == _UNKNOWN_TOPIC]
+            unknown = [
+                (name, part) for name, part in parts if part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ]
             if unknown and not error:
                 error = await _forget_unknown_topics(broker, unknown)
         return {"group_id": group["group_id"], "topics": [] if error else answer["topics"], "error_code": error}
@@ -175,15 +171,15 @@ async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
     an empty answer counts only if DescribeGroups shows before and after it that the broker has loaded the group.
     """
     wanted = {"group_id": group, "topics": []}
-    answer = await broker.ask(OFFSET_FETCH, version, wanted)
+    answer = await broker.ask(ApiKey.OFFSET_FETCH, version, wanted)
     error = 0
     for again in (True, False):
         if answer["topics"] or error:
             break
-        (described,) = (await broker.ask(DESCRIBE_GROUPS, 0, {"groups": [group]}))["groups"]
+        (described,) = (await broker.ask(ApiKey.DESCRIBE_GROUPS, 0, {"groups": [group]}))["groups"]
         error = described["error_code"]
         if again and not error:
-            answer = await broker.ask(OFFSET_FETCH, version, wanted)
+            answer = await broker.ask(ApiKey.OFFSET_FETCH, version, wanted)
     return {"group_id": group, "topics": [] if error else answer["topics"], "error_code": error}
 
 
@@ -194,10 +190,10 @@ async def _forget_unknown_topics(broker: _Broker, unknown: list[tuple[str, Messa
     A broker that has just started knows no partitions at all for a moment. Returns the error of the whole answer then:
     the request is to be repeated.
     """
-    answer = await _metadata(broker, METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
+    answer = await _metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
     known = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
     if OFFSETS_TOPIC not in known or any(part["partition_index"] < known.get(name, 0) for name, part in unknown):
-        return _LOADING
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     for _, part in unknown:
         part["error_code"] = 0
     return 0
@@ -220,7 +216,9 @@ async def _offset_commit(broker: _Broker, api_key: int, asked: int, message: Map
         if known:
             topics.append({"name": topic["name"], "partitions": known})
         if unknown:
-            codes = [{"partition_index": number, "error_code": _UNKNOWN_TOPIC} for number in unknown]
+            codes = [
+                {"partition_index": number, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} for number in unknown
+            ]
             refused.append({"name": topic["name"], "partitions": codes})
     answer: Message = {"topics": []}
     if topics and version >= 2:
@@ -237,7 +235,7 @@ async def _partitions(broker: _Broker, commit: Mapping[str, Any]) -> Mapping[str
     at, counts = _counts.get(broker.connection.address, (0.0, {}))
     wanted = {topic["name"]: max(part["partition_index"] for part in topic["partitions"]) for topic in commit["topics"]}
     if now - at > _COUNTS_LAST_S or any(counts.get(name, 0) <= most for name, most in wanted.items()):
-        answer = await _metadata(broker, METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
+        answer = await _metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
         counts = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
         _counts[broker.connection.address] = (now, counts)
     return counts
@@ -261,9 +259,9 @@ async def expire_offsets(connection: Channel, commit: Mapping[str, Any], timeout
     """Commits offsets whose life is over, on a broker that cannot delete them: it does at its next check for expired
     offsets (every 10 minutes by default). ``commit`` is an OffsetCommit of version 7, and so is the answer."""
     broker = _Broker(connection, timeout)
-    if broker.version(OFFSET_COMMIT, 2) == 2:
-        return await broker.ask(OFFSET_COMMIT, 2, {**commit, "retention_time": 1})
-    return await broker.by_hand(OFFSET_COMMIT, 1, offset_commit_1(commit, timestamp=0), _read_offset_commit_1)
+    if broker.version(ApiKey.OFFSET_COMMIT, 2) == 2:
+        return await broker.ask(ApiKey.OFFSET_COMMIT, 2, {**commit, "retention_time": 1})
+    return await broker.by_hand(ApiKey.OFFSET_COMMIT, 1, offset_commit_1(commit, timestamp=0), _read_offset_commit_1)
 
 
 def _read_offset_commit_1(cursor: Cursor) -> Message:
@@ -367,7 +365,7 @@ async def _metadata(broker: _Broker, api_key: int, asked: int, message: Mapping[
         answer["brokers"] = [{"node_id": -1, "host": host, "port": port}]
     if names is not None:
         found = {topic["name"]: topic for topic in answer["topics"]}
-        missing: Message = {"error_code": _UNKNOWN_TOPIC, "partitions": []}
+        missing: Message = {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partitions": []}
         answer["topics"] = [found.get(name) or {**missing, "name": name} for name in names]
     return answer
 
@@ -421,13 +419,13 @@ def _text(text: str) -> bytes:
 
 
 _TRANSLATIONS: Final[Mapping[int, Callable[[_Broker, int, int, Mapping[str, Any]], Awaitable[Message]]]] = {
-    FETCH: _fetch,
-    LIST_OFFSETS: _list_offsets,
-    METADATA: _metadata,
-    OFFSET_COMMIT: _offset_commit,
-    OFFSET_FETCH: _offset_fetch,
-    FIND_COORDINATOR: _find_coordinators,
-    JOIN_GROUP: _join_group,
-    LEAVE_GROUP: _leave_group,
-    LIST_GROUPS: _list_groups,
+    ApiKey.FETCH: _fetch,
+    ApiKey.LIST_OFFSETS: _list_offsets,
+    ApiKey.METADATA: _metadata,
+    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
+    ApiKey.FIND_COORDINATOR: _find_coordinators,
+    ApiKey.JOIN_GROUP: _join_group,
+    ApiKey.LEAVE_GROUP: _leave_group,
+    ApiKey.LIST_GROUPS: _list_groups,
 }

@@ -14,79 +14,60 @@ from typing import Final, NamedTuple, TypeAlias
 from offsetmgr.core import model
 from offsetmgr.core.errors import UnsupportedOperation
 from offsetmgr.core.model import Weakness
+from offsetmgr.kafka.protocol.api_key import ApiKey
 
 Versions: TypeAlias = Mapping[int, tuple[int, int]]
 """Lowest and highest version of each API that a broker speaks, by API key."""
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-LIST_OFFSETS: Final = 2
-METADATA: Final = 3
-OFFSET_COMMIT: Final = 8
-OFFSET_FETCH: Final = 9
-FIND_COORDINATOR: Final = 10
-JOIN_GROUP: Final = 11
-HEARTBEAT: Final = 12
-LEAVE_GROUP: Final = 13
-SYNC_GROUP: Final = 14
-DESCRIBE_GROUPS: Final = 15
-LIST_GROUPS: Final = 16
-API_VERSIONS: Final = 18
-INIT_PRODUCER_ID: Final = 22
-DESCRIBE_CONFIGS: Final = 32
-DELETE_GROUPS: Final = 42
-OFFSET_DELETE: Final = 47
-DESCRIBE_PRODUCERS: Final = 61
-CONSUMER_GROUP_DESCRIBE: Final = 69
 
 KAFKA_0_8_2: Final[Versions] = {
-    PRODUCE: (0, 0),
-    FETCH: (0, 0),
-    LIST_OFFSETS: (0, 0),
-    METADATA: (0, 0),
-    OFFSET_COMMIT: (0, 1),
-    OFFSET_FETCH: (0, 1),
-    FIND_COORDINATOR: (0, 0),
+    ApiKey.PRODUCE: (0, 0),
+    ApiKey.FETCH: (0, 0),
+    ApiKey.LIST_OFFSETS: (0, 0),
+    ApiKey.METADATA: (0, 0),
+    ApiKey.OFFSET_COMMIT: (0, 1),
+    ApiKey.OFFSET_FETCH: (0, 1),
+    ApiKey.FIND_COORDINATOR: (0, 0),
 }
 KAFKA_0_9: Final[Versions] = {
     **KAFKA_0_8_2,
-    PRODUCE: (0, 1),
-    FETCH: (0, 1),
-    OFFSET_COMMIT: (0, 2),
-    JOIN_GROUP: (0, 0),
-    HEARTBEAT: (0, 0),
-    LEAVE_GROUP: (0, 0),
-    SYNC_GROUP: (0, 0),
-    DESCRIBE_GROUPS: (0, 0),
-    LIST_GROUPS: (0, 0),
+    ApiKey.PRODUCE: (0, 1),
+    ApiKey.FETCH: (0, 1),
+    ApiKey.OFFSET_COMMIT: (0, 2),
+    ApiKey.JOIN_GROUP: (0, 0),
+    ApiKey.HEARTBEAT: (0, 0),
+    ApiKey.LEAVE_GROUP: (0, 0),
+    ApiKey.SYNC_GROUP: (0, 0),
+    ApiKey.DESCRIBE_GROUPS: (0, 0),
+    ApiKey.LIST_GROUPS: (0, 0),
 }
 
 _SIGNS: Final[tuple[tuple[str, int, int], ...]] = (
-    ("4.1", FETCH, 18),
-    ("4.0", METADATA, 13),
-    ("3.9", FETCH, 17),
-    ("3.8", FIND_COORDINATOR, 5),
-    ("3.7", OFFSET_COMMIT, 9),
-    ("3.5", FETCH, 15),
-    ("3.2", JOIN_GROUP, 9),
-    ("3.1", FETCH, 13),
-    ("3.0", FIND_COORDINATOR, 4),
-    ("2.8", METADATA, 11),
-    ("2.7", FETCH, 12),
-    ("2.6", LIST_GROUPS, 4),
-    ("2.5", OFFSET_FETCH, 7),
-    ("2.4", OFFSET_DELETE, 0),
-    ("2.3", FETCH, 11),
-    ("2.2", JOIN_GROUP, 4),
-    ("2.1", FETCH, 10),
-    ("2.0", FETCH, 8),
-    ("1.1", DELETE_GROUPS, 0),
-    ("1.0", METADATA, 5),
-    ("0.11", INIT_PRODUCER_ID, 0),
-    ("0.10.2", OFFSET_FETCH, 2),
-    ("0.10.1", METADATA, 2),
-    ("0.10.0", API_VERSIONS, 0),
-    ("0.9", JOIN_GROUP, 0),
+    ("4.1", ApiKey.FETCH, 18),
+    ("4.0", ApiKey.METADATA, 13),
+    ("3.9", ApiKey.FETCH, 17),
+    ("3.8", ApiKey.FIND_COORDINATOR, 5),
+    ("3.7", ApiKey.OFFSET_COMMIT, 9),
+    ("3.5", ApiKey.FETCH, 15),
+    ("3.2", ApiKey.JOIN_GROUP, 9),
+    ("3.1", ApiKey.FETCH, 13),
+    ("3.0", ApiKey.FIND_COORDINATOR, 4),
+    ("2.8", ApiKey.METADATA, 11),
+    ("2.7", ApiKey.FETCH, 12),
+    ("2.6", ApiKey.LIST_GROUPS, 4),
+    ("2.5", ApiKey.OFFSET_FETCH, 7),
+    ("2.4", ApiKey.OFFSET_DELETE, 0),
+    ("2.3", ApiKey.FETCH, 11),
+    ("2.2", ApiKey.JOIN_GROUP, 4),
+    ("2.1", ApiKey.FETCH, 10),
+    ("2.0", ApiKey.FETCH, 8),
+    ("1.1", ApiKey.DELETE_GROUPS, 0),
+    ("1.0", ApiKey.METADATA, 5),
+    ("0.11", ApiKey.INIT_PRODUCER_ID, 0),
+    ("0.10.2", ApiKey.OFFSET_FETCH, 2),
+    ("0.10.1", ApiKey.METADATA, 2),
+    ("0.10.0", ApiKey.API_VERSIONS, 0),
+    ("0.9", ApiKey.JOIN_GROUP, 0),
 )
 """The version of an API that a release was the first to speak, the latest release first. Releases that cannot be told
 from the one before them by this are left out."""
@@ -142,58 +123,60 @@ class Capability(NamedTuple):
         )
 
 
-READS_OFFSETS: Final = Capability("reads committed offsets", "0.8.2", OFFSET_FETCH, 1)
-COMMITS_OFFSETS: Final = Capability("commits offsets", "0.8.2", OFFSET_COMMIT, 1)
+READS_OFFSETS: Final = Capability("reads committed offsets", "0.8.2", ApiKey.OFFSET_FETCH, 1)
+COMMITS_OFFSETS: Final = Capability("commits offsets", "0.8.2", ApiKey.OFFSET_COMMIT, 1)
 READS_ALL_OFFSETS: Final = Capability(
-    "reads all offsets of a group", "0.9", JOIN_GROUP, 0, "offsetmgr finds the partitions in __consumer_offsets"
+    "reads all offsets of a group", "0.9", ApiKey.JOIN_GROUP, 0, "offsetmgr finds the partitions in __consumer_offsets"
 )
 DESCRIBES_MEMBERS: Final = Capability(
-    "describes members", "0.9", DESCRIBE_GROUPS, 0, "groups have no members in Kafka, only in ZooKeeper"
+    "describes members", "0.9", ApiKey.DESCRIBE_GROUPS, 0, "groups have no members in Kafka, only in ZooKeeper"
 )
 HOLDS_LOCK: Final = Capability(
     "holds the group lock",
     "0.9",
-    JOIN_GROUP,
+    ApiKey.JOIN_GROUP,
     0,
     "writes are not atomic: offsetmgr reads and compares just before each write, and reads again after it",
     weakens=True,
 )
-LOGS_IN: Final = Capability("takes SASL logins", "0.10.0", API_VERSIONS, 0)
+LOGS_IN: Final = Capability("takes SASL logins", "0.10.0", ApiKey.API_VERSIONS, 0)
 """Told by ApiVersions, which came with SaslHandshake: offset managers that want no login do not list the latter. A
 broker 0.9 with SASL takes Kerberos tickets only, which offsetmgr does not send."""
 LISTS_GROUPS: Final = Capability(
-    "lists groups", "0.10.1", METADATA, 2, "offsetmgr finds groups without members in __consumer_offsets"
+    "lists groups", "0.10.1", ApiKey.METADATA, 2, "offsetmgr finds groups without members in __consumer_offsets"
 )
-FINDS_BY_TIME: Final = Capability("finds offsets by time", "0.10.1", LIST_OFFSETS, 1)
+FINDS_BY_TIME: Final = Capability("finds offsets by time", "0.10.1", ApiKey.LIST_OFFSETS, 1)
 TELLS_CLUSTER_ID: Final = Capability(
-    "tells the cluster's id", "0.10.1", METADATA, 2, "offsetmgr tells clusters apart by their brokers' addresses"
+    "tells the cluster's id", "0.10.1", ApiKey.METADATA, 2, "offsetmgr tells clusters apart by their brokers' addresses"
 )
 TELLS_SETTINGS: Final = Capability(
     "tells its settings",
     "0.11",
-    DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_CONFIGS,
     0,
     "lifetimes of offsets are the defaults of the release, unless server.properties has others",
     weakens=True,
 )
-FENCES_WRITERS: Final = Capability("fences writers", "0.11", INIT_PRODUCER_ID, 0)
+FENCES_WRITERS: Final = Capability("fences writers", "0.11", ApiKey.INIT_PRODUCER_ID, 0)
 DELETES_GROUPS: Final = Capability(
-    "deletes groups", "1.1", DELETE_GROUPS, 0, "offsetmgr deletes the group's offsets instead"
+    "deletes groups", "1.1", ApiKey.DELETE_GROUPS, 0, "offsetmgr deletes the group's offsets instead"
 )
 KEEPS_IN_USE: Final = Capability(
     model.KEEPS_IN_USE,
     "2.1",
-    OFFSET_COMMIT,
+    ApiKey.OFFSET_COMMIT,
     5,
     "each offset expires by itself, even while its group has members; a write starts its life again with the broker's "
     "retention, also where a client had asked for a longer one",
     weakens=True,
 )
-KEEPS_EPOCHS: Final = Capability("keeps leader epochs", "2.1", OFFSET_COMMIT, 6, "offsets are written without epochs")
+KEEPS_EPOCHS: Final = Capability(
+    "keeps leader epochs", "2.1", ApiKey.OFFSET_COMMIT, 6, "offsets are written without epochs"
+)
 KEEPS_PLACES: Final = Capability(
     "keeps a member's place by name",
     "2.3",
-    JOIN_GROUP,
+    ApiKey.JOIN_GROUP,
     5,
     "a group that a killed mirror held stays locked for 10 seconds",
     weakens=True,
@@ -201,7 +184,7 @@ KEEPS_PLACES: Final = Capability(
 DELETES_OFFSETS: Final = Capability(
     model.DELETES_OFFSETS,
     "2.4",
-    OFFSET_DELETE,
+    ApiKey.OFFSET_DELETE,
     0,
     "a deleted offset stays until the broker's next check for expired offsets, 10 minutes at most by default; a "
     "consumer that starts before that starts from it",
@@ -210,14 +193,14 @@ DELETES_OFFSETS: Final = Capability(
 SEES_TRANSACTIONS: Final = Capability(
     "tells of open transactions",
     "2.5",
-    OFFSET_FETCH,
+    ApiKey.OFFSET_FETCH,
     7,
     "offsets in a transaction that has not ended are not seen",
 )
 TELLS_TOPIC_IDS: Final = Capability(
     "tells topic ids",
     "2.8",
-    METADATA,
+    ApiKey.METADATA,
     10,
     "offsetmgr recognises recreated topics by their time of creation in ZooKeeper, where the command names it",
 )

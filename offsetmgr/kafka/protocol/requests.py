@@ -33,6 +33,7 @@ from offsetmgr.core.model import (
     TopicPartition,
     is_deleted,
 )
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from offsetmgr.kafka.protocol.errors import kafka_error
@@ -40,8 +41,7 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """The topic in which brokers keep what groups have committed."""
 
-OFFSET_COMMIT: Final = (8, 7)
-CONSUMER_GROUP_DESCRIBE: Final = 69
+OFFSET_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 7)
 
 NEEDED_OF_MANAGERS: Final[Mapping[int, tuple[str, int]]] = {
     3: ("Metadata", 8),

@@ -7,20 +7,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Conflict, CorruptData, NotCoordinator, OffsetMgrError, PartialFailure, RewindRefused
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    GROUP_ID_NOT_FOUND,
-    NONE,
-    NOT_COORDINATOR,
-    OPERATION_NOT_ATTEMPTED,
-    CommitRequest,
-    CommitResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 
 T = TypeVar("T")
@@ -54,14 +45,14 @@ class RequestAdapter:
                 break
             errors = (await self._commit_once(group, left, expected)).errors
             for tp in list(left):
-                code = errors.get((tp.topic, tp.partition), NONE)
-                if code == OPERATION_NOT_ATTEMPTED and asyncio.get_running_loop().time() < deadline:
+                code = errors.get((tp.topic, tp.partition), ErrorCode.NONE)
+                if code == ErrorCode.OPERATION_NOT_ATTEMPTED and asyncio.get_running_loop().time() < deadline:
                     continue  # another commit of it is under way: look again
                 del left[tp]
                 what = f"commit of {tp} of group {group}"
-                if code == OPERATION_NOT_ATTEMPTED:
+                if code == ErrorCode.OPERATION_NOT_ATTEMPTED:
                     failures[tp] = Conflict(what, "others commit to it all the time")
-                elif code != NONE:
+                elif code != ErrorCode.NONE:
                     failures[tp] = kafka_error(code, what)
             if left:
                 await asyncio.sleep(_ASK_AGAIN)
@@ -98,7 +89,7 @@ class RequestAdapter:
         for topic, entries in response.topics:
             for partition, offset, epoch, metadata, code in entries:
                 tp = TopicPartition(topic, partition)
-                if code != NONE:
+                if code != ErrorCode.NONE:
                     failures[tp] = CorruptData(f"offset of {tp} of group {group}", "its record breaks its format")
                 else:
                     epoch_known = None if epoch < 0 else epoch
@@ -113,7 +104,7 @@ class RequestAdapter:
                 f"group {group}",
                 group,
                 lambda manager: manager.delete_group(group),
-                lambda code: NONE if code == GROUP_ID_NOT_FOUND else code,
+                lambda code: ErrorCode.NONE if code == ErrorCode.GROUP_ID_NOT_FOUND else code,
             )
             return
         topics: dict[str, list[int]] = {}
@@ -123,7 +114,7 @@ class RequestAdapter:
             f"offsets of group {group}",
             group,
             lambda manager: manager.delete_offsets(group, list(topics.items())),
-            lambda answer: NONE if answer.error == GROUP_ID_NOT_FOUND else answer.error,
+            lambda answer: ErrorCode.NONE if answer.error == ErrorCode.GROUP_ID_NOT_FOUND else answer.error,
         )
 
     async def groups(self) -> list[str]:
@@ -148,11 +139,18 @@ class RequestAdapter:
         while True:
             answer = await ask(self._runtime)
             code = error_of(answer)
-            if code == NONE:
+            if code == ErrorCode.NONE:
                 return answer
-            if code == NOT_COORDINATOR and group is not None and (owner := self._elsewhere(group)) is not None:
+            if (
+                code == ErrorCode.NOT_COORDINATOR
+                and group is not None
+                and (owner := self._elsewhere(group)) is not None
+            ):
                 raise NotCoordinator(what, f"the group belongs to the manager {owner}")
-            if code not in (COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR) or loop.time() >= deadline:
+            if (
+                code not in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+                or loop.time() >= deadline
+            ):
                 raise kafka_error(code, what)
             await asyncio.sleep(_ASK_AGAIN)
 

@@ -10,23 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorLoadInProgress
 from offsetmgr.manager.expiration import ExpiryReport
 from offsetmgr.manager.lifecycle import ShardState
 from offsetmgr.manager.log.base import PartitionLog, partitions_of, slot_count, slot_of
 from offsetmgr.manager.ownership_protocol import Ownership
 from offsetmgr.manager.partitioner import shard_for
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
-    NONE,
-    NOT_COORDINATOR,
-    CommitRequest,
-    CommitResponse,
-    DeleteResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.manager.runtime.config import ManagerConfig
@@ -226,7 +217,7 @@ class ManagerRuntime:
         partition = self.partition_of(group)
         if self._serving[partition] is None:
             return self._refusal(partition)
-        return NONE if self._ownership.valid() else NOT_COORDINATOR
+        return ErrorCode.NONE if self._ownership.valid() else ErrorCode.NOT_COORDINATOR
 
     def ownership_epoch(self, group: str) -> int:
         """A number that changes whenever this process takes the group's shard anew."""
@@ -258,7 +249,7 @@ class ManagerRuntime:
             which = list(shard.problems[known : known + _NAMED])
             _logger.warning("committed offsets cannot be read", extra={"shard": partition, "which": which})
         # After the value was taken, so that nobody else owned the slot at that moment (rule 5).
-        return response if self._ownership.valid() else FetchResponse(NOT_COORDINATOR)
+        return response if self._ownership.valid() else FetchResponse(ErrorCode.NOT_COORDINATOR)
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> asyncio.Future[DeleteResponse]:
         """Like `commit`."""
@@ -284,10 +275,10 @@ class ManagerRuntime:
         groups = [group for shard in self._serving if shard is not None for group in shard.groups()]
         states = {slot.life.state for slot in self._slots if slot.wanted}
         if states and not self._ownership.valid():
-            return NOT_COORDINATOR, ()
+            return ErrorCode.NOT_COORDINATOR, ()
         if ShardState.FAILED in states:
-            return COORDINATOR_NOT_AVAILABLE, groups
-        return COORDINATOR_LOAD_IN_PROGRESS if states - {ShardState.ACTIVE} else NONE, groups
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, groups
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if states - {ShardState.ACTIVE} else ErrorCode.NONE, groups
 
     def settled(self, group: str) -> asyncio.Future[None]:
         """Done once every commit to the group that was begun before the call has ended, and can take effect no more.
@@ -304,7 +295,7 @@ class ManagerRuntime:
     ) -> asyncio.Future[Any]:
         if not prepared.records:
             # An answer without an append (no such group, a condition that does not hold) was read, as by a fetch.
-            return self._done(prepared.response if self._ownership.valid() else refuse(NOT_COORDINATOR))
+            return self._done(prepared.response if self._ownership.valid() else refuse(ErrorCode.NOT_COORDINATOR))
         self.counters.commit_records += len(prepared.records)
         return self._slot(shard.partition).append(shard, prepared, refuse)
 
@@ -313,9 +304,9 @@ class ManagerRuntime:
 
     def _refusal(self, partition: int) -> int:
         if self._closing or not self._slots:
-            return NOT_COORDINATOR
+            return ErrorCode.NOT_COORDINATOR
         # A slot that serves has its shards in `_serving`, so this is never 0.
-        return self._slot(partition).refusal or COORDINATOR_LOAD_IN_PROGRESS
+        return self._slot(partition).refusal or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _done(self, response: Any) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

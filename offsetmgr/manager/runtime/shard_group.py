@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import ServerError, TimedOut
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import Lifecycle, ShardState
 from offsetmgr.manager.log.base import CorruptRecords, PartitionLog
 from offsetmgr.manager.ownership_protocol import Ownership
-from offsetmgr.manager.protocol_values import COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR
 from offsetmgr.manager.results import CoordinatorResult
 from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.manager.runtime.config import ManagerConfig
@@ -216,7 +216,7 @@ class ShardGroup:
             if batch.deadline > now:
                 self._overdue = self._loop.call_later(batch.deadline - now, self._answer_overdue)
                 break
-            self._counters.timeouts += _refuse(batch.entries, COORDINATOR_NOT_AVAILABLE)
+            self._counters.timeouts += _refuse(batch.entries, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _release_waiting(self) -> None:
         """Those who wait for nothing any more."""
@@ -310,7 +310,7 @@ class ShardGroup:
             _logger.exception("memory does not follow the log: the slot is read anew", extra={"slot": self.number})
             self._spoilt = True
             for outcome in outcomes:
-                _refuse(outcome.entries, COORDINATOR_NOT_AVAILABLE)
+                _refuse(outcome.entries, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self.stop()
         for _ in range(batches):
             self._end(self._outstanding.popleft())
@@ -323,7 +323,7 @@ class ShardGroup:
         for batch in self._outstanding:
             for entry in batch.entries:
                 entry.shard.on_discarded(entry.prepared)
-            _refuse(batch.entries, NOT_COORDINATOR)
+            _refuse(batch.entries, ErrorCode.NOT_COORDINATOR)
             self._end(batch)
         self._outstanding.clear()
         self._release_waiting()
@@ -344,7 +344,7 @@ class ShardGroup:
 
     def _failed(self, outcome: AppendResult) -> None:
         assert outcome.error is not None
-        code = outcome.error.code or COORDINATOR_NOT_AVAILABLE
+        code = outcome.error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._counters.refusals[code] += _refuse(outcome.entries, code)
         self.last_error = str(outcome.error)
         if outcome.certain:

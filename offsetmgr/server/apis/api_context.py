@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response
 from offsetmgr.server.backend import Backend
@@ -19,12 +20,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _CHARACTERS: Final = 32_767
-
-INVALID_TOPIC: Final = 17
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-GROUP_AUTHORIZATION_FAILED: Final = 30
-UNKNOWN_SERVER_ERROR: Final = -1
-INVALID_REQUEST: Final = 42
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +44,8 @@ class ApiContext:
     def topic_error(self, request: ApiRequest, operation: Operation, topic: str) -> int:
         """The error code for a topic that a client names; 0 where nothing is wrong with it."""
         if too_long(request, topic):
-            return INVALID_TOPIC
-        return 0 if self.topic_allowed(request, operation, topic) else TOPIC_AUTHORIZATION_FAILED
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        return 0 if self.topic_allowed(request, operation, topic) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     @property
     def authorizes(self) -> bool:

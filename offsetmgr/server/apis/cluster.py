@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import TopicLayout
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES
@@ -17,7 +18,6 @@ from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items
 from offsetmgr.server.apis.api_context import (
     ACL_DESCRIBE,
     ACL_READ,
-    INVALID_REQUEST,
     NOT_ASKED,
     ApiContext,
     authorized_operations,
@@ -31,12 +31,6 @@ from offsetmgr.server.apis.api_context import (
 from offsetmgr.server.network.api import HANG_UP, Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
-_UNKNOWN_TOPIC: Final = 3
-_LEADER_NOT_AVAILABLE: Final = 5
-_COORDINATOR_NOT_AVAILABLE: Final = 15
-_UNKNOWN_TOPIC_ID: Final = 100
-_UNSUPPORTED_ENDPOINT_TYPE: Final = 115
-_REQUEST_TIMED_OUT: Final = 7
 _GROUP: Final = 0
 _BROKERS: Final = 1
 _NAMES: Final = 1_000
@@ -79,8 +73,8 @@ async def metadata(endpoint: ApiContext, request: ApiRequest) -> Answer:
     except OffsetMgrError:
         if names is None:
             return HANG_UP
-        layouts = [TopicLayout(name, None, _LEADER_NOT_AVAILABLE) for name in names]
-        layouts += [TopicLayout(None, topic_id, _LEADER_NOT_AVAILABLE) for topic_id in ids]
+        layouts = [TopicLayout(name, None, ErrorCode.LEADER_NOT_AVAILABLE) for name in names]
+        layouts += [TopicLayout(None, topic_id, ErrorCode.LEADER_NOT_AVAILABLE) for topic_id in ids]
     operations = (
         authorized_operations(ACL_DESCRIBE, ACL_READ)
         if message.get("include_topic_authorized_operations")
@@ -121,10 +115,12 @@ async def describe_cluster(endpoint: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     if message.get("endpoint_type", _BROKERS) != _BROKERS:
         why = "controllers are not reached through an offset manager"
-        return encoded(request, {**_NO_CLUSTER, "error_code": _UNSUPPORTED_ENDPOINT_TYPE, "error_message": why})
+        return encoded(
+            request, {**_NO_CLUSTER, "error_code": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "error_message": why}
+        )
     cluster_id = await _cluster_id(endpoint)
     if cluster_id is None:
-        return encoded(request, {**_NO_CLUSTER, "error_code": _REQUEST_TIMED_OUT, "error_message": None})
+        return encoded(request, {**_NO_CLUSTER, "error_code": ErrorCode.REQUEST_TIMED_OUT, "error_message": None})
     operations = authorized_operations(ACL_DESCRIBE) if message["include_cluster_authorized_operations"] else NOT_ASKED
     return encoded(
         request,
@@ -155,7 +151,11 @@ def find_coordinator(endpoint: ApiContext, request: ApiRequest) -> bytes | Await
         return encoded(request, _coordinator(endpoint, kind, message["key"]))
     keys = message["coordinator_keys"]
     if too_many(request, keys):
-        refused = {**_NO_NODE, "error_code": INVALID_REQUEST, "error_message": "more keys than one request may have"}
+        refused = {
+            **_NO_NODE,
+            "error_code": ErrorCode.INVALID_REQUEST,
+            "error_message": "more keys than one request may have",
+        }
         return by_size(request, lambda: encoded(request, {"coordinators": [{"key": key, **refused} for key in keys]}))
     if len(keys) <= _KEYS_BATCH and len(request.frame) <= LARGE_BYTES:
         return encoded(request, {"coordinators": _coordinators(endpoint, kind, keys)})
@@ -179,10 +179,10 @@ def _coordinators(endpoint: ApiContext, kind: int, keys: Sequence[str]) -> list[
 def _coordinator(endpoint: ApiContext, kind: int, key: str) -> dict[str, Any]:
     if kind != _GROUP:
         why = "an offset manager coordinates the offsets of groups: no transactions, no share groups"
-        return {**_NO_NODE, "error_code": INVALID_REQUEST, "error_message": why}
+        return {**_NO_NODE, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
     node = endpoint.backend.coordinator(key)
     if node is None:
-        return {**_NO_NODE, "error_code": _COORDINATOR_NOT_AVAILABLE, "error_message": None}
+        return {**_NO_NODE, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": None}
     return {**node._asdict(), "error_code": 0, "error_message": None}
 
 
@@ -194,8 +194,8 @@ async def _layouts(endpoint: ApiContext, names: Sequence[str] | None, ids: Seque
         for at in range(0, len(names), _NAMES):
             layouts += await endpoint.cluster.topics(names[at : at + _NAMES], ())
         return layouts
-    unknown = [TopicLayout(name, None, _UNKNOWN_TOPIC) for name in names or ()]
-    return unknown + [TopicLayout(None, topic_id, _UNKNOWN_TOPIC_ID) for topic_id in ids]
+    unknown = [TopicLayout(name, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in names or ()]
+    return unknown + [TopicLayout(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) for topic_id in ids]
 
 
 async def _encoded_topics(

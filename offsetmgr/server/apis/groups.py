@@ -10,15 +10,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, count, string
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, encode_items
-from offsetmgr.manager.protocol_values import GROUP_ID_NOT_FOUND, FetchRequest
+from offsetmgr.manager.protocol_values import FetchRequest
 from offsetmgr.server.apis.api_context import (
     ACL_DELETE,
     ACL_DESCRIBE,
     ACL_READ,
-    GROUP_AUTHORIZATION_FAILED,
-    INVALID_REQUEST,
     NOT_ASKED,
     ApiContext,
     authorized_operations,
@@ -97,7 +96,9 @@ async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> byte
     """The answer to a DescribeGroups of more groups than one request may name."""
 
     def refused() -> bytes:
-        return encoded(request, {"groups": [{**NOBODY, "group_id": g, "error_code": INVALID_REQUEST} for g in groups]})
+        return encoded(
+            request, {"groups": [{**NOBODY, "group_id": g, "error_code": ErrorCode.INVALID_REQUEST} for g in groups]}
+        )
 
     made = by_size(request, refused)
     return made if isinstance(made, bytes) else await made
@@ -120,9 +121,9 @@ async def _described(
 ) -> dict[str, Any]:
     told: dict[str, Any] = {**NOBODY, "group_id": group}
     if not endpoint.group_allowed(request, Operation.DESCRIBE, group):
-        return {**told, "error_code": GROUP_AUTHORIZATION_FAILED}
+        return {**told, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
     found = await endpoint.backend.fetch(FetchRequest(group))
-    if found.error and found.error != GROUP_ID_NOT_FOUND:
+    if found.error and found.error != ErrorCode.GROUP_ID_NOT_FOUND:
         return {**told, "error_code": found.error}
     if operations_asked:
         told["authorized_operations"] = authorized_operations(
@@ -134,19 +135,19 @@ async def _described(
         return {**told, "group_state": EMPTY}
     if request.version >= _ERRORS_FOR_UNKNOWN:
         why = f"Group {group} not found."
-        return {**told, "group_state": DEAD, "error_code": GROUP_ID_NOT_FOUND, "error_message": why}
+        return {**told, "group_state": DEAD, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": why}
     return {**told, "group_state": DEAD}
 
 
 async def delete_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
     async def deleted(group: str) -> dict[str, Any]:
         allowed = endpoint.group_allowed(request, Operation.DELETE, group)
-        error = await endpoint.backend.delete_group(group) if allowed else GROUP_AUTHORIZATION_FAILED
+        error = await endpoint.backend.delete_group(group) if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
         return {"group_id": group, "error_code": error}
 
     groups = list(dict.fromkeys(decoded(request)["groups_names"]))  # each once: the second would find nothing
     if too_many(request, groups):
-        results = [{"group_id": group, "error_code": INVALID_REQUEST} for group in groups]
+        results = [{"group_id": group, "error_code": ErrorCode.INVALID_REQUEST} for group in groups]
         return await encoded_by_size(request, {"results": results})
     results = []
     for part in portions(groups, _DELETED_BATCH):

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery
 from offsetmgr.server.apis.api_context import ApiContext, by_size, decoded, encoded
 from offsetmgr.server.network.api import Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
-_UNKNOWN_TOPIC: Final = 3
-_LEADER_NOT_AVAILABLE: Final = 5
 _READ_COMMITTED: Final = 1
 _PORTION: Final = 1_000
 """Partitions that the brokers are asked for in one request."""
@@ -71,13 +70,13 @@ async def _found(
     endpoint: ApiContext, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
 ) -> dict[str, Sequence[FoundOffset]]:
     if endpoint.cluster is None:
-        return {name: _failed(parts, _UNKNOWN_TOPIC) for name, parts in asked.items()}
+        return {name: _failed(parts, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name, parts in asked.items()}
     if not asked:
         return {}
     try:
         return dict(await endpoint.cluster.list_offsets(asked, read_committed=read_committed))
     except OffsetMgrError:
-        return {name: _failed(parts, _LEADER_NOT_AVAILABLE) for name, parts in asked.items()}
+        return {name: _failed(parts, ErrorCode.LEADER_NOT_AVAILABLE) for name, parts in asked.items()}
 
 
 def _failed(parts: Sequence[OffsetQuery], error: int) -> list[FoundOffset]:

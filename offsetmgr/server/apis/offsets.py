@@ -7,39 +7,19 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, NamedTuple
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.codec_thread import in_codec_thread
-from offsetmgr.manager.protocol_values import (
-    INVALID_COMMIT_OFFSET_SIZE,
-    CommitRequest,
-    CommitResponse,
-    DeleteResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.records.base import PartitionCommit
 from offsetmgr.server.apis import commit_codec, fetch_codec
-from offsetmgr.server.apis.api_context import (
-    GROUP_AUTHORIZATION_FAILED,
-    INVALID_REQUEST,
-    INVALID_TOPIC,
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_SERVER_ERROR,
-    ApiContext,
-    by_size,
-    decoded,
-    encoded,
-    encoded_by_size,
-    portions,
-    too_long,
-)
+from offsetmgr.server.apis.api_context import ApiContext, by_size, decoded, encoded, encoded_by_size, portions, too_long
 from offsetmgr.server.network.api import Answer, ApiRequest, DeferredResponse, Outcome
 from offsetmgr.server.security.authorization import Operation
 
 _log = logging.getLogger(__name__)
 
-_UNKNOWN_PARTITION: Final = 3
-_DEFECT: Final = CommitResponse(UNKNOWN_SERVER_ERROR)
-_FETCH_DEFECT: Final = FetchResponse(UNKNOWN_SERVER_ERROR)
+_DEFECT: Final = CommitResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
+_FETCH_DEFECT: Final = FetchResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 _MANY: Final = 2_000
 """Partitions of a group that the codec thread encodes, however small the request was; and of several groups that are
 worked on before other clients have their turn."""
@@ -69,14 +49,17 @@ def prepare_commit(endpoint: ApiContext, request: ApiRequest) -> _Commit:
     topics = commit.topics
     refused: dict[tuple[str, int], int] = {}
     if _too_many(request, topics):
-        return _Commit(commit, topics, refused, INVALID_COMMIT_OFFSET_SIZE)
+        return _Commit(commit, topics, refused, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
     if endpoint.authorizes:
         if not endpoint.group_allowed(request, Operation.WRITE, commit.group):
-            return _Commit(commit, topics, refused, GROUP_AUTHORIZATION_FAILED)
+            return _Commit(commit, topics, refused, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         refused = _forbidden(endpoint, request, commit)
     if any(too_long(request, topic) for topic, _ in topics):
         refused |= {
-            (topic, part[0]): INVALID_TOPIC for topic, parts in topics if too_long(request, topic) for part in parts
+            (topic, part[0]): ErrorCode.INVALID_TOPIC_EXCEPTION
+            for topic, parts in topics
+            if too_long(request, topic)
+            for part in parts
         }
     if negative:
         refused |= _invalid_partitions(commit)
@@ -135,10 +118,10 @@ async def offset_delete(endpoint: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     group = message["group_id"]
     if not endpoint.group_allowed(request, Operation.DELETE, group):
-        return encoded(request, {"error_code": GROUP_AUTHORIZATION_FAILED, "topics": []})
+        return encoded(request, {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED, "topics": []})
     asked = [(topic["name"], [p["partition_index"] for p in topic["partitions"]]) for topic in message["topics"]]
     if _too_many(request, asked):
-        return encoded(request, {"error_code": INVALID_REQUEST, "topics": []})
+        return encoded(request, {"error_code": ErrorCode.INVALID_REQUEST, "topics": []})
     codes = {name: endpoint.topic_error(request, Operation.DELETE, name) for name, _ in asked}
     allowed = [(name, parts) for name, parts in asked if not codes[name]]
     response = await endpoint.backend.delete_offsets(group, allowed) if allowed or not asked else DeleteResponse()
@@ -161,7 +144,7 @@ async def offset_delete(endpoint: ApiContext, request: ApiRequest) -> Answer:
 
 def _forbidden(endpoint: ApiContext, request: ApiRequest, commit: CommitRequest) -> dict[tuple[str, int], int]:
     return {
-        (topic, part[0]): TOPIC_AUTHORIZATION_FAILED
+        (topic, part[0]): ErrorCode.TOPIC_AUTHORIZATION_FAILED
         for topic, parts in commit.topics
         if not endpoint.topic_allowed(request, Operation.WRITE, topic)
         for part in parts
@@ -176,9 +159,9 @@ def _invalid_partitions(commit: CommitRequest) -> dict[tuple[str, int], int]:
             key = topic, part[0]
             lowest = commit_codec.DELETION if key in commit.expected else 0
             if part[0] < 0:
-                refused[key] = _UNKNOWN_PARTITION
+                refused[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif part[1] < lowest:
-                refused[key] = INVALID_REQUEST
+                refused[key] = ErrorCode.INVALID_REQUEST
     return refused
 
 
@@ -200,7 +183,7 @@ def _both(commit: CommitRequest, response: CommitResponse, refused: dict[tuple[s
 
 def _fetched(endpoint: ApiContext, request: ApiRequest, asked: FetchRequest) -> Awaitable[FetchResponse]:
     if asked.topics is not None and _too_many(request, asked.topics):
-        return _refused_fetch(INVALID_REQUEST)
+        return _refused_fetch(ErrorCode.INVALID_REQUEST)
     if endpoint.authorizes or any(too_long(request, topic) for topic, _ in asked.topics or ()):
         return _fetch_what_is_allowed(endpoint, request, asked)
     return endpoint.backend.fetch(asked)
@@ -253,7 +236,7 @@ async def _fetch_what_is_allowed(endpoint: ApiContext, request: ApiRequest, aske
     """Topics that the client may not see, or that nobody has, have an error where they were asked for, and are left out
     of all."""
     if not endpoint.group_allowed(request, Operation.READ, asked.group):
-        return FetchResponse(GROUP_AUTHORIZATION_FAILED)
+        return FetchResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if asked.topics is None:
         found = await endpoint.backend.fetch(asked)
         return found._replace(

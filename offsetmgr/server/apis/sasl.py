@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import AuthenticationFailed
 from offsetmgr.server.apis.api_context import decoded, encoded
 from offsetmgr.server.network.api import Answer, ApiRequest, FinalResponse
@@ -13,9 +14,6 @@ from offsetmgr.server.security.authentication import Authentication, Exchange
 _EXCHANGE: Final = "sasl exchange"
 _MECHANISM: Final = "sasl mechanism"
 
-_UNSUPPORTED_MECHANISM: Final = 33
-_ILLEGAL_STATE: Final = 34
-_FAILED: Final = 58
 _REFUSAL_SECONDS: Final = 0.1
 """A refusal takes as long at least (connection.failed.authentication.delay.ms)."""
 
@@ -27,9 +25,11 @@ def sasl_handshake(authentication: Authentication, request: ApiRequest) -> Answe
     if exchange is None:
         request.connection.login_failed("unsupported")
         offered = list(authentication.mechanisms)
-        return FinalResponse(encoded(request, {"error_code": _UNSUPPORTED_MECHANISM, "mechanisms": offered}))
+        return FinalResponse(
+            encoded(request, {"error_code": ErrorCode.UNSUPPORTED_SASL_MECHANISM, "mechanisms": offered})
+        )
     if state.get(_MECHANISM, mechanism) != mechanism:
-        return FinalResponse(encoded(request, {"error_code": _ILLEGAL_STATE, "mechanisms": []}))
+        return FinalResponse(encoded(request, {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": []}))
     state[_EXCHANGE] = exchange
     return encoded(request, {"error_code": 0, "mechanisms": list(authentication.mechanisms)})
 
@@ -39,7 +39,7 @@ async def sasl_authenticate(authentication: Authentication, request: ApiRequest)
     message = decoded(request)["auth_bytes"]
     exchange: Exchange | None = connection.state.get(_EXCHANGE)
     if exchange is None:
-        return _refusal(request, _ILLEGAL_STATE, "SaslAuthenticate was not expected")
+        return _refusal(request, ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate was not expected")
     try:
         reply, principal = exchange.step(message)
         if principal is not None and connection.principal not in (None, principal):
@@ -48,7 +48,7 @@ async def sasl_authenticate(authentication: Authentication, request: ApiRequest)
         del connection.state[_EXCHANGE]
         connection.login_failed(exchange.mechanism)
         await asyncio.sleep(_REFUSAL_SECONDS)
-        return _refusal(request, _FAILED, "Authentication failed")
+        return _refusal(request, ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed")
     lifetime = 0
     if principal is not None:
         del connection.state[_EXCHANGE]

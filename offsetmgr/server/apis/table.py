@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.server.apis import cluster, commit_codec, fetch_codec, groups, list_offsets, offsets, sasl, versions
 from offsetmgr.server.apis.api_context import ApiContext, decoded
 from offsetmgr.server.network.api import Api, Concurrency
@@ -15,10 +16,18 @@ _NEVER: Final = 32767
 def endpoint_apis(endpoint: ApiContext) -> list[Api]:
     """Without authentication there are no SASL APIs in it."""
     apis = [
-        Api(2, "ListOffsets", 1, 10, 6, partial(list_offsets.list_offsets, endpoint), prepare=list_offsets.prepare),
-        Api(3, "Metadata", 0, 13, 9, partial(cluster.metadata, endpoint), prepare=decoded),
         Api(
-            8,
+            ApiKey.LIST_OFFSETS,
+            "ListOffsets",
+            1,
+            10,
+            6,
+            partial(list_offsets.list_offsets, endpoint),
+            prepare=list_offsets.prepare,
+        ),
+        Api(ApiKey.METADATA, "Metadata", 0, 13, 9, partial(cluster.metadata, endpoint), prepare=decoded),
+        Api(
+            ApiKey.OFFSET_COMMIT,
             "OffsetCommit",
             commit_codec.LOWEST,
             commit_codec.HIGHEST,
@@ -28,7 +37,7 @@ def endpoint_apis(endpoint: ApiContext) -> list[Api]:
             prepare=partial(offsets.prepare_commit, endpoint),
         ),
         Api(
-            9,
+            ApiKey.OFFSET_FETCH,
             "OffsetFetch",
             fetch_codec.LOWEST,
             fetch_codec.HIGHEST,
@@ -38,7 +47,7 @@ def endpoint_apis(endpoint: ApiContext) -> list[Api]:
             prepare=offsets.prepare_fetch,
         ),
         Api(
-            10,
+            ApiKey.FIND_COORDINATOR,
             "FindCoordinator",
             0,
             6,
@@ -47,10 +56,26 @@ def endpoint_apis(endpoint: ApiContext) -> list[Api]:
             Concurrency.UNORDERED,
             prepare=decoded,
         ),
-        Api(15, "DescribeGroups", 0, 6, 5, partial(groups.describe_groups, endpoint), prepare=decoded),
-        Api(16, "ListGroups", 0, 5, groups.LIST_FLEXIBLE, partial(groups.list_groups, endpoint), prepare=decoded),
         Api(
-            versions.API_KEY,
+            ApiKey.DESCRIBE_GROUPS,
+            "DescribeGroups",
+            0,
+            6,
+            5,
+            partial(groups.describe_groups, endpoint),
+            prepare=decoded,
+        ),
+        Api(
+            ApiKey.LIST_GROUPS,
+            "ListGroups",
+            0,
+            5,
+            groups.LIST_FLEXIBLE,
+            partial(groups.list_groups, endpoint),
+            prepare=decoded,
+        ),
+        Api(
+            ApiKey.API_VERSIONS,
             "ApiVersions",
             versions.LOWEST,
             versions.HIGHEST,
@@ -58,13 +83,37 @@ def endpoint_apis(endpoint: ApiContext) -> list[Api]:
             partial(versions.api_versions, endpoint),
             before_login=True,
         ),
-        Api(42, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, endpoint), prepare=decoded),
-        Api(47, "OffsetDelete", 0, 0, _NEVER, partial(offsets.offset_delete, endpoint), prepare=decoded),
-        Api(60, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, endpoint)),
+        Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, endpoint), prepare=decoded),
+        Api(
+            ApiKey.OFFSET_DELETE,
+            "OffsetDelete",
+            0,
+            0,
+            _NEVER,
+            partial(offsets.offset_delete, endpoint),
+            prepare=decoded,
+        ),
+        Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, endpoint)),
     ]
     if (authentication := endpoint.authentication) is not None:
         apis += [
-            Api(17, "SaslHandshake", 1, 1, _NEVER, partial(sasl.sasl_handshake, authentication), before_login=True),
-            Api(36, "SaslAuthenticate", 0, 2, 2, partial(sasl.sasl_authenticate, authentication), before_login=True),
+            Api(
+                ApiKey.SASL_HANDSHAKE,
+                "SaslHandshake",
+                1,
+                1,
+                _NEVER,
+                partial(sasl.sasl_handshake, authentication),
+                before_login=True,
+            ),
+            Api(
+                ApiKey.SASL_AUTHENTICATE,
+                "SaslAuthenticate",
+                0,
+                2,
+                2,
+                partial(sasl.sasl_authenticate, authentication),
+                before_login=True,
+            ),
         ]
     return apis

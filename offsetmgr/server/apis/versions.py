@@ -6,17 +6,16 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import encode_response
 from offsetmgr.server.apis.api_context import ApiContext, decoded
 from offsetmgr.server.network.api import ApiRequest
 
-API_KEY: Final = 18
 LOWEST: Final = 0
 HIGHEST: Final = 4
 FLEXIBLE: Final = 3
 
-_UNSUPPORTED_VERSION: Final = 35
-_INVALID_REQUEST: Final = 42
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,253}[a-zA-Z0-9])?")
 
 
@@ -31,7 +30,9 @@ def api_versions(
         spoken = request.connection.service.versions()
     ranges = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(spoken.items())]
     if not LOWEST <= request.version <= HIGHEST:
-        return encode_response(API_KEY, 0, {"error_code": _UNSUPPORTED_VERSION, "api_keys": ranges})
+        return encode_response(
+            ApiKey.API_VERSIONS, 0, {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": ranges}
+        )
     error = 0
     if request.version >= FLEXIBLE:
         message = decoded(request)
@@ -39,11 +40,11 @@ def api_versions(
         if all(_SOFTWARE.fullmatch(part) for part in software):
             request.connection.client_software = software
         else:
-            error = _INVALID_REQUEST
+            error = ErrorCode.INVALID_REQUEST
     answer: dict[str, Any] = {"error_code": error, "api_keys": [] if error else ranges}
     if not error:
         answer["supported_features"] = [
             {"name": name, "min_version": 1, "max_version": highest}
             for name, highest in sorted(endpoint.backend.features().items())
         ]
-    return encode_response(API_KEY, request.version, answer)
+    return encode_response(ApiKey.API_VERSIONS, request.version, answer)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.server.network.api import Api, ApiRequest, ServerInfo, ServerPort, Sink
 from offsetmgr.server.network.frames import FrameSplitter
 from offsetmgr.server.network.pipeline import Pipeline
 
-_API_VERSIONS: Final = 18
 _MOST_BYTES_HELD: Final = 16 * 1024 * 1024
 """Bytes of requests that one connection may have waiting or under way before reading stops."""
 _SMALL_PART: Final = 64 * 1024
@@ -247,7 +247,7 @@ class ServerConnection(asyncio.Protocol):
             while not self._full() and not self._out_full() and (frame := self._frames.next()) is not None:
                 self.begun = None
                 request = ApiRequest(self, frame)
-                if request.api_key == _API_VERSIONS and len(frame) > self.service.limits.api_versions_bytes:
+                if request.api_key == ApiKey.API_VERSIONS and len(frame) > self.service.limits.api_versions_bytes:
                     raise InvalidRequest("ApiVersions", f"a request of {len(frame)} bytes")
                 request.since = self.heard
                 request.api = self.service.route(request)

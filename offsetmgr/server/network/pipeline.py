@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.server.network.api import (
     Answer,
@@ -36,7 +37,6 @@ _log = logging.getLogger(__name__)
 
 _RESPONSE: Final = struct.Struct(">ii")
 _RESPONSE_TAGGED: Final = struct.Struct(">iib")
-_API_VERSIONS: Final = 18
 _ANY_SIZE: Final = frozenset({Concurrency.FETCHES, Concurrency.UNORDERED})
 """Lanes whose requests may name thousands of groups, and so have large answers."""
 
@@ -344,7 +344,7 @@ def _response(request: ApiRequest, body: bytes) -> bytes:
     """Length, correlation id and, in flexible versions, an empty set of tags. ApiVersions never has tags there, so
     that clients can read the answer to a version that we do not know (KIP-511)."""
     api = request.api
-    if api is not None and request.version >= api.flexible and request.api_key != _API_VERSIONS:
+    if api is not None and request.version >= api.flexible and request.api_key != ApiKey.API_VERSIONS:
         return _RESPONSE_TAGGED.pack(5 + len(body), request.correlation, 0)
     return _RESPONSE.pack(4 + len(body), request.correlation)
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from offsetmgr.core.errors import InvalidRequest, Unreachable
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.server.network.api import Api, ApiRequest, Concurrency, ForwardingHandler
 from offsetmgr.server.network.connection import ServerConnection
 from offsetmgr.server.network.limits import ServerLimits
 
 _log = logging.getLogger(__name__)
 
-_API_VERSIONS: Final = 18
 _NEVER_FLEXIBLE: Final = 32767
 _OTHER_FILES: Final = 500
 """Open files beside clients' connections: to brokers, of libraries."""
@@ -80,7 +80,7 @@ class SocketServer:
         """Who answers. Raises `InvalidRequest` where nobody does."""
         api = self.apis.get(request.api_key)
         # Versions of ApiVersions that we do not know get an answer all the same (KIP-511).
-        known = api is not None and (api.lowest <= request.version <= api.highest or api.key == _API_VERSIONS)
+        known = api is not None and (api.lowest <= request.version <= api.highest or api.key == ApiKey.API_VERSIONS)
         if api is not None and known:
             return api
         if self._fallback is not None:

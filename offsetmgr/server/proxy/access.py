@@ -30,14 +30,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.schema_codec import Message
-
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-GROUP_AUTHORIZATION_FAILED: Final = 30
-CLUSTER_AUTHORIZATION_FAILED: Final = 31
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
-OPERATION_NOT_ATTEMPTED: Final = 55
-UNKNOWN_TOPIC_ID: Final = 100
 
 TOPIC_RESOURCE: Final = 2
 GROUP_RESOURCE: Final = 32
@@ -256,7 +250,9 @@ def refusal(access: Access, message: Message, codes: list[int], code: int) -> Me
     items = listed(access, message) or []
     if not items or access.refused is None:
         return {**access.whole, "error_code": code, access.answers: []}
-    answers = [access.refused(item, each or OPERATION_NOT_ATTEMPTED) for item, each in zip(items, codes, strict=True)]
+    answers = [
+        access.refused(item, each or ErrorCode.OPERATION_NOT_ATTEMPTED) for item, each in zip(items, codes, strict=True)
+    ]
     return {**access.whole, "error_code": 0, access.answers: answers}
 
 

@@ -17,6 +17,7 @@ from offsetmgr.core.errors import OffsetMgrError, Unreachable
 from offsetmgr.kafka.client.client import Client, remaining
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
@@ -24,7 +25,7 @@ from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 _log = logging.getLogger(__name__)
 
-_METADATA: Final = (3, 8)
+_METADATA: Final = (ApiKey.METADATA, 8)
 _REFRESH_SECONDS: Final = 5.0
 _ASK_SECONDS: Final = 5.0
 

@@ -7,21 +7,22 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError
 from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.server.proxy.brokers import Brokers
-from offsetmgr.server.proxy.group_requests import HEARTBEAT
 
-_FIND: Final = (10, 4)
-_DESCRIBE: Final = (15, 4)
-_LIST: Final = (16, 4)
-_HEARTBEAT: Final = (HEARTBEAT, 3)
-_OFFSET_DELETE: Final = (47, 0)
-_DELETE_GROUPS: Final = (42, 1)
+_FIND: Final = (ApiKey.FIND_COORDINATOR, 4)
+_DESCRIBE: Final = (ApiKey.DESCRIBE_GROUPS, 4)
+_LIST: Final = (ApiKey.LIST_GROUPS, 4)
+_HEARTBEAT: Final = (ApiKey.HEARTBEAT, 3)
+_OFFSET_DELETE: Final = (ApiKey.OFFSET_DELETE, 0)
+_DELETE_GROUPS: Final = (ApiKey.DELETE_GROUPS, 1)
 
 _MOST_REMEMBERED: Final = 50_000
 _SECOND_OPINION_SECONDS: Final = 1.0
@@ -170,6 +171,6 @@ class Coordinators:
             return {
                 found["key"]
                 for found in answer["coordinators"]
-                if found["error_code"] == 0 and Address(found["host"], found["port"]) == where
+                if found["error_code"] == ErrorCode.NONE and Address(found["host"], found["port"]) == where
             }
         return set(groups)

@@ -12,19 +12,10 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import backoff
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_NOT_AVAILABLE,
-    GROUP_ID_NOT_FOUND,
-    NONE,
-    NOT_COORDINATOR,
-    CommitRequest,
-    CommitResponse,
-    DeleteResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fencing import MemberFence
@@ -32,9 +23,18 @@ from offsetmgr.server.proxy.member_fencing import MemberFence
 ASK_SECONDS: Final = 4.0
 """How long a commit may wait for the real coordinator's word, before it fails with COORDINATOR_NOT_AVAILABLE."""
 
-VALID: Final = frozenset({0, 27})
+VALID: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
 """What a coordinator answers to the Heartbeat of a valid member (27: the group is about to rebalance)."""
-_FINAL: Final = frozenset({22, 24, 25, 30, 68, 82})
+_FINAL: Final = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.NON_EMPTY_GROUP,
+        ErrorCode.FENCED_INSTANCE_ID,
+    }
+)
 """What the coordinator says about the client or its group. Anything else is between the coordinator and us: the client
 is told to try again."""
 
@@ -76,7 +76,7 @@ class MemberFencingBackend:
         waiting = self._waiting.get(key)
         if waiting is None:
             verdict = self._judge(key)
-            if verdict == NONE:
+            if verdict == ErrorCode.NONE:
                 return self._inner.commit(request)
             if verdict is not None:
                 return self._refused(verdict)
@@ -100,7 +100,7 @@ class MemberFencingBackend:
     async def _find_out(self, key: _Key, instance_id: str | None) -> None:
         """Asks until the gate knows enough to judge, then lets the waiting commits go, all in one step."""
         deadline = asyncio.get_running_loop().time() + ASK_SECONDS
-        verdict: int | None = COORDINATOR_NOT_AVAILABLE
+        verdict: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
             for pause in backoff():
                 self._gate.sweep(self._clock())
@@ -111,17 +111,17 @@ class MemberFencingBackend:
                 if verdict is not None:
                     return
                 if asyncio.get_running_loop().time() + pause >= deadline:
-                    verdict = COORDINATOR_NOT_AVAILABLE
+                    verdict = ErrorCode.COORDINATOR_NOT_AVAILABLE
                     return
                 await asyncio.sleep(pause)
         finally:
             for request, answer in self._waiting.pop(key):
                 if answer.done():
                     continue
-                if verdict == NONE:
+                if verdict == ErrorCode.NONE:
                     _pass_on(self._inner.commit(request), answer)
                 else:
-                    _pass_on(self._refused(verdict or COORDINATOR_NOT_AVAILABLE), answer)
+                    _pass_on(self._refused(verdict or ErrorCode.COORDINATOR_NOT_AVAILABLE), answer)
 
     async def _ask(self, key: _Key, instance_id: str | None, deadline: float) -> int | None:
         """Asks once. An error code that settles the matter, or None."""
@@ -165,13 +165,13 @@ class MemberFencingBackend:
         self._hold(group)
         try:
             theirs = await self._coordinators.delete_group(group, self._deadline())
-            if theirs not in (NONE, GROUP_ID_NOT_FOUND):
+            if theirs not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
                 return self._unsettled(group, theirs)
             self._gate.left(group)
             ours = await self._inner.delete_group(group)
-            return NONE if ours == GROUP_ID_NOT_FOUND and theirs == NONE else ours
+            return ErrorCode.NONE if ours == ErrorCode.GROUP_ID_NOT_FOUND and theirs == ErrorCode.NONE else ours
         except OffsetMgrError as error:
-            return self._unsettled(group, error.code or COORDINATOR_NOT_AVAILABLE)
+            return self._unsettled(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE)
         finally:
             self._release(group)
 
@@ -186,19 +186,19 @@ class MemberFencingBackend:
                 for topic, numbers in topics
             ]
             answer = await self._coordinators.delete_offsets(group, asked, self._deadline())
-            if answer["error_code"] not in (NONE, GROUP_ID_NOT_FOUND):
+            if answer["error_code"] not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
                 return DeleteResponse(self._unsettled(group, answer["error_code"]))
             refused = {
                 (topic["name"], part["partition_index"]): part["error_code"]
                 for topic in answer["topics"]
                 for part in topic["partitions"]
-                if part["error_code"] == _SUBSCRIBED
+                if part["error_code"] == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             }
             left = [(topic, [n for n in numbers if (topic, n) not in refused]) for topic, numbers in topics]
             ours = await self._inner.delete_offsets(group, [(topic, numbers) for topic, numbers in left if numbers])
             return DeleteResponse(ours.error, {**ours.errors, **refused})
         except OffsetMgrError as error:
-            return DeleteResponse(self._unsettled(group, error.code or COORDINATOR_NOT_AVAILABLE))
+            return DeleteResponse(self._unsettled(group, error.code or ErrorCode.COORDINATOR_NOT_AVAILABLE))
         finally:
             self._release(group)
 
@@ -207,7 +207,7 @@ class MemberFencingBackend:
         if code in _FINAL:
             return code
         self._coordinators.forget(group)
-        return COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + ASK_SECONDS
@@ -265,9 +265,6 @@ class MemberFencingBackend:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-_SUBSCRIBED: Final = 86
-
-
 def _done(response: CommitResponse) -> asyncio.Future[CommitResponse]:
     future: asyncio.Future[CommitResponse] = asyncio.get_running_loop().create_future()
     future.set_result(response)
@@ -279,7 +276,7 @@ def _pass_on(source: Awaitable[CommitResponse], answer: asyncio.Future[CommitRes
         if answer.done():
             return
         if done.cancelled():
-            answer.set_result(CommitResponse(NOT_COORDINATOR))
+            answer.set_result(CommitResponse(ErrorCode.NOT_COORDINATOR))
         elif (failure := done.exception()) is not None:
             answer.set_exception(failure)
         else:

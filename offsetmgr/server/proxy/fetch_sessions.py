@@ -12,9 +12,6 @@ from typing import Final, NamedTuple
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.server.network.api import ApiRequest
 
-FETCH_SESSION_ID_NOT_FOUND: Final = 70
-"""Clients begin a new session after this error."""
-
 _FIRST: Final = 7
 _FLEXIBLE: Final = 12
 _WITHOUT_REPLICA: Final = 15

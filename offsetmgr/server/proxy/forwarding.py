@@ -29,6 +29,7 @@ from functools import partial
 from typing import Final
 
 from offsetmgr.core.errors import InvalidRequest
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.server.network.api import Answer, ApiRequest, Outcome
 from offsetmgr.server.proxy.request_screening import RequestScreen
@@ -67,7 +68,6 @@ FORWARDED: Final[Mapping[int, tuple[str, int]]] = {
 }
 """Name and highest version of each API that is forwarded."""
 
-_PRODUCE: Final = 0
 _PRODUCE_FLEXIBLE: Final = 9
 
 
@@ -94,7 +94,7 @@ class Forwarder:
 
 
 def _forward(request: ApiRequest, upstream: UpstreamConnection) -> Outcome:
-    if request.api_key == _PRODUCE and not _wants_answer(request):
+    if request.api_key == ApiKey.PRODUCE and not _wants_answer(request):
         upstream.post(request)
         return None if upstream.backpressure() is None else _once_there_is_room(upstream)
     return upstream.forward(request)

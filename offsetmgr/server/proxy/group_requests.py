@@ -9,20 +9,31 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.kafka.protocol.schema_codec import encode_response
 from offsetmgr.server.network.api import ApiRequest
 
-JOIN: Final = 11
-HEARTBEAT: Final = 12
-LEAVE: Final = 13
-SYNC: Final = 14
+HIGHEST: Final[dict[int, int]] = {
+    ApiKey.JOIN_GROUP: 9,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 5,
+    ApiKey.SYNC_GROUP: 5,
+}
+FLEXIBLE: Final[dict[int, int]] = {
+    ApiKey.JOIN_GROUP: 6,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 4,
+    ApiKey.SYNC_GROUP: 4,
+}
 
-HIGHEST: Final = {JOIN: 9, HEARTBEAT: 4, LEAVE: 5, SYNC: 5}
-FLEXIBLE: Final = {JOIN: 6, HEARTBEAT: 4, LEAVE: 4, SYNC: 4}
-
-_THROTTLE_SINCE: Final = {JOIN: 2, HEARTBEAT: 1, LEAVE: 1, SYNC: 1}
-_STATIC_SINCE: Final = {JOIN: 5, HEARTBEAT: 3, SYNC: 3}
+_THROTTLE_SINCE: Final[dict[int, int]] = {
+    ApiKey.JOIN_GROUP: 2,
+    ApiKey.HEARTBEAT: 1,
+    ApiKey.LEAVE_GROUP: 1,
+    ApiKey.SYNC_GROUP: 1,
+}
+_STATIC_SINCE: Final[dict[int, int]] = {ApiKey.JOIN_GROUP: 5, ApiKey.HEARTBEAT: 3, ApiKey.SYNC_GROUP: 3}
 _NO_GENERATION: Final = -1
 _BODY: Final = 8
 
@@ -51,10 +62,10 @@ def read_request(request: ApiRequest) -> GroupRequest:
     flexible = version >= FLEXIBLE[key]
     cursor = Cursor(request.frame, request.body(flexible=flexible), flexible=flexible)
     group = cursor.string()
-    if key == LEAVE:
+    if key == ApiKey.LEAVE_GROUP:
         return GroupRequest(group)
     generation, session = _NO_GENERATION, None
-    if key == JOIN:
+    if key == ApiKey.JOIN_GROUP:
         session = cursor.int32() / 1000
         if version >= 1:
             cursor.int32()  # rebalance time-out
@@ -72,7 +83,7 @@ def read_error(api_key: int, version: int, frame: bytes) -> int:
 
 def read_joined(version: int, frame: bytes) -> JoinGroupResult:
     """The beginning of a whole JoinGroup answer. Raises `InvalidRequest`."""
-    cursor = _behind_throttle(JOIN, version, frame)
+    cursor = _behind_throttle(ApiKey.JOIN_GROUP, version, frame)
     return JoinGroupResult(cursor.number(INT16), cursor.int32())
 
 

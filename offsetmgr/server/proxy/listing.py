@@ -9,23 +9,17 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import EncodedItems, Message, encode_items
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_NOT_AVAILABLE,
-    GROUP_AUTHORIZATION_FAILED,
-    GROUP_ID_NOT_FOUND,
-    NONE,
-    FetchRequest,
-)
+from offsetmgr.manager.protocol_values import FetchRequest
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, encoded_by_size, portions, too_many
 from offsetmgr.server.apis.groups import CLASSIC, DEAD, EMPTY, LIST_FLEXIBLE, NOBODY, too_many_described
 from offsetmgr.server.network.api import Answer, Api, ApiRequest
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.security.authorization import Operation
 
-_LIST: Final = 16
-_DESCRIBE: Final = 15
 _DESCRIBE_FLEXIBLE: Final = 5
 _ERRORS_FOR_UNKNOWN: Final = 6
 _ASK_SECONDS: Final = 4.0
@@ -45,21 +39,21 @@ class GroupListing:
     def apis(self) -> list[Api]:
         """What replaces the endpoint's."""
         return [
-            Api(_LIST, "ListGroups", 0, 5, LIST_FLEXIBLE, self._list, prepare=decoded),
-            Api(_DESCRIBE, "DescribeGroups", 0, 6, _DESCRIBE_FLEXIBLE, self._describe, prepare=decoded),
+            Api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, LIST_FLEXIBLE, self._list, prepare=decoded),
+            Api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, _DESCRIBE_FLEXIBLE, self._describe, prepare=decoded),
         ]
 
     async def _list(self, request: ApiRequest) -> Answer:
         message = decoded(request)
         if request.connection.listener.node_id is not None:
-            return encoded(request, {"error_code": NONE, "groups": []})
+            return encoded(request, {"error_code": ErrorCode.NONE, "groups": []})
         error, ours = await self._backend.list_groups()
         if error:
             return encoded(request, {"error_code": error, "groups": []})
         try:
             real = await self._coordinators.groups(self._deadline())
         except OffsetMgrError:
-            return encoded(request, {"error_code": COORDINATOR_NOT_AVAILABLE, "groups": []})
+            return encoded(request, {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "groups": []})
         states = {state.lower() for state in message.get("states_filter", ())}
         types = {kind.lower() for kind in message.get("types_filter", ())}
         nobody: Message = {"protocol_type": "", "group_state": EMPTY}
@@ -82,10 +76,10 @@ class GroupListing:
             await asyncio.sleep(0)
         for part in portions(list(real), _LISTED_AT_ONCE):
             for group in part:
-                if self._backend.owns(group) == NONE:
+                if self._backend.owns(group) == ErrorCode.NONE:
                     tell(group, real[group])
             await asyncio.sleep(0)
-        return encoded(request, {"error_code": NONE, "groups": EncodedItems(number, data)})
+        return encoded(request, {"error_code": ErrorCode.NONE, "groups": EncodedItems(number, data)})
 
     async def _describe(self, request: ApiRequest) -> Answer:
         message = decoded(request)
@@ -106,26 +100,26 @@ class GroupListing:
     async def _described(self, request: ApiRequest, group: str, operations: bool) -> Message:
         failed = {**NOBODY, "group_id": group}
         if not self._endpoint.group_allowed(request, Operation.DESCRIBE, group):
-            return {**failed, "error_code": GROUP_AUTHORIZATION_FAILED}
+            return {**failed, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
         if code := self._backend.owns(group):
             return {**failed, "error_code": code}
         try:
             found = await self._coordinators.describe(group, operations, self._deadline())
         except OffsetMgrError:
-            return {**failed, "error_code": COORDINATOR_NOT_AVAILABLE}
+            return {**failed, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
         if found["error_code"]:
             self._coordinators.forget(group)
-            return {**failed, "error_code": COORDINATOR_NOT_AVAILABLE}
+            return {**failed, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
         if found["group_state"] != DEAD:
             return found
         # The real coordinator knows no such group; it is one all the same where it has offsets here.
         offsets = await self._backend.fetch(FetchRequest(group))
-        if offsets.error and offsets.error != GROUP_ID_NOT_FOUND:
+        if offsets.error and offsets.error != ErrorCode.GROUP_ID_NOT_FOUND:
             return {**failed, "error_code": offsets.error}
         if offsets.topics:
             return {**found, "group_state": EMPTY}
         if request.version >= _ERRORS_FOR_UNKNOWN:
-            return {**found, "error_code": GROUP_ID_NOT_FOUND, "error_message": f"Group {group} not found."}
+            return {**found, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": f"Group {group} not found."}
         return found
 
     def _deadline(self) -> float:

@@ -48,9 +48,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-ILLEGAL_GENERATION: Final = 22
-UNKNOWN_MEMBER_ID: Final = 25
-REBALANCE_IN_PROGRESS: Final = 27
+from offsetmgr.core.error_code import ErrorCode
 
 FRESH_SECONDS: Final = 2.0
 """How long evidence of a member lasts: less than half of Kafka's shortest session (group.min.session.timeout.ms, 6 s);
@@ -109,13 +107,13 @@ class MemberFence:
         if generation < 0:
             if now - known.empty < EMPTY_SECONDS:
                 return 0
-            return UNKNOWN_MEMBER_ID if not member_id and now - known.occupied < EMPTY_SECONDS else None
+            return ErrorCode.UNKNOWN_MEMBER_ID if not member_id and now - known.occupied < EMPTY_SECONDS else None
         if known.newest is None or generation > known.newest:
             return None
         if generation < known.newest:
-            return ILLEGAL_GENERATION
+            return ErrorCode.ILLEGAL_GENERATION
         if known.syncing:
-            return REBALANCE_IN_PROGRESS
+            return ErrorCode.REBALANCE_IN_PROGRESS
         return 0 if now - known.members.get(member_id, _NEVER) < known.fresh else None
 
     def epoch(self, group: str, tenure: int) -> int:

@@ -12,14 +12,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_LOAD_IN_PROGRESS,
-    COORDINATOR_NOT_AVAILABLE,
-    GROUP_AUTHORIZATION_FAILED,
-    NONE,
-    NOT_COORDINATOR,
-)
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.network.api import HANG_UP, Answer, Api, ApiRequest, Frame
 from offsetmgr.server.proxy.broker_connections import ProxyLinks
@@ -27,11 +22,7 @@ from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.fenced_backend import VALID
 from offsetmgr.server.proxy.group_requests import (
     FLEXIBLE,
-    HEARTBEAT,
     HIGHEST,
-    JOIN,
-    LEAVE,
-    SYNC,
     GroupRequest,
     read_error,
     read_joined,
@@ -41,10 +32,15 @@ from offsetmgr.server.proxy.group_requests import (
 from offsetmgr.server.proxy.member_fencing import MemberFence
 from offsetmgr.server.security.authorization import Operation
 
-_NAMES: Final = {JOIN: "JoinGroup", HEARTBEAT: "Heartbeat", LEAVE: "LeaveGroup", SYNC: "SyncGroup"}
+_NAMES: Final = {
+    ApiKey.JOIN_GROUP: "JoinGroup",
+    ApiKey.HEARTBEAT: "Heartbeat",
+    ApiKey.LEAVE_GROUP: "LeaveGroup",
+    ApiKey.SYNC_GROUP: "SyncGroup",
+}
 _FIND_SECONDS: Final = 3.0
-_OURS: Final = frozenset({NONE, COORDINATOR_LOAD_IN_PROGRESS})
-_ELSEWHERE: Final = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
+_OURS: Final = frozenset({ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+_ELSEWHERE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 
 class ProxiedMembership:
@@ -72,20 +68,20 @@ class ProxiedMembership:
         asked = read_request(request)
         group = asked.group
         if not self._endpoint.group_allowed(request, Operation.READ, group):
-            return refusal(request, GROUP_AUTHORIZATION_FAILED, asked.member_id)
+            return refusal(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, asked.member_id)
         if (code := self._backend.owns(group)) not in _OURS:
             return refusal(request, code, asked.member_id)
         tenure = self._backend.ownership_epoch(group)
         if asked.session_seconds is not None:
             self._gate.session(group, tenure, asked.session_seconds)
-        if request.api_key == LEAVE:
+        if request.api_key == ApiKey.LEAVE_GROUP:
             self._gate.left(group)
         serial, sent = self._gate.epoch(group, tenure), self._clock()
         try:
             deadline = asyncio.get_running_loop().time() + _FIND_SECONDS
             coordinator = await self._coordinators.find(group, deadline)
         except OffsetMgrError:
-            return refusal(request, COORDINATOR_NOT_AVAILABLE, asked.member_id)
+            return refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, asked.member_id)
         try:
             frame = await self._links.of(request.connection).to(coordinator).ask(request)
         except OffsetMgrError:
@@ -94,30 +90,30 @@ class ProxiedMembership:
         code = read_error(request.api_key, request.version, frame)
         if code in _ELSEWHERE:
             self._coordinators.forget(group)
-        elif request.api_key == JOIN and code == NONE:
+        elif request.api_key == ApiKey.JOIN_GROUP and code == ErrorCode.NONE:
             return await self._joined(request, asked, tenure, frame)
-        elif request.api_key == SYNC and code == NONE:
+        elif request.api_key == ApiKey.SYNC_GROUP and code == ErrorCode.NONE:
             self._gate.synced(group, tenure, serial, asked.generation, asked.member_id, sent)
-        elif request.api_key == HEARTBEAT and code in VALID:
+        elif request.api_key == ApiKey.HEARTBEAT and code in VALID:
             self._gate.observe(group, tenure, serial, asked.generation, asked.member_id, sent)
-        elif request.api_key == LEAVE:
+        elif request.api_key == ApiKey.LEAVE_GROUP:
             self._gate.left(group)
         return Frame(frame)
 
     async def _joined(self, request: ApiRequest, asked: GroupRequest, tenure: int, frame: bytes) -> Answer:
         """Holds the answer back until no commit of an earlier generation can take effect any more."""
         if not self._still_ours(asked.group, tenure):
-            return refusal(request, NOT_COORDINATOR, asked.member_id)
+            return refusal(request, ErrorCode.NOT_COORDINATOR, asked.member_id)
         generation = read_joined(request.version, frame).generation
         self._gate.joined(asked.group, tenure, generation, static=asked.instance_id is not None)
         try:
             await self._backend.settled(asked.group)
         except OffsetMgrError:
-            return refusal(request, COORDINATOR_NOT_AVAILABLE, asked.member_id)
+            return refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, asked.member_id)
         if not self._still_ours(asked.group, tenure):
-            return refusal(request, NOT_COORDINATOR, asked.member_id)
+            return refusal(request, ErrorCode.NOT_COORDINATOR, asked.member_id)
         return Frame(frame)
 
     def _still_ours(self, group: str, tenure: int) -> bool:
         """While it is loading nobody knows whether the group is ours at this moment."""
-        return self._backend.owns(group) == NONE and self._backend.ownership_epoch(group) == tenure
+        return self._backend.owns(group) == ErrorCode.NONE and self._backend.ownership_epoch(group) == tenure

@@ -12,14 +12,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import Message, decode_response
 from offsetmgr.server.apis import cluster as endpoint_cluster
 from offsetmgr.server.apis import versions as endpoint_versions
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, too_many
 from offsetmgr.server.network.api import HANG_UP, Answer, Api, ApiRequest, Frame
 from offsetmgr.server.proxy import group_requests, response_rewrite
-from offsetmgr.server.proxy.access import TOPIC_AUTHORIZATION_FAILED
 from offsetmgr.server.proxy.broker_connections import ProxyLinks
 from offsetmgr.server.proxy.forwarding import common
 from offsetmgr.server.proxy.request_screening import RequestScreen, answer_of, framed, renewed, unhurried
@@ -27,15 +28,13 @@ from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 _log = logging.getLogger(__name__)
 
-_DESCRIBE_CLUSTER: Final = 60
-_FIND_COORDINATOR: Final = 10
 _FIND_FLEXIBLE: Final = 3
 _BROKERS: Final = 1
 _TRANSACTION: Final = 1
 
 _PASSED: Final = {
-    response_rewrite.API_KEY: response_rewrite.HIGHEST,
-    _DESCRIBE_CLUSTER: 2,
+    ApiKey.METADATA: response_rewrite.HIGHEST,
+    ApiKey.DESCRIBE_CLUSTER: 2,
     **group_requests.HIGHEST,
 }
 """APIs of ours whose requests are passed on as they are, so that the broker must speak their version too."""
@@ -57,7 +56,7 @@ class MetadataRewriter:
         versions = endpoint_versions
         return [
             Api(
-                response_rewrite.API_KEY,
+                ApiKey.METADATA,
                 "Metadata",
                 0,
                 response_rewrite.HIGHEST,
@@ -65,9 +64,9 @@ class MetadataRewriter:
                 _or_hang_up(self._metadata),
                 prepare=decoded,
             ),
-            Api(_DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, _or_hang_up(self._describe_cluster)),
+            Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, _or_hang_up(self._describe_cluster)),
             Api(
-                _FIND_COORDINATOR,
+                ApiKey.FIND_COORDINATOR,
                 "FindCoordinator",
                 0,
                 6,
@@ -76,7 +75,7 @@ class MetadataRewriter:
                 prepare=decoded,
             ),
             Api(
-                versions.API_KEY,
+                ApiKey.API_VERSIONS,
                 "ApiVersions",
                 versions.LOWEST,
                 versions.HIGHEST,
@@ -138,7 +137,7 @@ class MetadataRewriter:
 
     async def _describe_cluster(self, request: ApiRequest) -> Answer:
         frame = await self._links.of(request.connection).data().ask(request)
-        message = decode_response(_DESCRIBE_CLUSTER, request.version, frame, 9)
+        message = decode_response(ApiKey.DESCRIBE_CLUSTER, request.version, frame, 9)
         if message["error_code"] or message.get("endpoint_type", _BROKERS) != _BROKERS:
             return Frame(frame)
         brokers = message["brokers"]
@@ -168,7 +167,7 @@ class MetadataRewriter:
     def _renamed(self, request: ApiRequest, message: Message) -> bytes:
         """A FindCoordinator answer with our ports in place of the brokers' own."""
         for found in message.get("coordinators", [message]):
-            if found["error_code"] == 0:
+            if found["error_code"] == ErrorCode.NONE:
                 found["host"], found["port"] = self._host, self._brokers.port(found["node_id"])
         return encoded(request, message)
 
@@ -184,7 +183,7 @@ class MetadataRewriter:
         return endpoint_versions.api_versions(self._endpoint, request, {**common(broker), **passed, **kept})
 
 
-_REFUSED: Final = {"error_code": TOPIC_AUTHORIZATION_FAILED, "is_internal": False, "partitions": []}
+_REFUSED: Final = {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "is_internal": False, "partitions": []}
 
 
 def _coordinators(request: ApiRequest, frame: bytes) -> tuple[Message, Sequence[NamedBroker]]:
@@ -193,7 +192,7 @@ def _coordinators(request: ApiRequest, frame: bytes) -> tuple[Message, Sequence[
     brokers = {
         found["node_id"]: NamedBroker(found["node_id"], found["host"], found["port"])
         for found in message.get("coordinators", [message])
-        if found["error_code"] == 0
+        if found["error_code"] == ErrorCode.NONE
     }
     return message, list(brokers.values())
 

@@ -20,7 +20,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, Unreachable
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import (
@@ -35,13 +37,8 @@ from offsetmgr.kafka.protocol.schema_codec import (
 from offsetmgr.server.network.api import HANG_UP, Answer, ApiRequest, CloseConnection, DeferredWork, Frame, Outcome
 from offsetmgr.server.proxy.access import (
     ACCESS,
-    CLUSTER_AUTHORIZATION_FAILED,
-    GROUP_AUTHORIZATION_FAILED,
     GROUP_RESOURCE,
-    TOPIC_AUTHORIZATION_FAILED,
     TOPIC_RESOURCE,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_ID,
     Access,
     listed,
     refusal,
@@ -49,22 +46,13 @@ from offsetmgr.server.proxy.access import (
     without,
 )
 from offsetmgr.server.proxy.broker_connections import ProxyLinks
-from offsetmgr.server.proxy.fetch_sessions import (
-    FETCH_SESSION_ID_NOT_FOUND,
-    FetchSessions,
-    session_in,
-    session_of,
-)
+from offsetmgr.server.proxy.fetch_sessions import FetchSessions, session_in, session_of
 from offsetmgr.server.proxy.topic_ids import TopicIds, fetched_ids
 from offsetmgr.server.proxy.upstream import UpstreamConnection
 from offsetmgr.server.security.authorization import ADMIN_APIS, AllowAllAuthorizer, Authorizer, ReservedGroups
 
 T = TypeVar("T")
 
-_PRODUCE: Final = 0
-_FETCH: Final = 1
-_DELETE_TOPICS: Final = 20
-_ELECT_LEADERS: Final = 43
 _FETCH_SESSIONS: Final = 7
 _FETCH_BY_ID: Final = 13
 _DELETE_BY_ID: Final = 6
@@ -126,10 +114,12 @@ class RequestScreen:
     def _outcome(
         self, request: ApiRequest, access: Access, forward: Callable[[UpstreamConnection], Outcome], verdict: _Verdict
     ) -> Outcome:
-        session = session_of(request) if request.api_key == _FETCH and self._mark else None
+        session = session_of(request) if request.api_key == ApiKey.FETCH and self._mark else None
         node_id = request.connection.listener.node_id if session is not None else None
         if session is not None and session.id and not self._sessions.given(node_id, session.id):
-            return framed(request, {"error_code": FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []})
+            return framed(
+                request, {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
+            )
         if verdict.undecided is not None:
             return self._apart(request, access, verdict.undecided)
         if verdict.answer is not None:
@@ -150,12 +140,14 @@ class RequestScreen:
             return True
         if not self._mark:
             return False
-        by_id = (key == _FETCH and version >= _FETCH_BY_ID) or (key == _DELETE_TOPICS and version >= _DELETE_BY_ID)
-        return by_id or key == _ELECT_LEADERS or self._mark in request.frame
+        by_id = (key == ApiKey.FETCH and version >= _FETCH_BY_ID) or (
+            key == ApiKey.DELETE_TOPICS and version >= _DELETE_BY_ID
+        )
+        return by_id or key == ApiKey.ELECT_LEADERS or self._mark in request.frame
 
     def _examined(self, request: ApiRequest) -> _Verdict:
         """Called in the codec thread for large requests. Raises `InvalidRequest`."""
-        if request.api_key == _FETCH and request.version >= _FETCH_BY_ID:
+        if request.api_key == ApiKey.FETCH and request.version >= _FETCH_BY_ID:
             ids = fetched_ids(request.frame, request.body(flexible=True), request.version)
             if ids is not None and all(map(self._harmless, ids)):
                 return _PASSES
@@ -195,20 +187,20 @@ class RequestScreen:
         items = listed(access, message)
         own_id = message.get(access.transactional_id) if access.transactional_id else None
         if own_id is not None and self.reserved.has_transactional_id(own_id):
-            code = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return _Verdict(self._refused(request, access, message, [code] * len(items or ()), code))
         if not items:
             everything = items is None and access.shown is None and bool(self._mark)
             admin = key in ADMIN_APIS and not self._authorizer.admin(principal, key, None)
             if everything or admin:
-                return _Verdict(self._refused(request, access, message, [], CLUSTER_AUTHORIZATION_FAILED))
+                return _Verdict(self._refused(request, access, message, [], ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         codes = [self._code(key, principal, access, item) for item in items or ()]
         if not any(codes):
             return _PASSES
         kept = [item for item, code in zip(items or (), codes, strict=True) if not code]
         alone = not kept and not message.get("session_id")
-        if alone or access.together or access.refused is None or (key == _PRODUCE and not message["acks"]):
-            return _Verdict(self._refused(request, access, message, codes, CLUSTER_AUTHORIZATION_FAILED))
+        if alone or access.together or access.refused is None or (key == ApiKey.PRODUCE and not message["acks"]):
+            return _Verdict(self._refused(request, access, message, codes, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
         refused = [access.refused(item, code) for item, code in zip(items or (), codes, strict=True) if code]
         return _Verdict(rest=renewed(request, without(access, message, kept)), refused=refused)
 
@@ -217,21 +209,21 @@ class RequestScreen:
         name = item if isinstance(item, str) else item.get(access.name, item.get("name"))
         if access.kind == "transaction":
             allowed = not self.reserved.has_transactional_id(name) and self._may(principal, key, None)
-            return 0 if allowed else TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return 0 if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         kind = item["resource_type"] if access.kind == "resource" else TOPIC_RESOURCE
         if access.kind == "other":
-            return 0 if self._may(principal, key, None) else CLUSTER_AUTHORIZATION_FAILED
+            return 0 if self._may(principal, key, None) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if kind == GROUP_RESOURCE:
             allowed = name != self.reserved.group and self._may(principal, key, None)
-            return 0 if allowed else GROUP_AUTHORIZATION_FAILED
+            return 0 if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
         if kind != TOPIC_RESOURCE:
-            return 0 if self._may(principal, key, None) else CLUSTER_AUTHORIZATION_FAILED
+            return 0 if self._may(principal, key, None) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if name is None:
             name = self._ids.name(item.get("topic_id"))
             if name is None:
-                return UNKNOWN_TOPIC_ID
+                return ErrorCode.UNKNOWN_TOPIC_ID
         allowed = (not self._mark or name != self.reserved.topic) and self._may(principal, key, name)
-        return 0 if allowed else TOPIC_AUTHORIZATION_FAILED
+        return 0 if allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     def _may(self, principal: str, key: int, topic: str | None) -> bool:
         return key not in ADMIN_APIS or self._authorizer.admin(principal, key, topic)
@@ -239,7 +231,7 @@ class RequestScreen:
     def _refused(
         self, request: ApiRequest, access: Access, message: Message, codes: list[int], code: int
     ) -> Frame | CloseConnection:
-        if request.api_key == _PRODUCE and not message["acks"]:
+        if request.api_key == ApiKey.PRODUCE and not message["acks"]:
             return HANG_UP  # a client that asks for no answer learns of errors by the closed connection
         return framed(request, refusal(access, message, codes, code))
 
@@ -251,7 +243,7 @@ class RequestScreen:
             frame = await asked
         except OffsetMgrError:
             return HANG_UP
-        if request.api_key == _FETCH and request.version >= _FETCH_SESSIONS:
+        if request.api_key == ApiKey.FETCH and request.version >= _FETCH_SESSIONS:
             self._sessions.note(request.connection.listener.node_id, session_in(request.version, frame))
         hides = access.shown is not None and self.marks(frame)
         if not refused and not hides:

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, Cursor, count, string
 
-API_KEY: Final = 3
 HIGHEST: Final = 13
 FLEXIBLE: Final = 9
 

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.primitives import Cursor
 
-_METADATA: Final = 3
 _BY_ID: Final = 12
 """The first version of Metadata that names topics by id (KIP-516)."""
 _ASK_SECONDS: Final = 10.0
@@ -45,7 +45,7 @@ class TopicIds:
             return
         deadline = asyncio.get_running_loop().time() + _ASK_SECONDS
         connection = await self._client.any_connection(deadline)
-        if connection.versions.get(_METADATA, (0, 0))[1] < _BY_ID:
+        if connection.versions.get(ApiKey.METADATA, (0, 0))[1] < _BY_ID:
             return
         wanted = list(ids)
         for at in range(0, len(wanted), _AT_ONCE):
@@ -55,7 +55,7 @@ class TopicIds:
                 "allow_auto_topic_creation": False,
                 "include_topic_authorized_operations": False,
             }
-            answer = await ask(connection, _METADATA, _BY_ID, question, remaining(deadline), yielding=True)
+            answer = await ask(connection, ApiKey.METADATA, _BY_ID, question, remaining(deadline), yielding=True)
             if len(self._names) > _MOST:
                 self._names.clear()
             for topic in answer["topics"]:

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets
-from offsetmgr.manager.protocol_values import NONE
 from offsetmgr.server.storefront.in_doubt_writes import InDoubtWrites
 from offsetmgr.server.storefront.secondary import Secondary
 from offsetmgr.server.storefront.secondary_reconcile import StartupReconciliation
@@ -103,7 +103,7 @@ class DualStoreBackend(SingleStoreBackend):
                 await self._threads.call(partial(delete_whole, self._threads.store, group))
             except OffsetMgrError as error:  # what is left there holds no offsets
                 _log.info("of a deleted group something is left in the secondary store", extra={"error": str(error)})
-        return NONE if doomed else code
+        return ErrorCode.NONE if doomed else code
 
     def metrics(self) -> Mapping[str, float]:
         return {

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import Change, GroupOffsets, OffsetStore
-from offsetmgr.manager.protocol_values import GROUP_ID_NOT_FOUND, NONE
 from offsetmgr.server.storefront.store_calls import Outcomes
 from offsetmgr.server.storefront.store_executor import StoreExecutor, StoreWrite
 
@@ -108,9 +108,9 @@ def delete_whole(store: OffsetStore, group: str) -> int:
     try:
         if delete is not None:
             delete(group)
-            return NONE
-        return NONE if store.delete(group).outcomes else GROUP_ID_NOT_FOUND
+            return ErrorCode.NONE
+        return ErrorCode.NONE if store.delete(group).outcomes else ErrorCode.GROUP_ID_NOT_FOUND
     except GroupNotFound:
-        return GROUP_ID_NOT_FOUND
+        return ErrorCode.GROUP_ID_NOT_FOUND
     except PartialFailure as partial_failure:
         raise next(iter(partial_failure.failures.values())) from None

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import Conflict, GroupActive, GroupNotFound, OffsetMgrError, TimedOut
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, Committer, OffsetStore
@@ -25,23 +26,12 @@ from offsetmgr.kafka.protocol.conditional_commit import (
     NOTHING,
     STORE_FEATURE,
 )
-from offsetmgr.manager.protocol_values import (
-    COORDINATOR_NOT_AVAILABLE,
-    GROUP_ID_NOT_FOUND,
-    INVALID_GROUP_ID,
-    NONE,
-    OPERATION_NOT_ATTEMPTED,
-    CommitRequest,
-    CommitResponse,
-    DeleteResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.storefront.dual_store import DualStoreBackend
 from offsetmgr.server.storefront.single_store import SingleStoreBackend
 from offsetmgr.server.storefront.store_calls import Outcomes
-from offsetmgr.server.storefront.store_errors import INVALID_REQUEST, commit_code, delete_code
+from offsetmgr.server.storefront.store_errors import commit_code, delete_code
 from offsetmgr.server.storefront.store_executor import StoreWrite
 from offsetmgr.stores.dual import DualStore
 
@@ -114,7 +104,7 @@ class StoreBackend:
         return self._node
 
     def owns(self, group: str) -> int:  # noqa: ARG002
-        return NONE
+        return ErrorCode.NONE
 
     def ownership_epoch(self, group: str) -> int:  # noqa: ARG002
         return 0
@@ -134,11 +124,11 @@ class StoreBackend:
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
         if self.refusal is not None:
-            return _at_once(CommitResponse(COORDINATOR_NOT_AVAILABLE))
+            return _at_once(CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         if request.expected and not self._behind.compares:
-            return _at_once(CommitResponse(INVALID_REQUEST))
+            return _at_once(CommitResponse(ErrorCode.INVALID_REQUEST))
         if not request.group:
-            return _at_once(CommitResponse(INVALID_GROUP_ID))
+            return _at_once(CommitResponse(ErrorCode.INVALID_GROUP_ID))
         changes = {
             TopicPartition(topic, p): _change(
                 request.expected.get((topic, p)), offset, epoch if self.keeps_epochs else -1, metadata
@@ -155,47 +145,47 @@ class StoreBackend:
     async def _commit(self, write: StoreWrite) -> CommitResponse:
         outcomes = await self._outcomes(write)
         if outcomes is None:
-            return CommitResponse(COORDINATOR_NOT_AVAILABLE)
+            return CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         errors = {}
         for tp, outcome in outcomes.items():
             if outcome.error is not None:
                 compared = write.changes[tp].expected is not None and isinstance(outcome.error, Conflict)
                 errors[tp.topic, tp.partition] = (
-                    OPERATION_NOT_ATTEMPTED if compared else self._failed(outcome.error, commit_code)
+                    ErrorCode.OPERATION_NOT_ATTEMPTED if compared else self._failed(outcome.error, commit_code)
                 )
-        return CommitResponse(NONE, errors)
+        return CommitResponse(ErrorCode.NONE, errors)
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]:
         if self.refusal is not None:
-            return _at_once(DeleteResponse(COORDINATOR_NOT_AVAILABLE))
+            return _at_once(DeleteResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         if not group:
-            return _at_once(DeleteResponse(INVALID_GROUP_ID))
+            return _at_once(DeleteResponse(ErrorCode.INVALID_GROUP_ID))
         changes = {TopicPartition(topic, p): Change(None, None, True) for topic, ps in topics for p in ps}
         return self._delete_offsets(self._hand_in(group, changes))
 
     async def _delete_offsets(self, write: StoreWrite) -> DeleteResponse:
         outcomes = await self._outcomes(write)
         if outcomes is None:
-            return DeleteResponse(COORDINATOR_NOT_AVAILABLE)
+            return DeleteResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         errors = {}
         for tp, outcome in outcomes.items():
             if isinstance(outcome.error, GroupActive):
                 return DeleteResponse(self._failed(outcome.error, delete_code))
             if isinstance(outcome.error, GroupNotFound):
                 if self._behind.names_groups:
-                    return DeleteResponse(GROUP_ID_NOT_FOUND)
+                    return DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND)
             elif outcome.error is not None:
                 errors[tp.topic, tp.partition] = self._failed(outcome.error, delete_code)
-        return DeleteResponse(NONE, errors)
+        return DeleteResponse(ErrorCode.NONE, errors)
 
     async def delete_group(self, group: str) -> int:
         if self.refusal is not None:
-            return COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
             async with asyncio.timeout(self._commit_timeout + self._fetch_timeout):
                 return await self._behind.delete_group(group)
         except TimeoutError:
-            return COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         except OffsetMgrError as error:
             return self._failed(error, delete_code)
 
@@ -241,14 +231,14 @@ class StoreBackend:
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
         if self.refusal is not None:
-            return FetchResponse(COORDINATOR_NOT_AVAILABLE)
+            return FetchResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not request.group:
-            return FetchResponse(INVALID_GROUP_ID)
+            return FetchResponse(ErrorCode.INVALID_GROUP_ID)
         asked = None
         if request.topics is not None:
             asked = [TopicPartition(topic, p) for topic, partitions in request.topics for p in partitions]
             if not asked:
-                return FetchResponse(NONE, [(topic, []) for topic, _ in request.topics])
+                return FetchResponse(ErrorCode.NONE, [(topic, []) for topic, _ in request.topics])
         self._figures["store_fetches_total"] += 1
         try:
             async with asyncio.timeout(self._fetch_timeout):  # wait_for may lose a cancellation (Python 3.11)
@@ -261,26 +251,26 @@ class StoreBackend:
         topics: dict[str, list[tuple[int, int, int, str, int]]] = {}
         for tp in sorted({**found.offsets, **found.errors}) if asked is None else asked:
             error = found.errors.get(tp)
-            code = NONE if error is None else self._failed(error, commit_code)
+            code = ErrorCode.NONE if error is None else self._failed(error, commit_code)
             topics.setdefault(tp.topic, []).append(self._row(tp.partition, found.offsets.get(tp, ABSENT), code))
-        return FetchResponse(NONE, list(topics.items()))
+        return FetchResponse(ErrorCode.NONE, list(topics.items()))
 
     async def list_groups(self) -> tuple[int, Sequence[str]]:
         if self.refusal is not None:
-            return COORDINATOR_NOT_AVAILABLE, ()
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
         try:
             async with asyncio.timeout(self._fetch_timeout * 2):
-                return NONE, await self._behind.groups()
+                return ErrorCode.NONE, await self._behind.groups()
         except TimeoutError:
-            return COORDINATOR_NOT_AVAILABLE, ()
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE, ()
         except OffsetMgrError as error:
             return self._failed(error, commit_code), ()
 
     def _row(self, partition: int, found: Offset, code: int) -> tuple[int, int, int, str, int]:
-        if code != NONE or not isinstance(found, Committed):
+        if code != ErrorCode.NONE or not isinstance(found, Committed):
             return partition, NOTHING, -1, "", code
         epoch = -1 if found.leader_epoch is None or not self.keeps_epochs else found.leader_epoch
-        return partition, found.offset, epoch, found.metadata, NONE
+        return partition, found.offset, epoch, found.metadata, ErrorCode.NONE
 
     # --- what is known of it ------------------------------------------------------------------------
 
