@@ -51,7 +51,7 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> N
 
 
 class Shell:
-    """Runs offsetmgr as an operator does, in a folder of the demo's own."""
+    """Runs offsetmgr as an operator does, in a directory of the demo's own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -334,7 +334,7 @@ def main() -> int:
         "--broker-version", choices=[*BROKER_JARS], default=DEFAULT_VERSION, help="the brokers' release"
     )
     version = parser.parse_args().broker_version
-    # A short name: Unix sockets, whose paths may not be long, live in this folder.
+    # A short name: Unix sockets, whose paths may not be long, live in this directory.
     folder = Path(tempfile.mkdtemp(prefix="offsetmgr-demo-"))
     try:
         return demo(folder, version)

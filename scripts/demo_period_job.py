@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
 
 
 def write(rows: Any, task: Any) -> None:
-    """The job itself: a period's records into the folder of this attempt."""
+    """The job itself: a period's records into the directory of this attempt."""
     chosen = rows.selectExpr("topic", "partition", "offset", "cast(value as string) as value")
     chosen.coalesce(1).write.json(task.output)
 

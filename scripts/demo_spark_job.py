@@ -1,9 +1,9 @@
 """One run of a streaming job as the demo, the tests and people start it: Kafka to a file, with its offsets in a group.
 
 Each batch is appended to ``--output`` as one line of JSON: its number and the records that it wrote. With
-``--checkpoint`` on an empty folder the job begins where the group is. ``--die-in BATCH`` ends the driver and its JVM
-(SIGKILL) in that batch, after its output and before Spark or the group can know of it. ``--until N`` ends the job
-when the group has read N records.
+``--checkpoint`` on an empty directory the job begins where the group is. ``--die-in BATCH`` ends the driver and its JVM
+(SIGKILL) in that batch, after its output and before Spark or the group can know of it. ``--until N`` ends the job when
+the group has read N records.
 """
 
 from __future__ import annotations

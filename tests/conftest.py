@@ -51,7 +51,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What thousands of tests are made of is no garbage, and is not looked through for it again and again.
 
-    Fetches the servers' jars before any test's time-out counts: the first time that takes minutes.
+    Fetches the servers' jars before any test's timeout counts: the first time that takes minutes.
     """
     gc.freeze()
     if not session.config.option.collectonly and any(item.get_closest_marker("servers") for item in session.items):

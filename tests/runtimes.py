@@ -70,7 +70,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def manager(
     log: MemoryLog, lease: Lease | None = None, config: ManagerConfig = QUICK, slots: Sequence[int] | None = None
 ) -> AsyncIterator[ManagerRuntime]:
-    """A runtime that serves these slots, or all."""
+    """A runtime that serves these shard groups, or all."""
     runtime = ManagerRuntime(log, AvroRecordFormat(), lease or Lease(), config)
     await runtime.start()
     try:

@@ -74,7 +74,7 @@ class Isolation(StrEnum):
 
 
 class Log(NamedTuple):
-    """What is dumped as one: segments of one partition, which is None where no folder tells it."""
+    """What is dumped as one: segments of one partition, which is None where no directory tells it."""
 
     partition: TopicPartition | None
     segments: tuple[Segment, ...]
@@ -230,7 +230,7 @@ def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
 
 
 def _named_by(folder: Path) -> TopicPartition | None:
-    """The partition of a file's folder; a file may also have been copied elsewhere."""
+    """The partition of a file's directory; a file may also have been copied elsewhere."""
     from offsetmgr.segments.partition import partition_of
 
     try:

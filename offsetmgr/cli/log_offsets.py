@@ -1,4 +1,4 @@
-"""``offsetmgr log offsets``: committed offsets out of the folders of a cluster that does not run any more."""
+"""``offsetmgr log offsets``: committed offsets out of the directories of a cluster that does not run any more."""
 
 from __future__ import annotations
 

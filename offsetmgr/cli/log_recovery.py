@@ -60,7 +60,7 @@ def recover(
 ) -> None:
     """Cut logs behind their last sound entry, as a broker does after a crash: in a copy, or in place.
 
-    Of a partition's folder the segments are looked at that a broker would recover, from its recovery point to the
+    Of a partition's directory the segments are looked at that a broker would recover, from its recovery point to the
     newest; where one is cut, those behind it are REMOVED. A file is taken by itself. Logs of a running broker are never
     written to: it is said how that is known.
     """
@@ -122,7 +122,7 @@ class _Recovery:
         self._targets: dict[Path, Path] = {}
 
     def examined(self, paths: Iterable[Path]) -> list[tuple[Path, ExaminedSegment]]:
-        """Each log file and each partition's folder, with the segment in which it ends."""
+        """Each log file and each partition's directory, with the segment in which it ends."""
         from offsetmgr.segments.truncation import looking_through, unflushed
 
         logs = []

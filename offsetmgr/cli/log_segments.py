@@ -34,8 +34,8 @@ SEGMENT: Final = (
 
 
 def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
-    """The log files and partitions' folders that a path means, each with its segments; what cannot be read is among the
-    errors. Raises `UsageError` for a path that holds no log."""
+    """The log files and partitions' directories that a path means, each with its segments; what cannot be read is among
+    the errors. Raises `UsageError` for a path that holds no log."""
     from offsetmgr.segments.partition import is_partition_dir, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 

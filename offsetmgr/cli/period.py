@@ -270,7 +270,7 @@ def abort(
 ) -> None:
     """End a run for good: no further period opens, and members that wait are told why.
 
-    What was finished stays, and so does the history. To begin anew, use another root.
+    What was finished stays, and so does the history. To begin again, use another root.
     """
     room = _room(connect, "period abort", root)
     view = _begun(room)

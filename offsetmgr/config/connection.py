@@ -1,7 +1,7 @@
 """How to connect: contexts of the config file, ``.properties`` files and ``OFFSETMGR_*`` variables.
 
-Order: the config file's context, over it the environment, over it the flags of the command line.  Values here may
-be secrets, so neither `ConnectionConfig` nor any error ever shows them (rule 12).
+Order: the config file's context, over it the environment, over it the flags of the command line. Values here may be
+secrets, so neither `ConnectionConfig` nor any error ever shows them (data rule "secrets stay secret").
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ class ConnectionConfig:
     """Everything beside an address that is needed to open a store or a cluster.
 
     ``kafka`` holds librdkafka properties (``security.protocol``, ``sasl.username``, ...), already translated from
-    Java's names. ``zookeeper_auth`` holds (scheme, credential) pairs, as ``("digest", "user:password")``, or
-    ``("sasl", "user:password")`` for DIGEST-MD5; ``zookeeper_acl`` is the access list of nodes that we create there
-    (``open``, ``creator``, or a list as ``sasl:app:cdrw``).
-    ``timeout_ms`` bounds every single call to a server. ``stores`` maps the names of ``[store.NAME]`` sections to
-    their settings.
+    Java's names. ``zookeeper_auth`` holds (scheme, credential) pairs, as ``("digest", "user:password")``, or ``("sasl",
+    "user:password")`` for DIGEST-MD5; ``zookeeper_acl`` is the ACL of nodes that we create there (``open``,
+    ``creator``, or a list as ``sasl:app:cdrw``). ``timeout_ms`` bounds every single call to a server. ``stores`` maps
+    the names of ``[store.NAME]`` sections to their settings.
     """
 
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -136,7 +135,7 @@ def _store_of(layer: SettingsLayer) -> str | None:
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """Where the config file is: ``OFFSETMGR_CONFIG``, else ``offsetmgr/config.toml`` in XDG's config folder."""
+    """Where the config file is: ``OFFSETMGR_CONFIG``, else ``offsetmgr/config.toml`` in XDG's config directory."""
     if said := environ.get("OFFSETMGR_CONFIG"):
         return Path(said)
     folder = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
@@ -144,7 +143,7 @@ def config_path(environ: Mapping[str, str]) -> Path:
 
 
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where before-images are kept: ``offsetmgr`` in XDG's state folder. Not created here."""
+    """Where before-images are kept: ``offsetmgr`` in XDG's state directory. Not created here."""
     environ = os.environ if environ is None else environ
     return Path(environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")) / "offsetmgr"
 

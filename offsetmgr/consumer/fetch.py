@@ -116,7 +116,7 @@ class Fetcher:
 
     def _deal_out(self, consumer: Any, batch: Iterable[Any]) -> None:
         """Feeds the desk with a batch. What came before a partition's trouble is fed before it is dealt with, and what
-        comes after it in the batch is left out: where to go on has been decided anew."""
+        comes after it in the batch is left out: where to go on has been decided again."""
         for_holdings: dict[PartitionState, list[StreamMessage]] = {}
         troubled: set[PartitionState] = set()
         for found in batch:
@@ -175,7 +175,7 @@ class Fetcher:
                 self._paused.discard(tp)
 
     def _trouble(self, consumer: Any, error: ck.KafkaError, holding: PartitionState | None) -> bool:
-        """Whether the partition's position has been, or will be, set anew. Raises what will not go away."""
+        """Whether the partition's position has been, or will be, set again. Raises what will not go away."""
         if error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
             if holding is not None:
                 self._reset(consumer, holding)

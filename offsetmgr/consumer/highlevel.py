@@ -32,7 +32,7 @@ class ZookeeperConsumer:
     """One member of an old consumer group. Construction does no I/O; creating streams joins the group.
 
     ``zookeeper`` is ``h1:2181,h2:2181/chroot`` as the brokers have it. ``offsets`` says where the group's offsets are:
-    ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``switched`` (where ``migrate switch`` has said,
+    ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``backends`` (where ``migrate switch`` has said,
     which may change while it runs), or any store's URI. All members of a group must have the same ``strategy``
     (``range`` or ``roundrobin``) and read and write the same offsets. Without ``consumer_id`` an id is made up, as the
     old consumer does.
@@ -129,7 +129,7 @@ class ZookeeperConsumer:
 
     @property
     def rebalances(self) -> int:
-        """How often it has divided the partitions anew."""
+        """How often it has divided the partitions again."""
         return 0 if self._work is None else self._work.member.rebalances
 
     @property

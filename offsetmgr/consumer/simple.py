@@ -160,7 +160,7 @@ class SimpleConsumer:
         """What the group has committed: for each of ``partitions`` `Committed` or `Absent`, for None all there is.
 
         It is read from the group's coordinator, wherever that is, or from the ``coordinator`` named (``host:port``) and
-        from nobody else. One that loads, or is not the coordinator now, is asked again until the time-out.
+        from nobody else. One that loads, or is not the coordinator now, is asked again until the timeout.
 
         Raises `CoordinatorLoadInProgress`, `NotCoordinator`, `TimedOut`, `Unreachable`, `NotAuthorized` and others;
         `PartialFailure` where some partitions could not be read.

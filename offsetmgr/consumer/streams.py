@@ -137,7 +137,7 @@ class StreamState:
         """The log does not hold what would be fetched next: go on at ``offset``.
 
         Further on, the log's beginning has passed us: what waits already is as good as before. Further back, the log
-        has begun anew: what waits, and what is in a reader's hand, is of another log than what comes.
+        has begun again: what waits, and what is in a reader's hand, is of another log than what comes.
         """
         with self.lock:
             if offset >= holding.fetched:
@@ -272,7 +272,7 @@ class MessageStream:
         return message
 
     def get(self, timeout_s: float | None = None) -> StreamMessage | None:
-        """The next message; None where none has come within the time-out, or the stream has ended (`closed`). Says too
+        """The next message; None where none has come within the timeout, or the stream has ended (`closed`). Says too
         that the message before it is done with. Raises the error for which the consumer has given up."""
         desk = self._desk
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

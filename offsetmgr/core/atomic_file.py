@@ -1,6 +1,6 @@
 """Replacing a file as a whole, by one writer at a time: either the old content is there or the new, never a mixture.
 
-Ordering contract: the new content is written beside the old and fsynced, then renamed over it, then the folder is
+Ordering contract: the new content is written beside the old and fsynced, then renamed over it, then the directory is
 fsynced; whoever is told that the write is done can lose power.
 """
 

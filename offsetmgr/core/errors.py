@@ -63,13 +63,13 @@ class UnsupportedOperation(OffsetMgrError):
 
 
 class Unreachable(OffsetMgrError):
-    """No server answered at this address within the time-out."""
+    """No server answered at this address within the timeout."""
 
     retriable = True
 
 
 class TimedOut(OffsetMgrError):
-    """The server was reached but did not answer within the time-out (REQUEST_TIMED_OUT)."""
+    """The server was reached but did not answer within the timeout (REQUEST_TIMED_OUT)."""
 
     code = 7
     name = "REQUEST_TIMED_OUT"
@@ -227,7 +227,7 @@ class InvalidRequest(OffsetMgrError):
 
 
 class RewindRefused(OffsetMgrError):
-    """The write would lower a committed offset and nobody said that it may (rule 2)."""
+    """The write would lower a committed offset and nobody said that it may (data rule "no accidental rewind")."""
 
 
 class OtherCluster(UsageError):
@@ -239,7 +239,8 @@ class RecreatedTopic(OffsetMgrError):
 
 
 class Conflict(OffsetMgrError):
-    """The committed offset is not what the caller expected it to be; nothing was written (rule 9).
+    """The committed offset is not what the caller expected it to be; nothing was written (data rule "conditional
+    writes").
 
     ``actual`` is what was found instead (``Committed`` or ``Absent``), or None where it is not known.
     """
@@ -258,7 +259,7 @@ class LimitExceeded(CorruptData):
 
 
 class UnknownVersion(OffsetMgrError):
-    """A format whose version we do not know; the text names the version (rule 10)."""
+    """A format whose version we do not know; the text names the version (data rule "versioned formats")."""
 
 
 class FileFailure(OffsetMgrError):
@@ -270,10 +271,10 @@ class MalformedData(OffsetMgrError):
 
 
 class PartialFailure(OffsetMgrError):
-    """Some partitions succeeded and some failed: both are here, nothing is hidden (rule 1).
+    """Some partitions succeeded and some failed: both are here, nothing is hidden (data rule "absent is not zero").
 
-    ``successes`` maps partitions to what the call would have returned for them, ``failures`` maps
-    partitions to their error.
+    ``successes`` maps partitions to what the call would have returned for them, ``failures`` maps partitions to their
+    error.
     """
 
     def __init__(
@@ -346,7 +347,8 @@ class SwitchInProgress(OffsetMgrError):
 
 
 class PlanError(OffsetMgrError):
-    """A plan cannot be used: damaged, of an unknown version, or made for other clusters (rule 8)."""
+    """A plan cannot be used: damaged, of an unknown version, or made for other clusters (data rule "migration is a
+    state machine on disk")."""
 
 
 class JournalError(OffsetMgrError):
@@ -354,7 +356,8 @@ class JournalError(OffsetMgrError):
 
 
 class GateRefused(OffsetMgrError):
-    """A phase change is refused because the evidence is missing or speaks against it (rule 11)."""
+    """A phase change is refused because the evidence is missing or speaks against it (data rule "verdicts carry
+    evidence")."""
 
 
 class ControllerRequestRefused(OffsetMgrError):

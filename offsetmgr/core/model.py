@@ -235,7 +235,7 @@ class GroupDescription:
         process was killed. Else 0.
 
         The coordinator names the protocol of a stable group alone. Before that it keeps a dead member for the rebalance
-        time-out, which is as long as the session, and then for the session.
+        timeout, which is as long as the session, and then for the session.
         """
         if not self.members or any(member.partitions for member in self.members):
             return 0

@@ -25,12 +25,13 @@ from offsetmgr.core.model import Absent, BrokerPartition, Committed, Offset, Off
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """What a store *is*, so that a plan made for one is refused on another (rule 8).
+    """What a store *is*, so that a plan made for one is refused on another (data rule "migration is a state machine on
+    disk").
 
-    ``kind`` is ``kafka``, ``zookeeper``, ``file``...; ``id`` the cluster id where there is one, else what the
-    thing can be told by (connect string and creation time of ``/brokers``; a snapshot's own id);
-    ``how`` says in words which of these it is. ``former`` are ids that the same store had before its brokers were
-    upgraded to a release that writes a cluster id.
+    ``kind`` is ``kafka``, ``zookeeper``, ``scenario_file``...; ``id`` the cluster id where there is one, else what the
+    thing can be told by (connect string and creation time of ``/brokers``; a snapshot's own id); ``how`` says in words
+    which of these it is. ``former`` are ids that the same store had before its brokers were upgraded to a release that
+    writes a cluster id.
     """
 
     kind: str
@@ -61,13 +62,14 @@ class Capabilities:
     leader_epoch: bool
     commit_timestamp: bool
     conditional: str
-    """How writes are made conditional: ``version`` (compare-and-set per partition), ``group-lock``, ``file``,
+    """How writes are made conditional: ``version`` (compare-and-set per partition), ``group-lock``, ``scenario_file``,
     or ``none``."""
     partitions: Partitions = Partitions.NUMBERED
 
 
 class Guard(Enum):
-    """How an edit of a Kafka group is protected from others that write at the same moment (rule 9).
+    """How an edit of a Kafka group is protected from others that write at the same moment (data rule "conditional
+    writes").
 
     Stores with compare-and-set of their own (ZooKeeper, files) ignore it.
     """
@@ -320,7 +322,7 @@ class HeldLock(Protocol):
         ...
 
     def release(self) -> None:
-        """Gives the group up at once, so that consumers need not wait for a time-out."""
+        """Gives the group up at once, so that consumers need not wait for a timeout."""
         ...
 
 

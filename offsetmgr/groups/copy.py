@@ -39,7 +39,7 @@ def propose_copy(
 
 
 def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str) -> int:
-    """Reads both anew and compares over the union of their partitions; gives the number compared.
+    """Reads both again and compares over the union of their partitions; gives the number compared.
 
     Raises `Conflict` where the copy does not hold what the original holds, and what reading raises.
     """

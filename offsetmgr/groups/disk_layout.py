@@ -1,5 +1,5 @@
-"""The folders of an offsets topic on the disks of a Kafka that does not run any more: finding them, and what of them is
-not there. What is in them is read by `saved`."""
+"""The directories of an offsets topic on the disks of a Kafka that does not run any more: finding them, and what of
+them is not there. What is in them is read by `disk_recovery`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
 @dataclass(slots=True)
 class Sources:
-    """The folders of an offsets topic: by partition, all that were found of it, on however many brokers."""
+    """The directories of an offsets topic: by partition, all that were found of it, on however many brokers."""
 
     topic: str
     partitions: dict[int, list[Path]] = field(default_factory=dict)
     transactions: dict[int, list[Path]] = field(default_factory=dict)
     log_dirs: list[Path] = field(default_factory=list)
     named: bool = False
-    """Whether partitions' folders were named one by one, so that others are not expected."""
+    """Whether partitions' directories were named one by one, so that others are not expected."""
     empty: list[Path] = field(default_factory=list)
     """What was named for a log dir and holds no partition of any topic: a disk that is not mounted, perhaps."""
 
@@ -40,17 +40,17 @@ class Sources:
 
     @property
     def missing(self) -> str:
-        """The partitions below the largest of which no folder was found, as people write them: 3, 7, 10-18."""
+        """The partitions below the largest of which no directory was found, as people write them: 3, 7, 10-18."""
         numbers = [-1, *sorted(self.partitions)]
         gaps = [(before + 1, behind - 1) for before, behind in pairwise(numbers) if behind - before > 1]
         return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in gaps)
 
 
 def find(folders: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
-    """The partitions of ``topic`` in brokers' log dirs; a partition's own folder is taken as it is, of any topic.
+    """The partitions of ``topic`` in brokers' log dirs; a partition's own directory is taken as it is, of any topic.
 
-    A folder that is named twice, by whatever path, counts once. Raises `UsageError` where there is none, or folders of
-    several topics; `FileFailure`, `UnsupportedOperation`.
+    A directory that is named twice, by whatever path, counts once. Raises `UsageError` where there is none, or
+    directories of several topics; `FileFailure`, `UnsupportedOperation`.
     """
     finding = _LayoutFinding(topic)
     for folder in dict.fromkeys(folders):
@@ -160,8 +160,8 @@ def look_over(sources: Sources, listener: ReplicaProgress) -> None:
 
 
 def gaps(sources: Sources) -> list[OffsetMgrError]:
-    """What should be there and is not: partitions in a log dir, those below the largest. Where partitions' folders were
-    named one by one, others are not expected."""
+    """What should be there and is not: partitions in a log dir, those below the largest. Where partitions' directories
+    were named one by one, others are not expected."""
     found = [
         OffsetMgrError(f"folder {folder}", "holds no partition of any topic", "is its disk mounted? Else leave it out")
         for folder in sources.empty

@@ -1,8 +1,8 @@
-"""Committed offsets out of the folders of a Kafka that does not run any more: reading many at a time, and putting
-the groups together. `savedfolders` finds them, `replicas` chooses among those of several brokers.
+"""Committed offsets out of the directories of a Kafka that does not run any more: reading many at a time, and putting
+the groups together. `disk_layout` finds them, `replica_choice` chooses among those of several brokers.
 
-Nothing is written here. What is worth knowing is said to a `ReplicaProgress`; what fails is one folder's or one
-partition's failure, and the rest goes on (rule 1).
+Nothing is written here. What is worth knowing is said to a `ReplicaProgress`; what fails is one directory's or one
+partition's failure, and the rest goes on (data rule "absent is not zero").
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ What a dual store shows is the larger of both, so one before-image could not res
 own proposal, and its own before-images.
 
 Ordering contract: both files of before-images are complete and fsynced before the first edit; the primary is written
-before the secondary, and the secondary never for a partition that the primary refused (rule 7). Every write is
-conditional on the very value that its before-image holds.
+before the secondary, and the secondary never for a partition that the primary refused (data rule "dual commit: Kafka
+first"). Every write is conditional on the very value that its before-image holds.
 """
 
 from __future__ import annotations

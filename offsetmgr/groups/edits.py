@@ -86,10 +86,10 @@ def propose_import(
 ) -> Iterator[GroupEditPlan]:
     """Bringing the offsets of ``wanted`` (a snapshot's or another store's groups) into ``store``.
 
-    What would rewind a group is that partition's problem unless ``allow_rewind`` (rule 2), and so is an offset of a
-    topic that was recreated after the commit, as ``crossing`` shows. Without ``crossing`` the caller vouches that the
-    offsets belong to the target's logs; leader epochs are dropped then. Partitions that ``wanted`` does not name are
-    left alone.
+    What would rewind a group is that partition's problem unless ``allow_rewind`` (data rule "no accidental rewind"),
+    and so is an offset of a topic that was recreated after the commit, as ``crossing`` shows. Without ``crossing`` the
+    caller vouches that the offsets belong to the target's logs; leader epochs are dropped then. Partitions that
+    ``wanted`` does not name are left alone.
     """
     rename, new = rename or {}, tuple.__new__
     keeps_epochs = crossing is not None and crossing.compared.keeps_epochs

@@ -1,6 +1,6 @@
 """Carrying a proposal out: before-images made durable first, then every change on its condition.
 
-Ordering contract: the before-image file is complete and fsynced (its folder's entry as well) before the first edit
+Ordering contract: the before-image file is complete and fsynced (its directory's entry as well) before the first edit
 is handed to the store.
 """
 

@@ -1,6 +1,6 @@
 """Waiting for group locks that a run of offsetmgr left behind when it was killed.
 
-The coordinator ends such a lock after its session time-out. A lock that is still there then belongs to a run that is
+The coordinator ends such a lock after its session timeout. A lock that is still there then belongs to a run that is
 alive: nothing is taken from that one, its group counts as active.
 """
 

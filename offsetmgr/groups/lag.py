@@ -29,8 +29,8 @@ class LagRow(NamedTuple):
     """One partition of one group; None is "not known".
 
     ``lag`` counts records from the committed offset, or from the log's start where that lies above it. It is unknown
-    where the committed offset lies beyond the log's end (a topic made anew, say): ``note`` says so.
-    ``error`` is why the partition could not be read.
+    where the committed offset lies beyond the log's end (a topic recreated, say): ``note`` says so. ``error`` is why
+    the partition could not be read.
     """
 
     group: str

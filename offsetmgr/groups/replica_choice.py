@@ -1,4 +1,4 @@
-"""Which of a partition's folders is read, where there are those of several brokers: the one that goes farthest.
+"""Which of a partition's directories is read, where there are those of several brokers: the one that goes farthest.
 
 A dead cluster has no leader to ask. Of two replicas the one with the later leader's records holds, then the longer one,
 as among brokers that elect (KIP-101); it may hold records that were never acknowledged, and lacks none that were as
@@ -30,7 +30,7 @@ class ReplicaProgress(Protocol):
         ...
 
     def error(self, error: OffsetMgrError) -> None:
-        """A folder, a group or a key that could not be read."""
+        """A directory, a group or a key that could not be read."""
         ...
 
     def read(self, done: int, total: int) -> None:

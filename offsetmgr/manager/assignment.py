@@ -1,9 +1,10 @@
-"""Who owns which slot: `assign`, run by the leader of the managers' group in every rebalance; pure.
+"""Who owns which shard group: `assign`, run by the leader of the managers' group in every rebalance; pure.
 
-*Cooperative*: a slot that a live member claims is given to nobody else.  Its owner is asked to let it go, and once it
-has rejoined without it, the next rebalance gives it to the one that waits.  So a change of the members settles within
-two rebalances, and no slot ever has two owners.  *Balanced*: in the end counts differ by one at most.  *Sticky*: no
-more slots move than that takes.  Deterministic: the same members give the same assignment, in whatever order they come.
+*Cooperative*: a shard group that a live member claims is given to nobody else. Its owner is asked to let it go, and
+once it has rejoined without it, the next rebalance gives it to the one that waits. So a change of the members settles
+within two rebalances, and no shard group ever has two owners. *Balanced*: in the end counts differ by one at most.
+*Sticky*: no more shard groups move than that takes. Deterministic: the same members give the same assignment, in
+whatever order they come.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class SharedConfig(NamedTuple):
     slots: int
     record_format: str
     protocol: int
-    """The version of the rules by which managers share slots (this package's)."""
+    """The version of the rules by which managers share shard groups (this package's)."""
     retention_ms: int
     """How long offsets of groups without members are kept: one with less would delete what the others keep."""
     relay: bool
@@ -43,11 +44,11 @@ class ManagerMetadata:
     port: int
     parameters: SharedConfig
     owned: Mapping[int, int] = field(default_factory=dict)
-    """The slots that it claims to own, and the generation that gave it each."""
+    """The shard groups that it claims to own, and the generation that gave it each."""
     seen: int = -1
     """The newest generation whose assignment it has received as this member; -1: none."""
     seen_owners: Mapping[int, str] = field(default_factory=dict)
-    """Who had which slot in that assignment, by member id (those asked to let one go included)."""
+    """Who had which shard group in that assignment, by member id (those asked to let one go included)."""
     relay: Mapping[str, Any] = field(default_factory=dict)
     """For those who relay; not looked at here."""
 
@@ -62,7 +63,7 @@ class NodeAddress(NamedTuple):
 
 
 class PendingRevocation(NamedTuple):
-    """A slot that changes hands: its owner until it lets go, and who will have it then (None: not known yet)."""
+    """A shard group that changes hands: its owner until it lets go, and who will have it then (None: not known yet)."""
 
     owner: str
     successor: str | None
@@ -75,9 +76,9 @@ class Assignment:
     generation: int
     nodes: Mapping[str, NodeAddress]
     owners: Mapping[int, str]
-    """Slots that may be held in this generation, and by whom."""
+    """Shard groups that may be held in this generation, and by whom."""
     waiting: Mapping[int, PendingRevocation] = field(default_factory=dict)
-    """The other slots that somebody still holds, and is asked to let go."""
+    """The other shard groups that somebody still holds, and is asked to let go."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Members that get nothing, and why."""
 
@@ -90,7 +91,7 @@ class Assignment:
         return frozenset(slot for slot, waiting in self.waiting.items() if waiting.owner == member)
 
     def holders(self) -> dict[int, str]:
-        """Who has each slot that anybody has."""
+        """Who has each shard group that anybody has."""
         return {**self.owners, **{slot: waiting.owner for slot, waiting in self.waiting.items()}}
 
 
@@ -98,7 +99,7 @@ def assign(
     generation: int, members: Sequence[tuple[str, ManagerMetadata]], unreadable: Mapping[str, str] | None = None
 ) -> Assignment:
     """The assignment of ``generation``. ``unreadable`` are members that cannot be understood, and why: never having
-    been given a slot, they have none."""
+    been given a shard group, they have none."""
     infos = dict(sorted(members))
     claims = _claims(infos)
     agreed = _agreed(infos, claims)
@@ -132,10 +133,10 @@ def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]
 
 
 def _claims(infos: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
-    """For each claimed slot the claim that holds: its generation and its member.
+    """For each claimed shard group the claim that holds: its generation and its member.
 
     A member that joins without having seen the newest assignment counts as claiming what that gave it too: its
-    JoinGroup may be an old one that arrived late, while the process itself has gone on.  Of two claims the younger
+    JoinGroup may be an old one that arrived late, while the process itself has gone on. Of two claims the younger
     generation's holds: the older one was overtaken by it.
     """
     newest, map_of_newest = max(
@@ -154,8 +155,8 @@ def _claims(infos: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
 
 
 def _agreed(infos: Mapping[str, ManagerMetadata], claims: Mapping[int, tuple[int, str]]) -> SharedConfig | None:
-    """The parameters of those who own most slots: a newcomer that was set up wrongly, even one that leads, does not
-    turn out those that are at work. Where nobody owns any, what most members have."""
+    """The parameters of those who own most shard groups: a newcomer that was set up wrongly, even one that leads, does
+    not turn out those that are at work. Where nobody owns any, what most members have."""
     owned = [infos[member].parameters for _, member in claims.values()]
     told = [info.parameters for info in infos.values()]
     return min(set(told), default=None, key=lambda p: (-owned.count(p), -told.count(p), p))
@@ -183,7 +184,7 @@ def _said(name: str, value: object) -> str:
 def _kept(
     accepted: Sequence[str], claims: Mapping[int, tuple[int, str]], slots: int
 ) -> tuple[dict[int, str], dict[str, int]]:
-    """What stays where it is, and how many slots more each member is to have."""
+    """What stays where it is, and how many shard groups more each member is to have."""
     held: dict[str, list[int]] = {member: [] for member in accepted}
     for slot, (_, member) in sorted(claims.items(), key=lambda item: (item[1][0], item[0])):
         if member in held and slot < slots:
@@ -196,7 +197,7 @@ def _kept(
 
 
 def _neediest(room: dict[str, int], count: int) -> list[str]:
-    """Who gets the next ``count`` slots: each time the one that lacks most; ``room`` shrinks accordingly."""
+    """Who gets the next ``count`` shard groups: each time the one that lacks most; ``room`` shrinks accordingly."""
     chosen = []
     for _ in range(count):
         member = max(room, key=lambda m: room[m])

@@ -1,8 +1,8 @@
 """What managers tell each other through the group protocol, as bytes: a member's metadata and an assignment.
 
-JSON with a version in front of everything (rule 10).  What a later version adds beside the known names is ignored; what
-it changes takes a new version and a new name of the group protocol, and the coordinator then lets in only those that
-know a common one.
+JSON with a version in front of everything (data rule "versioned formats"). What a later version adds beside the known
+names is ignored; what it changes takes a new version and a new name of the group protocol, and the coordinator then
+lets in only those that know a common one.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _as_waiting(value: object, name: str, what: str) -> PendingRevocation:
 
 
 def _by_slot(found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]) -> dict[int, T]:
-    """JSON's names are texts; ours are slot numbers."""
+    """JSON's names are texts; ours are shard group numbers."""
     read_in: dict[int, T] = {}
     for slot, value in _object(found, name, what).items():
         if not (slot.isascii() and slot.isdigit() and len(slot) < 10):

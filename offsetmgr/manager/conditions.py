@@ -1,4 +1,5 @@
-"""Conditional commits (`CommitRequest.expected`, rule 9): which parts of a request hold against what is committed.
+"""Conditional commits (`CommitRequest.expected`, the data rule "conditional writes"): which parts of a request hold
+against what is committed.
 
 Pure, and without a shard: it asks for what it compares with.
 """

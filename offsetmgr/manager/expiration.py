@@ -41,7 +41,7 @@ class ExpiryReport(NamedTuple):
     emptied: int = 0
     """Groups that have no offsets any more."""
     refreshed: int = 0
-    """Groups with members, whose activity is recorded anew."""
+    """Groups with members, whose activity is recorded again."""
     busy: int = 0
     """Groups left alone because something about them is in flight."""
     unknown: int = 0

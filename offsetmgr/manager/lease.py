@@ -39,7 +39,7 @@ class OwnershipLease:
     """Not begun yet. `valid` may be asked from any thread; the rest is for one thread."""
 
     def __init__(self, session: float, rebalance: float, clock: Callable[[], float] = boottime) -> None:
-        """``session`` and ``rebalance`` are the member's time-outs as told to the coordinator, in seconds."""
+        """``session`` and ``rebalance`` are the member's timeouts as told to the coordinator, in seconds."""
         self._session = session * MARGIN
         self._rebalance = rebalance * MARGIN
         self._clock = clock

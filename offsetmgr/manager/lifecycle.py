@@ -1,18 +1,15 @@
-"""The life of a shard, or of a whole slot, in the hands of one owner: its states, and from which to which it may go.
+"""The life of a shard, or of a whole shard group, in the hands of one owner: its states, and from which to which it may
+go.
 
-==========  ==========================================  ======================================
-state       means                                       may become
-==========  ==========================================  ======================================
-`INITIAL`   assigned; nothing was done yet              `LOADING`, `CLOSED`
-`LOADING`   claims the slot, reads the log to its end   `ACTIVE`, `FAILED`, `CLOSED`
-`ACTIVE`    serves                                      `CLOSED`
-`FAILED`    cannot serve, and says why                  `LOADING`, `CLOSED`
-`CLOSED`    given up, fenced or shut down: the end      nothing
-==========  ==========================================  ======================================
+========== ========================================== ====================================== state means may become
+========== ========================================== ====================================== `INITIAL` assigned; nothing
+was done yet `LOADING`, `CLOSED` `LOADING` claims the shard group, reads the log to its end `ACTIVE`, `FAILED`, `CLOSED`
+`ACTIVE` serves `CLOSED` `FAILED` cannot serve, and says why `LOADING`, `CLOSED` `CLOSED` given up, fenced or shut down:
+the end nothing ========== ========================================== ======================================
 
-Only `LOADING` leads to `ACTIVE`: nobody serves who has not read the log to its end after his claim.  Who does not know
+Only `LOADING` leads to `ACTIVE`: nobody serves who has not read the log to its end after his claim. Who does not know
 what became of an append claims again and reads what there is, but stays `ACTIVE`: what was acknowledged is in memory,
-and new commits wait (`runtime.writing` says why that is right).  Who gets a slot back begins a new life.
+and new commits wait (`runtime.writing` says why that is right). Who gets a shard group back begins a new life.
 """
 
 from __future__ import annotations
@@ -72,5 +69,6 @@ class Lifecycle:
 
     @property
     def error_code(self) -> int:
-        """The error that requests get in this state (rule 4: always a retriable one); 0 where they are served."""
+        """The error that requests get in this state (the data rule "current or retriable": always a retriable one); 0
+        where they are served."""
         return _ANSWERS[self.state]

@@ -43,9 +43,9 @@ REBALANCE: Final = 30.0
 """Seconds; at least twice the session, so that a lease is over long before a late member is put out."""
 
 _PATIENCE: Final = 0.25
-"""The part of the rebalance time-out for which a rebalance waits until slots being given up are free."""
+"""The part of the rebalance timeout for which a rebalance waits until shard groups being given up are free."""
 _RETRY: Final = 5.0
-"""Seconds until the group is tried again after an error that nobody but an administrator can mend."""
+"""Seconds until the group is tried again after an error that nobody but an administrator can repair."""
 _CALM: Final = 10.0
 """Seconds without a loss after which the next one is not taken for the continuation of the last."""
 _LEAVE_TIMEOUT: Final = 2.0
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 def managers_group(topic: str) -> str:
     """The group by which managers share the shards of a topic.
 
-    It follows from the topic alone: managers of one topic in two groups would both be given every slot, and each
+    It follows from the topic alone: managers of one topic in two groups would both be given every shard group, and each
     answer with what it knew before the other wrote.
     """
     return f"{topic}.managers"
@@ -107,7 +107,7 @@ class OwnershipManager:
         clock: Callable[[], float] = boottime,
     ) -> None:
         """``host`` and ``port``: where clients reach this process. ``member`` makes the group's member, whose events
-        (`kept`, `rebalance`, `ended`) go to the ownership that it is given; with the same time-outs and clock."""
+        (`kept`, `rebalance`, `ended`) go to the ownership that it is given; with the same timeouts and clock."""
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
@@ -122,7 +122,7 @@ class OwnershipManager:
         self._owned: dict[int, int] = {}
         self._giving_up: dict[int, asyncio.Task[None]] = {}
         self._lost: set[int] = set()
-        """Slots lost since the last JoinGroup was sent: it still claimed them."""
+        """Shard groups lost since the last JoinGroup was sent: it still claimed them."""
         self._losses = 0
         self._last_loss = float("-inf")
         self._attempts = 0
@@ -153,12 +153,12 @@ class OwnershipManager:
         return tuple({node.node_id: node for node in sorted(nodes, key=lambda n: n.node_id)}.values())
 
     def owner_of(self, slot: int) -> NodeAddress | None:
-        """Who owns the slot as far as we know; None where nobody does at the moment, or it is changing hands."""
+        """Who owns the shard group as far as we know; None where nobody does at the moment, or it is changing hands."""
         view = self._view
         return view.nodes.get(view.owners.get(slot, "")) if view else None
 
     def owned(self) -> frozenset[int]:
-        """The slots that this process claims now."""
+        """The shard groups that this process claims now."""
         return frozenset(self._owned)
 
     @property
@@ -192,7 +192,7 @@ class OwnershipManager:
             raise
 
     async def stop(self) -> None:
-        """Gives up every slot, then leaves the group, so that others have them at once."""
+        """Gives up every shard group, then leaves the group, so that others have them at once."""
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -353,7 +353,7 @@ class OwnershipManager:
             self._holder.on_assigned(slot)
 
     def _drop(self, slots: Iterable[int]) -> None:
-        """Slots that are not ours: from now on they are not even claimed."""
+        """Shard groups that are not ours: from now on they are not even claimed."""
         gone = list(slots)
         if gone:
             _log.warning("slots %s belong to others and are dropped", sorted(gone))
@@ -362,7 +362,7 @@ class OwnershipManager:
             del self._owned[slot]
 
     def _let_go(self, slots: Iterable[int]) -> None:
-        """Slots that others wait for: claimed until the runtime has given them up."""
+        """Shard groups that others wait for: claimed until the runtime has given them up."""
         leaving = [slot for slot in slots if slot not in self._giving_up]
         self._give_up(leaving)
         for slot in leaving:

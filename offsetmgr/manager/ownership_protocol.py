@@ -32,8 +32,8 @@ class Ownership(Protocol):
         ...
 
     def lost(self, slot: int, why: str) -> None:
-        """The runtime had to stop serving a slot: somebody else has claimed it. Called on the event loop; must not
-        block. Ownership leaves the slot, and rejoins the group before it takes it again."""
+        """The runtime had to stop serving a shard group: somebody else has claimed it. Called on the event loop; must
+        not block. Ownership leaves the shard group, and rejoins the group before it takes it again."""
         ...
 
 
@@ -41,14 +41,14 @@ class OwnershipListener(Protocol):
     """What ownership asks of the runtime, on the event loop."""
 
     def on_assigned(self, slot: int) -> None:
-        """The slot is ours: claim it, load what is missing, serve it. Returns at once; failures are retried until the
-        slot is given up or lost. Taking what is held already changes nothing."""
+        """The shard group is ours: claim it, load what is missing, serve it. Returns at once; failures are retried
+        until the shard group is given up or lost. Taking what is held already changes nothing."""
         ...
 
     async def on_revoked(self, slot: int) -> None:
-        """The slot is ours no longer: refuses new commits at once, ends those in flight, closes the writer.
+        """The shard group is ours no longer: refuses new commits at once, ends those in flight, closes the writer.
 
-        When it is done nothing of this process will be appended any more, and nothing answered from the slot. Bounded
-        by the commit time-out and one claim's time-out. Giving up what is not held changes nothing.
+        When it is done nothing of this process will be appended any more, and nothing answered from the shard group.
+        Bounded by the commit timeout and one claim's timeout. Giving up what is not held changes nothing.
         """
         ...

@@ -1,12 +1,13 @@
 """`Shard`: the offsets of the groups of one partition of the log. Pure: no I/O, no threads, no clock.
 
 Handlers (`commit`, `delete_offsets`, `delete_group`, `expire`) check and answer with what is to be appended; `replay`
-and its bulk forms are the only code that changes what is served, for loads, live traffic and standbys alike (rule 6).
+and its bulk forms are the only code that changes what is served, for loads, live traffic and standbys alike (data rule
+"state changes only in replay").
 
 Ordering contract: what the handlers prepared is appended at most once each, in the order in which it was prepared;
 after its append `acknowledged` is called, in log order, and `discarded` if it certainly is not in the log, or if the
-log was read to its end since and `replay` has seen whatever there was of it.  What failed is prepared anew, not
-appended again.  Between preparing and either call it counts as in flight: nobody sees it, expiry leaves its groups
+log was read to its end since and `replay` has seen whatever there was of it. What failed is prepared again, not
+appended again. Between preparing and either call it counts as in flight: nobody sees it, expiry leaves its groups
 alone, so that no tombstone of ours ever stands behind a commit that it did not know of, and no condition holds for the
 partitions in it.
 

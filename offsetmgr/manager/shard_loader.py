@@ -1,7 +1,7 @@
-"""Reads what a slot's shards have not seen yet. Blocks, and knows no threads: `runtime` says who runs it.
+"""Reads what a shard group's shards have not seen yet. Blocks, and knows no threads: `runtime` says who runs it.
 
-A shard belongs to one thread at a time.  While it is being loaded it belongs to the one that runs `ShardLoader.run`,
-and nobody else looks at it; so it can be filled here, however long that takes.
+A shard belongs to one thread at a time. While it is being loaded it belongs to the one that runs `ShardLoader.run`, and
+nobody else looks at it; so it can be filled here, however long that takes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from offsetmgr.manager.shard import Shard
 
 
 class ShardLoader:
-    """One reading of a slot's partitions, from where their shards stand up to ``ends``: `plan`, then `run`.
+    """One reading of a shard group's partitions, from where their shards stand up to ``ends``: `plan`, then `run`.
 
     Its progress may be read by other threads.
     """
@@ -67,6 +67,6 @@ class ShardLoader:
 
 
 def truncated_partitions(shards: Iterable[Shard], ends: Mapping[int, int]) -> Sequence[int]:
-    """The partitions whose log ends before where their shard stands: it was cut or made anew, so what the shard holds
+    """The partitions whose log ends before where their shard stands: it was cut or recreated, so what the shard holds
     is not what is in the log."""
     return [shard.partition for shard in shards if shard.position > ends[shard.partition]]

@@ -19,7 +19,8 @@ from offsetmgr.migration.progress import MigrationState
 
 
 def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> None:
-    """Raises `PlanError` where a store is not the one that the plan was made for (rule 8)."""
+    """Raises `PlanError` where a store is not the one that the plan was made for (data rule "migration is a state
+    machine on disk")."""
     found = store.identity()
     same = planned.id in (found.id, *found.former) or (
         found.kind == "kafka" and store.log_origin().is_named(planned.id)
@@ -40,7 +41,7 @@ def apply(
 
     ``executor.store`` is the target. Groups that the plan could not read, and steps that it refuses, are not touched;
     the report counts only what was to be written. ``open_logs`` gives the cluster against which the plan was checked:
-    an offset that lies outside its log by now (retention passed it, the topic was made anew) is refused too.
+    an offset that lies outside its log by now (retention passed it, the topic was recreated) is refused too.
 
     Raises `PlanError` for another cluster, `JournalError` where the plan was rolled back or finalized, and where that
     cluster cannot be reached.

@@ -1,7 +1,7 @@
 """The rolling bounce, executed: one member at a time, a gate after each, the gate of the whole group at the end.
 
-Library: returns a value, tells its progress through a callback, never prints. What decides is elsewhere (`phases`,
-`startgate`, `phasecheck`); here is the order of things, and that it survives being killed at any point.
+Library: returns a value, tells its progress through a callback, never prints. What decides is elsewhere (`commit_mode`,
+`precheck`, `phase_inference`); here is the order of things, and that it survives being killed at any point.
 """
 
 from __future__ import annotations

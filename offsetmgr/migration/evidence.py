@@ -1,8 +1,8 @@
 """What a watched partition proves about the phase of the member that owns it.
 
-Pure. Every verdict says how it is known (rule 11): *seen* (observed commits prove it), *inferred* (it follows, from
-numbers that are given, under an assumption that is said) or *unknown* (with what would settle it). Unknown never
-passes.
+Pure. Every verdict says how it is known (data rule "verdicts carry evidence"): *seen* (observed commits prove it),
+*inferred* (it follows, from numbers that are given, under an assumption that is said) or *unknown* (with what would
+settle it). Unknown never passes.
 """
 
 from __future__ import annotations

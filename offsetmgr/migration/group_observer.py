@@ -1,5 +1,5 @@
 """Looking at a live group of old consumers: registry, owners, both stores and the logs, read in the order that the
-judgement needs (see `observation`), once or over a window.
+judgement needs (see `group_snapshot`), once or over a window.
 
 The only module of the runbooks that reads servers; it writes nothing.
 """

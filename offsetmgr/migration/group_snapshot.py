@@ -1,6 +1,7 @@
 """What was seen of a group of old consumers at one moment, as a value, and its form in JSON.
 
-Pure. Observations are made by `observing`, folded by `watch`, judged by `evidence` and kept in runbooks as baselines.
+Pure. Observations are made by `group_observer`, folded by `watch`, judged by `evidence` and kept in runbooks as
+baselines.
 
 Ordering contract, which the judgement stands on: within one observation the owners are read first, then ZooKeeper's
 offsets, then Kafka's, then the owners again; a partition whose owner differed between the two reads has none here.

@@ -1,4 +1,4 @@
-"""Asks ZooKeeper's registry for the live old consumers of many groups, as `mirrorwatch` wants to know them."""
+"""Asks ZooKeeper's registry for the live old consumers of many groups, as `mirror_safety` wants to know them."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ class Mirror:
     missed notification costs time, never an offset.
 
     ``old_groups`` tells of live old consumers that commit to the source: towards a target whose groups must be held,
-    their groups are taken only once they were seen to commit to the source alone (`mirrorwatch`); None: there are
-    none, or they are trusted.  ``watch_s`` bounds how long ``once`` waits for that.  What is held is committed again
+    their groups are taken only once they were seen to commit to the source alone (`mirror_safety`); None: there are
+    none, or they are trusted. ``watch_s`` bounds how long ``once`` waits for that. What is held is committed again
     every ``refresh_s``, so that it does not expire: that must be well below the target's retention.
 
     ``crossing`` tells which offsets point into the deleted log of a topic that was recreated since: these are not

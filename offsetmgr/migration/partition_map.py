@@ -1,7 +1,7 @@
 """The partition map: which partition a broker's partition of Kafka 0.7 became, and where in it a group is to go on.
 
 A byte position says nothing to later versions, so a person says what takes its place: a table that was checked, or a
-starting point.  No server here: asking a cluster is `positions`.
+starting point. No server here: asking a cluster is `byte_position_translation`.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ _REFUSALS = frozenset(action for action in Action if action.value.startswith("re
 
 class PlanSource(NamedTuple):
     """Where the offset of a step came from that is not the source's own: the source's partition (of Kafka 0.7), in
-    words how its byte position became an offset, and how well that is known (rule 11)."""
+    words how its byte position became an offset, and how well that is known (data rule "verdicts carry evidence")."""
 
     partition: int
     how: str
@@ -192,7 +192,8 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class StoreEndpoint:
-    """One side of a plan: its URI (never with credentials) and what it was seen to be (rule 8)."""
+    """One side of a plan: its URI (never with credentials) and what it was seen to be (data rule "migration is a state
+    machine on disk")."""
 
     uri: str
     kind: str

@@ -1,7 +1,7 @@
 """Runbooks: the rolling bounces that lead one group to another phase, written from the group's real state.
 
 A runbook is a value: the stages with their settings, gates and ways back, and the *baseline*, which is what the group
-looked like when it was written. `runbooktext` makes Markdown of it.
+looked like when it was written. `runbook_render` makes Markdown of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Verifying a migration: a fresh read of both sides, over the union of what was expected and what is there.
 
-A verdict says how it is known (rule 11): *seen* (both values were read), *inferred*, or *unknown*, which never passes.
-The source is read before the target, so that a consumer that commits to both, Kafka first, never looks behind.
+A verdict says how it is known (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
+*unknown*, which never passes. The source is read before the target, so that a consumer that commits to both, Kafka
+first, never looks behind.
 """
 
 from __future__ import annotations

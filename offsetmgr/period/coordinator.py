@@ -38,8 +38,8 @@ _CANCEL: Final = 0.05
 class PeriodCoordinator:
     """See the module's docstring. No I/O before `start`; a context manager. Methods may be called from any thread.
 
-    A lost connection or session is mended by itself: whoever waits goes on waiting, and `place` says
-    `OpenPeriodUnknown` meanwhile. What cannot be mended ends the membership, and every later call raises it.
+    A lost connection or session is repaired by itself: whoever waits goes on waiting, and `place` says
+    `OpenPeriodUnknown` meanwhile. What cannot be repaired ends the membership, and every later call raises it.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """What a node of `History` holds, and its bytes: one job's work on one period. Pure.
 
-The form is that of `nodeform`. Fields that a job need not tell (scans, counts, where ranges were taken from) may be
+The form is that of `node_codec`. Fields that a job need not tell (scans, counts, where ranges were taken from) may be
 missing, and are then empty.
 """
 
@@ -71,11 +71,11 @@ class Work:
     counts: Mapping[str, int] = field(default_factory=dict)
     """What the scans counted, by kind; a kind that is not there is not known."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """What Kafka called each topic (KIP-516): a topic that was made anew has another id, and other records."""
+    """What Kafka called each topic (KIP-516): a topic that was recreated has another id, and other records."""
     forgotten: int = 0
     """Attempts before those in ``attempts``: of a job that fails again and again the node must not grow for ever."""
     same_as: str = ""
-    """The work whose ranges were taken instead of looking anew, in words; empty where they were found for this one."""
+    """The work whose ranges were taken instead of looking again, in words; empty where they were found for this one."""
 
     @property
     def begun(self) -> int:

@@ -29,7 +29,7 @@ _FRESH: Final = 1.0
 _LOOKS: Final = (1.0, 30.0)
 """Seconds between two looks at partitions that may have no records: at first, and at last."""
 _LONGEST_SLEEP: Final = 60.0
-"""Seconds after which the wall clock is looked at anew, in case that it was set."""
+"""Seconds after which the wall clock is looked at again, in case that it was set."""
 _KEPT: Final = 2
 """Periods after which what dead members had finished is forgotten."""
 

@@ -178,7 +178,7 @@ class _Watches:
 
     def follow(self, nodes: Collection[str], parents: Collection[str]) -> bool:
         """Watches those of these that are not watched yet; whether one of ``parents`` was among them, whose children
-        may have changed therefore. Raises `ServerError` where a folder has been deleted."""
+        may have changed therefore. Raises `ServerError` where a directory has been deleted."""
         with self._lock:
             nodes = [path for path in nodes if path not in self._set]
             parents = [path for path in parents if path not in self._set]

@@ -1,7 +1,7 @@
 """What the coordinator's nodes hold, and their bytes: JSON with a version in each. Pure.
 
-One node of a member says all that it has finished. The names are those of the original's nodes (`oldform`), the form
-is that of `nodeform`.
+One node of a member says all that it has finished. The names are those of the original's nodes (`legacy_nodes`), the
+form is that of `node_codec`.
 """
 
 from __future__ import annotations

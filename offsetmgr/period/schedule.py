@@ -29,7 +29,7 @@ class Period:
 class PeriodSchedule:
     """Periods of ``length_ms``, number ``base`` beginning at ``first_ms``. Given once, and kept. Raises `UsageError`.
 
-    ``base`` is not 0 where a run has changed its length on its way (`rerun`): numbers go on, times are cut anew.
+    ``base`` is not 0 where a run has changed its length on its way (`rerun`): numbers go on, times are cut again.
     """
 
     first_ms: int

@@ -55,7 +55,7 @@ _HISTORY: Final = 2
 """Which operation of a turn's transaction it is that writes the history."""
 _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 _MARK: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
-"""Of the folders: the original coordinator keeps text in a node of the same name."""
+"""Of the directories: the original coordinator keeps text in a node of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class BarrierStateStore:
         self.history_path = f"{root}/history"
 
     def prepare(self) -> None:
-        """Makes the folders. Raises `LegacyMembersPresent` where the original coordinator has written here."""
+        """Makes the directories. Raises `LegacyMembersPresent` where the original coordinator has written here."""
         self.check_form()
         parts = self.root.split("/")[1:]
         ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
@@ -238,7 +238,7 @@ class BarrierStateStore:
             # What stands before it in the transaction still holds, so this is no race that somebody else has won.
             if outcome.code == ZookeeperError.NODE_EXISTS:
                 raise self._not_new(turn.closed.period.number)
-            self.prepare()  # the folder has been deleted
+            self.prepare()  # the directory has been deleted
         return self._won(outcome)
 
     def require_new(self) -> None:

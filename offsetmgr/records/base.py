@@ -35,7 +35,8 @@ class GroupKey(NamedTuple):
 
 
 class UnknownKey(NamedTuple):
-    """A key of a version that we do not know: it is named and skipped, and the rest is still read (rule 10)."""
+    """A key of a version that we do not know: it is named and skipped, and the rest is still read (data rule "versioned
+    formats")."""
 
     version: int
 

@@ -32,7 +32,7 @@ _COMMON: Final[Mapping[str, object]] = {
     "controlled.shutdown.retry.backoff.ms": 200,
 }
 _LOG: Final = re.compile(r"(.+)-\d+")
-"""The folder of one partition's log (that of a deleted one has more to its name)."""
+"""The directory of one partition's log (that of a deleted one has more to its name)."""
 # Another broker may hold the port while ours is about to find out: ours says that it is up.
 _UP: Final = re.compile(rb"started \(kafka\.server\.Kafka(Raft)?Server\)")
 

@@ -1,7 +1,7 @@
 """Real servers' jars, fetched from their public repository by Apache Ivy, which PySpark's wheel carries.
 
-A set of jars is resolved once and kept in the user's cache folder. Nothing outside that folder is written, and
-no repository is named here: Ivy's own default settings know where released artifacts are.
+A set of jars is resolved once and kept in the user's cache directory. Nothing outside that directory is written, and no
+repository is named here: Ivy's own default settings know where released artifacts are.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _COMPLETE: Final = ".complete"
 
 
 def resolve(name: str, progress: Progress | None = None) -> Path:
-    """The folder that holds the jars of a set (a key of `SETS`), fetched first where it is not there yet.
+    """The directory that holds the jars of a set (a key of `SETS`), fetched first where it is not there yet.
 
     Safe to call from many processes at once: one fetches, the others wait for it. Raises `SandboxError`.
     """

@@ -51,12 +51,12 @@ def _major_version(java: str) -> int:
 
 
 def class_path(*jars: Path) -> str:
-    """A class path of whole folders of jars and of single jars."""
+    """A class path of whole directories of jars and of single jars."""
     return os.pathsep.join(str(jar / "*") if jar.is_dir() else str(jar) for jar in jars)
 
 
 def java_command(
     jars: Iterable[Path], main_class: str, arguments: Sequence[str] = (), *, jvm: Sequence[str] = QUICK_START
 ) -> list[str]:
-    """The command line that runs a class of these jars (folders or files)."""
+    """The command line that runs a class of these jars (directories or files)."""
     return [java_program(), *jvm, "-cp", class_path(*jars), main_class, *arguments]

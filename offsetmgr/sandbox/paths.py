@@ -10,14 +10,14 @@ from offsetmgr.core.errors import SandboxError
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder of fetched jars, created: ``OFFSETMGR_CACHE``, else ``$XDG_CACHE_HOME/offsetmgr``, else
+    """The directory of fetched jars, created: ``OFFSETMGR_CACHE``, else ``$XDG_CACHE_HOME/offsetmgr``, else
     ``~/.cache/offsetmgr``. Raises `SandboxError` where it cannot be written."""
     env = os.environ if environ is None else environ
     return _writable(_locate(env, "OFFSETMGR_CACHE", "XDG_CACHE_HOME", ".cache", "offsetmgr"), "OFFSETMGR_CACHE")
 
 
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The sandbox's state folder (not created): ``OFFSETMGR_SANDBOX``, else ``$XDG_STATE_HOME/offsetmgr/sandbox``,
+    """The sandbox's state directory (not created): ``OFFSETMGR_SANDBOX``, else ``$XDG_STATE_HOME/offsetmgr/sandbox``,
     else ``~/.local/state/offsetmgr/sandbox``."""
     env = os.environ if environ is None else environ
     return _locate(env, "OFFSETMGR_SANDBOX", "XDG_STATE_HOME", ".local/state", "offsetmgr/sandbox")

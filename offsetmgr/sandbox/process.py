@@ -21,7 +21,7 @@ _watchdog = Watchdog()
 
 
 class ServerProcess(ABC):
-    """One server as a child process with a folder of its own. No I/O before `start`.
+    """One server as a child process with a directory of its own. No I/O before `start`.
 
     ``detached`` servers survive this program; others are killed when it dies, however it dies.
     """
@@ -41,7 +41,7 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """Writes what the server needs into its folder and returns its command line."""
+        """Writes what the server needs into its directory and returns its command line."""
 
     @abstractmethod
     def _answers(self) -> bool:
@@ -69,7 +69,7 @@ class ServerProcess(ABC):
         return self._ref is not None and self._ref.alive()
 
     def start(self) -> Self:
-        """Starts the server and waits until it answers; the same folder and port when started again.
+        """Starts the server and waits until it answers; the same directory and port when started again.
 
         Raises `SandboxError` with the end of its log where it ends or does not answer in time.
         """

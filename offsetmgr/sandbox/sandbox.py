@@ -32,7 +32,7 @@ Progress = Callable[[str], None]
 MOST_BROKERS: Final = 9
 _DATA: Final = "data"
 _OURS: Final = ".offsetmgr-sandbox"
-"""A file in the data folder: only what carries it is ever removed."""
+"""A file in the data directory: only what carries it is ever removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class SampleGroup:
 
 
 class Sandbox:
-    """The sandbox whose state and data are in ``folder`` (default: the user's state folder). No I/O before a call."""
+    """The sandbox whose state and data are in ``folder`` (default: the user's state directory). No I/O before a
+    call."""
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self.folder = state_folder() if folder is None else Path(folder).absolute()

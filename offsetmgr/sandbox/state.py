@@ -72,7 +72,7 @@ CHROOT: Final = "/kafka"
 
 
 def load(folder: Path) -> SandboxState | None:
-    """The state kept in this folder; None where there is none. Raises `MalformedData`, `UnknownVersion`,
+    """The state kept in this directory; None where there is none. Raises `MalformedData`, `UnknownVersion`,
     `SandboxError`."""
     file = folder / FILE
     try:

@@ -72,5 +72,5 @@ class ZooKeeperServer(ListeningServer):
         )
 
     def _answers(self) -> bool:
-        # Another server may hold the port while ours is about to find out: ours names its own folder.
+        # Another server may hold the port while ours is about to find out: ours names its own directory.
         return ports.zookeeper_answers(self.port) and str(self._data) in ports.four_letters(self.connect, "conf")

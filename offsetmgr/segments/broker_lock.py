@@ -1,9 +1,9 @@
-"""Whether a running broker uses a folder of logs, and how that is known.
+"""Whether a running broker uses a directory of logs, and how that is known.
 
 A broker holds a lock on the file ``.lock`` of each of its log directories for as long as it runs (Java's
-``FileChannel.tryLock``: a POSIX record lock over the whole file).  Whoever wants to write there takes the same lock, so
-that no broker can start meanwhile.  Such a lock is the process's, and closing any descriptor of the file gives it up:
-so this process locks a file once for all who want it, and never opens it besides while it is held.
+``FileChannel.tryLock``: a POSIX record lock over the whole file). Whoever wants to write there takes the same lock, so
+that no broker can start meanwhile. Such a lock is the process's, and closing any descriptor of the file gives it up: so
+this process locks a file once for all who want it, and never opens it besides while it is held.
 
 Source: kafka.utils.FileLock, kafka.log.LogManager.lockLogDirs; proc(5), fcntl_locking(2).
 """
@@ -40,7 +40,7 @@ _held: dict[Path, list[int]] = {}
 
 
 class Use(StrEnum):
-    """Who uses a folder."""
+    """Who uses a directory."""
 
     RUNNING = "a running broker uses it"
     IDLE = "no running broker uses it"
@@ -55,18 +55,18 @@ class BrokerUse:
     known: str
     how: str
     log_dir: Path | None = None
-    """The broker's log directory that the folder belongs to, or is; None where it belongs to none."""
+    """The broker's log directory that the directory belongs to, or is; None where it belongs to none."""
 
     def __str__(self) -> str:
         return f"{self.use} ({self.known}: {self.how})"
 
 
 def detect_broker(path: Path) -> BrokerUse:
-    """Who uses a log directory, a partition's folder, or a file in one. Changes nothing, and takes no lock.
+    """Who uses a log directory, a partition's directory, or a file in one. Changes nothing, and takes no lock.
 
     The lock decides where there is one. Where there is none, the processes of this machine do that have files of the
-    folder open for writing. Another machine's broker on a shared disk is seen by its lock alone, where the file system
-    shares locks.
+    directory open for writing. Another machine's broker on a shared disk is seen by its lock alone, where the file
+    system shares locks.
     """
     real = Path(os.path.realpath(path))
     folder = real if real.is_dir() else real.parent
@@ -113,7 +113,7 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
 
 @contextlib.contextmanager
 def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
-    """For what is to be written anew: `alone`, where ``target`` would lie in a broker's log directory."""
+    """For what is to be written again: `alone`, where ``target`` would lie in a broker's log directory."""
     there = _nearest(target)
     if _log_dir(there) is None:
         yield

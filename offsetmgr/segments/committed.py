@@ -1,7 +1,7 @@
 """What the newest keys and values of an offsets topic say: groups, their committed offsets, and when they were active.
 
 Pure. Kafka's records and ours are told apart key by key. What cannot be read is an error of its partition, and the rest
-is read (rule 10); keys of versions that hold no offsets are counted by version.
+is read (data rule "versioned formats"); keys of versions that hold no offsets are counted by version.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Appending to a partition's folder that no broker runs on: entries go to the last segment, which is rolled by size and
-time as a broker rolls it, and the indexes are written along.
+"""Appending to a partition's directory that no broker runs on: entries go to the last segment, which is rolled by size
+and time as a broker rolls it, and the indexes are written along.
 
 The order is the log first, then its indexes, so a crash leaves at worst an index that says too little and a log that
 ends within an entry; `LogAppender` refuses to go on behind such an end. `LogAppender.flush` makes what was appended
@@ -82,10 +82,10 @@ class _Last:
 
 
 class LogAppender:
-    """Appends to one partition. Use it as a context: it holds the folder's files, and keeps brokers out of it.
+    """Appends to one partition. Use it as a context: it holds the directory's files, and keeps brokers out of it.
 
-    Entering raises `Conflict` where a broker runs on the folder (see `standing`), `CorruptData` where the last segment
-    does not end with a whole entry (recover it first), `FileFailure`. Not for several threads at once.
+    Entering raises `Conflict` where a broker runs on the directory (see `broker_lock`), `CorruptData` where the last
+    segment does not end with a whole entry (recover it first), `FileFailure`. Not for several threads at once.
     """
 
     def __init__(self, folder: Path, rolling: RollPolicy | None = None, clock: Clock | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Reading the folder of one partition of an offsets topic: what its log says at its end.
+"""Reading the directory of one partition of an offsets topic: what its log says at its end.
 
 The newest segment may end in damage, as a killed broker leaves it: there it is cut as the broker's recovery would, and
-that is told. Damage anywhere before is an error of the whole folder, since what lay behind it is not known.
+that is told. Damage anywhere before is an error of the whole directory, since what lay behind it is not known.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LogEnd(NamedTuple):
 
 @dataclass(slots=True)
 class SavedPartition:
-    """What the folder of one partition of an offsets topic holds.
+    """What the directory of one partition of an offsets topic holds.
 
     ``end`` is how far its log goes, ``records`` how many were read, ``cut`` what did not count of its newest segment.
     ``pending`` are the offsets of ``transactions`` whose outcome is not known, ``aborted`` those that count for
@@ -77,8 +77,8 @@ class SavedPartition:
 def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick: Tick | None = None) -> SavedPartition:
     """What the log in ``folder`` holds; ``decided`` says of producers whether their open transaction was committed.
 
-    Raises `CorruptData` for damage that is not the newest segment's tail and for a folder that holds no offsets topic,
-    `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation`, `FileFailure`.
+    Raises `CorruptData` for damage that is not the newest segment's tail and for a directory that holds no offsets
+    topic, `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation`, `FileFailure`.
     """
     name = partition_of(folder)
     fold, cut, size = _read(segments_in(folder), tick)
@@ -112,7 +112,7 @@ def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick
 
 
 def read_decisions(folder: Path, tick: Tick | None = None) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
-    """What the folder of a partition of ``__transaction_state`` says was decided. Raises as `read_partition`."""
+    """What the directory of a partition of ``__transaction_state`` says was decided. Raises as `read_partition`."""
     fold, _, _ = _read(segments_in(folder), tick)
     return decisions(fold.newest)
 

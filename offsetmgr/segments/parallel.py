@@ -1,7 +1,7 @@
-"""One function over many folders, in processes of their own: reading a log is work for the processor.
+"""One function over many directories, in processes of their own: reading a log is work for the processor.
 
-Results come in the order of the folders, as soon as each is there; a failure is that folder's result.  A worker ends
-with its parent, however that ends.
+Results come in the order of the directories, as soon as each is there; a failure is that directory's result. A worker
+ends with its parent, however that ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A partition's folder (``topic-0``): its segments, and reading them from any offset.
+"""A partition's directory (``topic-0``): its segments, and reading them from any offset.
 
 The list of segments is replaced whole by `Partition.refresh`, so whoever took `Partition.segments` before searches and
 reads on in a list that does not change under it, while segments are rolled and deleted.
@@ -27,7 +27,8 @@ from offsetmgr.segments.segment import LOG, OLD_LOG, SWAP, LogSlice, Segment
 
 _FOLDER: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _ODD: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
-"""A broker's folder of a partition that is no live log of its own: deleted, being moved, or unknown to the cluster."""
+"""A broker's directory of a partition that is no live log of its own: deleted, being moved, or unknown to the
+cluster."""
 _OLD_FOLDER: Final = re.compile(r".+_\d+")
 _CLEANED: Final = ".log.cleaned"
 
@@ -35,8 +36,8 @@ _CLEANED: Final = ".log.cleaned"
 class Partition:
     """A partition's log, for reading.
 
-    ``folder`` is named after it. Raises `CorruptData` for a folder that is no partition's, `UnsupportedOperation` for
-    one of Kafka 0.7 and for one that a broker has set aside, by name; `FileFailure`.
+    ``folder`` is named after it. Raises `CorruptData` for a directory that is no partition's, `UnsupportedOperation`
+    for one of Kafka 0.7 and for one that a broker has set aside, by name; `FileFailure`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,7 +52,7 @@ class Partition:
         return self._segments
 
     def refresh(self) -> None:
-        """Looks at the folder again. Raises `FileFailure`, `UnsupportedOperation`."""
+        """Looks at the directory again. Raises `FileFailure`, `UnsupportedOperation`."""
         self._segments = segments_in(self.folder)
 
     def range(self) -> LogRange:
@@ -118,9 +119,9 @@ def next_offset(segment: Segment) -> int:
 
 
 def partition_of(folder: Path) -> TopicPartition:
-    """The partition whose folder bears this name, which may be a link's. Raises as `Partition`."""
+    """The partition whose directory bears this name, which may be a link's. Raises as `Partition`."""
     name = folder.name if _FOLDER.fullmatch(folder.name) else folder.resolve().name
-    with contextlib.suppress(FileFailure):  # the name says it all the same; who reads the folder is told
+    with contextlib.suppress(FileFailure):  # the name says it all the same; who reads the directory is told
         _refuse_kafka_07(folder, name)
     if _ODD.fullmatch(name):
         state = {"delete": "deleted", "future": "still being copied to", "stray": "unknown to its cluster"}
@@ -134,13 +135,14 @@ def partition_of(folder: Path) -> TopicPartition:
 
 
 def is_named_as_one(folder: Path) -> bool:
-    """Whether a folder has the name of a partition's, be it in use, set aside, or of Kafka 0.7."""
+    """Whether a directory has the name of a partition's, be it in use, set aside, or of Kafka 0.7."""
     name = folder.resolve().name
     return any(form.fullmatch(name) for form in (_FOLDER, _ODD, _OLD_FOLDER))
 
 
 def partitions_in(folder: Path) -> Iterator[Path]:
-    """The folders of partitions in a broker's log dir, by topic and number; what a broker has set aside is left out.
+    """The directories of partitions in a broker's log dir, by topic and number; what a broker has set aside is left
+    out.
 
     Raises `FileFailure`, and `UnsupportedOperation` where there are only those of Kafka 0.7.
     """
@@ -148,7 +150,7 @@ def partitions_in(folder: Path) -> Iterator[Path]:
 
 
 def named_partitions(folder: Path) -> list[tuple[TopicPartition, Path]]:
-    """`partitions_in`, with what each is named; none of the folders is looked into. Raises as it."""
+    """`partitions_in`, with what each is named; none of the directories is looked into. Raises as it."""
     named = []
     paths = _listing(folder)
     for path in paths:
@@ -163,7 +165,7 @@ def named_partitions(folder: Path) -> list[tuple[TopicPartition, Path]]:
 
 
 def segments_in(folder: Path) -> tuple[Segment, ...]:
-    """A folder's segments by offset, as a broker would find them. Raises `FileFailure`, `UnsupportedOperation`, and
+    """A directory's segments by offset, as a broker would find them. Raises `FileFailure`, `UnsupportedOperation`, and
     `CorruptData` where what compaction left half done is damaged."""
     files = _listing(folder)
     for file in files:
@@ -187,7 +189,7 @@ def _valid_swaps(files: list[Path]) -> list[Segment]:
 
 
 def _named(files: list[Path], suffix: str) -> list[Segment]:
-    """A broker leaves aside what else lies in its folders."""
+    """A broker leaves aside what else lies in its directories."""
     return [Segment.of(file) for file in files if file.name[20:] == suffix and file.name[:20].isdecimal()]
 
 
@@ -197,7 +199,7 @@ def _segment_of(segments: tuple[Segment, ...], offset: int) -> Segment | None:
 
 
 def is_partition_dir(path: Path) -> bool | None:
-    """Whether a path is a folder (False: something else; None: nothing is there). Raises `FileFailure` where that
+    """Whether a path is a directory (False: something else; None: nothing is there). Raises `FileFailure` where that
     cannot be told."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)

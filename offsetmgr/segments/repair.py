@@ -2,9 +2,9 @@
 
 Ordering contract of a cut in place: what is cut is copied and on the disk before anything else happens; then the
 segments behind the cut are put aside, from the last to the first, so that the log never has a hole; then the segment's
-indexes, which may tell of what is cut, are renamed (a broker builds them anew from the log); then the log is cut.
+indexes, which may tell of what is cut, are renamed (a broker builds them again from the log); then the log is cut.
 Killed between any two steps it leaves every segment as it was, or cut or put aside with all that went; run again, it
-goes on.  A copy of a log is written under another name and gets its own when all of it is on the disk.
+goes on. A copy of a log is written under another name and gets its own when all of it is on the disk.
 
 Whoever calls keeps brokers out meanwhile (`standing.alone`).
 """
@@ -34,7 +34,7 @@ _CHUNK: Final = 1024 * 1024
 
 
 def kept_copy(cut: TruncationPoint, keep: Path | None = None) -> Path:
-    """Where the copy of what is cut goes: beside the log, or into the folder ``keep``."""
+    """Where the copy of what is cut goes: beside the log, or into the directory ``keep``."""
     return _kept(cut.seen.segment.log, cut.at, keep)
 
 
@@ -130,7 +130,7 @@ def copy_log(cut: TruncationPoint, target: Path) -> None:
 
 
 def copy_folder(cut: TruncationPoint, target: Path) -> None:
-    """Writes a partition's folder to ``target``, a new folder, with what is sound of the segment that is cut.
+    """Writes a partition's directory to ``target``, a new directory, with what is sound of the segment that is cut.
 
     That segment's indexes are left out, since a broker builds them from the log; and so are the segments behind it, and
     what a broker would remove. Raises `FileFailure`.

@@ -38,7 +38,7 @@ class Backend(Protocol):
         ...
 
     def ownership_epoch(self, group: str) -> int:
-        """A number that changes whenever this process takes the group's shard anew: what the relay learned of the
+        """A number that changes whenever this process takes the group's shard again: what the relay learned of the
         group's members under one says nothing under the next. Always the same where nobody else can own it."""
         ...
 

@@ -1,7 +1,7 @@
 """What the manager logs, one event a line: for people, or as JSON for machines.
 
 An event is a short sentence with its particulars as ``extra`` fields, never a request (there are too many) and never a
-credential (rule 12).
+credential (data rule "secrets stay secret").
 """
 
 from __future__ import annotations

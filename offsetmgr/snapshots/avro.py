@@ -1,10 +1,10 @@
 """offsetmgr's own snapshot: an Avro object container file that loses nothing.
 
 The header is in the file's metadata (keys ``offsetmgr.*``); each record is a group; the last record has ``end`` set:
-how many groups and offsets came before it and the CRC-32 of all bytes before its block, so that a file that was cut
-off or damaged is told from a whole one (raw deflate has no checksum of its own).  Any Avro reader can read the
-records; ``schemas/snapshot.avsc`` is the schema.  Errors are recorded with their class, so that what was unreadable
-when the snapshot was taken is unreadable in it, and never absent (rule 1).
+how many groups and offsets came before it and the CRC-32 of all bytes before its block, so that a file that was cut off
+or damaged is told from a whole one (raw deflate has no checksum of its own). Any Avro reader can read the records;
+``schemas/snapshot.avsc`` is the schema. Errors are recorded with their class, so that what was unreadable when the
+snapshot was taken is unreadable in it, and never absent (data rule "absent is not zero").
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ SHOWN: Final = 80
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
     """Where a snapshot comes from. ``taken_at`` is milliseconds since 1970; ``source_kind`` is ``kafka``,
-    ``zookeeper``, ``file``...; ``cluster_id`` is the id of the store that was read, None where it has none."""
+    ``zookeeper``, ``scenario_file``...; ``cluster_id`` is the id of the store that was read, None where it has none."""
 
     snapshot_id: str
     taken_at: int
@@ -208,8 +208,9 @@ class DroppedFields:
 
 
 def refuse_unreadable(group: OffsetsOfGroup, carries: FormatCapabilities, keep_errors: bool) -> None:
-    """Raises what made a group (or a partition of it) unreadable, unless it may be recorded (rule 1); and
-    `UnsupportedOperation` for byte positions of Kafka 0.7 in a format whose readers would take them for offsets."""
+    """Raises what made a group (or a partition of it) unreadable, unless it may be recorded (data rule "absent is not
+    zero"); and `UnsupportedOperation` for byte positions of Kafka 0.7 in a format whose readers would take them for
+    offsets."""
     if not carries.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
             "snapshot not written",

@@ -1,8 +1,8 @@
 """Spark's JSON of one query's offsets: ``{"t": {"0": 23, "1": -2}}``, as startingOffsets and endingOffsets take it.
 
-It names no group, so the caller does.  -2 means the earliest and -1 the latest offset of the partition's log at the
-time when Spark reads it: these are no offsets, and only who knows the log can turn them into some.  Reading gives
-them as `SymbolicOffset` errors of their partitions (rule 1), unless the caller resolves them.
+It names no group, so the caller does. -2 means the earliest and -1 the latest offset of the partition's log at the time
+when Spark reads it: these are no offsets, and only who knows the log can turn them into some. Reading gives them as
+`SymbolicOffset` errors of their partitions (data rule "absent is not zero"), unless the caller resolves them.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class CheckpointBatch:
 
 
 def newest(names: Iterable[str]) -> int | None:
-    """The highest batch among the names of a log's folder; None where there is none. Other files (checksums, halves
+    """The highest batch among the names of a log's directory; None where there is none. Other files (checksums, halves
     of a write) are not batches."""
     return max((int(name) for name in names if _NUMBER.fullmatch(name)), default=None)
 

@@ -20,18 +20,18 @@ _LOOKS: Final = 3
 
 
 def folder_of(root: str) -> str:
-    """A checkpoint's folder without the file system's name. Spark writes ``file:/a b`` as it is, not as a URL."""
+    """A checkpoint's directory without the file system's name. Spark writes ``file:/a b`` as it is, not as a URL."""
     found = _FILE_SYSTEM.match(root)
     return str(Path(root).absolute()) if found is None else "/" + root[found.end() :].strip("/")
 
 
 class CheckpointFiles(Protocol):
-    """A checkpoint's folder."""
+    """A checkpoint's directory."""
 
     root: str
 
     def names(self, folder: str) -> list[str]:
-        """Files in a folder of the checkpoint; none where the folder does not exist yet."""
+        """Files in a directory of the checkpoint; none where the directory does not exist yet."""
         ...
 
     def read(self, path: str) -> str | None:

@@ -143,7 +143,7 @@ def _java() -> str:
 
 
 def _cache(environ: Mapping[str, str] | None = None) -> Path:
-    """Where everything that offsetmgr fetches is kept: ``OFFSETMGR_CACHE``, else the user's cache folder."""
+    """Where everything that offsetmgr fetches is kept: ``OFFSETMGR_CACHE``, else the user's cache directory."""
     env = os.environ if environ is None else environ
     if env.get("OFFSETMGR_CACHE"):
         return Path(env["OFFSETMGR_CACHE"]).absolute()

@@ -1,9 +1,9 @@
 """``format("offsetmgr")``: any store as a table, `SCHEMA`, one row a committed offset; and a table into any store.
 
-Reading spreads the groups over the executors, of which each reads its share in bulk.  A group or partition that could
-not be read fails the query (rule 1), unless ``errors`` is ``true``: then it is a row with its ``error``.
-Writing appends, which here means: commits, forward only, each conditional on what was there (rules 2 and 9).  Rows of
-one group must not be spread over tasks: `offsetmgr.spark.store_tables` sees to that.
+Reading spreads the groups over the executors, of which each reads its share in bulk. A group or partition that could
+not be read fails the query (data rule "absent is not zero"), unless ``errors`` is ``true``: then it is a row with its
+``error``. Writing appends, which here means: commits, forward only, each conditional on what was there (rules 2 and 9).
+Rows of one group must not be spread over tasks: `offsetmgr.spark.store_tables` sees to that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One group and how far it may say that it has come: an attempt to commit, what came of it, and what is reported.
 
-Commits are edits without a lock (`Guard.COMPARE`): a Spark job is no member of its group. A commit that would take
-the group back is refused, so a driver that was frozen and wakes beside its successor does no harm that the
-successor's next commit does not mend.
+Commits are edits without a lock (`Guard.COMPARE`): a Spark job is no member of its group. A commit that would take the
+group back is refused, so a driver that was frozen and wakes beside its successor does no harm that the successor's next
+commit does not repair.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Process = Callable[[Any, int], None]
 class CommitterState:
     """What has become of a group's commits so far.
 
-    ``failing`` is the error that was reported and not mended since; ``refused`` the partitions in which the group is
+    ``failing`` is the error that was reported and not repaired since; ``refused`` the partitions in which the group is
     ahead of the checkpoint.
     """
 

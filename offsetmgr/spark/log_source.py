@@ -103,7 +103,7 @@ class LogSourceReader(DataSourceReader):
         return [LogRangeReader(part) for part in share(ranges, tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises `TimedOut` where nothing comes for the time-out, and what the brokers answer."""
+        """Raises `TimedOut` where nothing comes for the timeout, and what the brokers answer."""
         if not isinstance(partition, LogRangeReader):  # Spark's stand-in for "nothing to read"
             return
         config = source_options.connection(NAME, self._options)

@@ -73,7 +73,7 @@ class PeriodTask:
     period: Period
     attempt: int
     output: str
-    """A folder that is this attempt's own: nobody else writes to it, and nobody reads it unless it is published."""
+    """A directory that is this attempt's own: nobody else writes to it, and nobody reads it unless it is published."""
     policy: Late
     work: Work
     """The ranges, and what their scans have counted."""

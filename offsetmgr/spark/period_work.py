@@ -1,18 +1,14 @@
 """`PeriodWork`: one job's work on one period, step by step. Every step may be the last one of a process.
 
-======================  ====================================================================================
-step                    a process that dies behind it
-======================  ====================================================================================
-the period has closed   nothing is known yet: the next process looks for the ranges itself
-ranges were found       the same
-ranges are fixed        the next process reads exactly these
-an attempt has begun    the next process begins a later one, with a folder of its own
-the function is done    the same: this output counts for nothing, as it was not published
-the output is published the next process only commits
-the group is committed  the next process commits the same once more, which changes nothing
-old work is forgotten   the same
-the barrier was told    the period is over for this job: the next process waits for the others
-======================  ====================================================================================
+====================== ==================================================================================== step a
+process that dies behind it ======================
+==================================================================================== the period has closed nothing is
+known yet: the next process looks for the ranges itself ranges were found the same ranges are fixed the next process
+reads exactly these an attempt has begun the next process begins a later one, with a directory of its own the function
+is done the same: this output counts for nothing, as it was not published the output is published the next process only
+commits the group is committed the next process commits the same once more, which changes nothing old work is forgotten
+the same the barrier was told the period is over for this job: the next process waits for the others
+====================== ====================================================================================
 
 A process that was frozen in any of them and wakes beside its successor changes nothing: ranges are created, never
 replaced; an attempt carries the member's epoch; an output is published on condition that no later attempt has begun;

@@ -1,9 +1,9 @@
 """`run_periods`: a batch job over the records of each closed period, in step with other applications.
 
 For each period: it closes by the wall clock -> ranges are found and fixed in the history -> an attempt begins -> the
-job's function writes into the attempt's own folder -> the output is published -> the group is committed -> the barrier
-is told -> the next period, once every partition of every application has finished this one.  What a process that dies
-or freezes between two of these leaves behind, and why the result is the same: `periodwork`.
+job's function writes into the attempt's own directory -> the output is published -> the group is committed -> the
+barrier is told -> the next period, once every partition of every application has finished this one. What a process that
+dies or freezes between two of these leaves behind, and why the result is the same: `period_work`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.period_dataframes import PeriodTask
 
 _LONGEST_SLEEP_S: Final = 30.0
-"""After which the wall clock is looked at anew, in case that it was set."""
+"""After which the wall clock is looked at again, in case that it was set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,15 @@ def run_periods(
 
     ``process(rows, task)`` gets the period's records with the columns of Spark's Kafka source, and must write what it
     makes of them under ``task.output``, nowhere else: only the attempt that is published counts (`published_outputs`).
-    Where it may be called twice for one period it gets the same rows in another folder.
+    Where it may be called twice for one period it gets the same rows in another directory.
 
     ``period`` counts where nobody has opened a period under the root; afterwards the first one's is kept. ``group``
     (None: none) goes to where the next period's scan begins; where the job has no history yet, it begins there. Ranges,
     attempts and outputs are kept under the name ``job`` (``coordinator.member``): an application with other topics
     needs another one.
 
-    ``rerun_of`` is the root of the run whose ranges are read again, for a rerun beside it: its outputs need a folder of
-    their own, and the group stays where it is. ``options`` are Spark's for its Kafka source, ``config`` the same for
+    ``rerun_of`` is the root of the run whose ranges are read again, for a rerun beside it: its outputs need a directory
+    of their own, and the group stays where it is. ``options`` are Spark's for its Kafka source, ``config`` the same for
     the scans. ``on_step`` is told what has been done. Periods that begin at or after ``until_ms`` are left alone.
 
     Raises `Superseded` where a later process is at work in its place, `RunEnded` where the run was ended by somebody,
@@ -187,8 +187,8 @@ def _closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:
 def published_outputs(
     zookeeper: str, root: str, job: str, *, config: ConnectionConfig | None = None
 ) -> dict[Period, PublishedOutput]:
-    """The outputs of a job that count, by period, as far as the history goes back. Other folders are of attempts that
-    were overtaken. Raises what `ZookeeperSession` raises."""
+    """The outputs of a job that count, by period, as far as the history goes back. Other directories are of attempts
+    that were overtaken. Raises what `ZookeeperSession` raises."""
     with ZookeeperSession(zookeeper, config) as session:
         works = History(session, root).works().values()
     found = [(work.period, work.published) for work in works if work.job == job and work.published is not None]

@@ -77,7 +77,7 @@ class GapTask(InputPartition):
 
 
 class SegmentSource(DataSource):
-    """Options: the path, brokers' log dirs or partitions' folders, several with commas, there on every machine;
+    """Options: the path, brokers' log dirs or partitions' directories, several with commas, there on every machine;
     ``topic`` (``__consumer_offsets``); ``group``, names with commas."""
 
     @classmethod
@@ -102,7 +102,7 @@ class SegmentSourceReader(DataSourceReader):
         self._groups = source_options.groups(NAME, given)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises `UsageError` where there is no such topic, or two folders of one partition; `FileFailure`."""
+        """Raises `UsageError` where there is no such topic, or two directories of one partition; `FileFailure`."""
         sources = find([Path(folder) for folder in self._folders], self._topic)
         tasks: list[InputPartition] = [GapTask(str(gap)) for gap in gaps(sources)]
         for number, folders in sorted(sources.partitions.items()):

@@ -1,8 +1,8 @@
-"""The options that our data sources share: addresses, time-outs, credentials, lists of groups.
+"""The options that our data sources share: addresses, timeouts, credentials, lists of groups.
 
 Options travel to the executors and are shown in query plans, so credentials are never options: they stand in the
-``.properties`` file that ``commandConfig`` names, which must be there on every machine (rule 12). Spark gives their
-names in lower case.
+``.properties`` file that ``commandConfig`` names, which must be there on every machine (data rule "secrets stay
+secret"). Spark gives their names in lower case.
 """
 
 from __future__ import annotations

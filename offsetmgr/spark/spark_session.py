@@ -21,12 +21,11 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     """A Spark session with the Kafka connector.
 
     ``master`` as Spark takes it (None: as configured outside, else ``local[*]``). ``connector``: a version of the
-    connector in place of PySpark's own, or the newest that can be fetched. ``conf``: Spark's settings,
-    dots written as two underscores (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions":
-    4}``.
+    connector in place of PySpark's own, or the newest that can be fetched. ``conf``: Spark's settings, dots written as
+    two underscores (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions": 4}``.
 
     Workers run the Python of this process, unless ``PYSPARK_PYTHON`` or the configuration names another. The
-    connector's jars are fetched once, into a folder of their own. Raises `SparkError` where no connector can be
+    connector's jars are fetched once, into a directory of their own. Raises `SparkError` where no connector can be
     fetched, and `UsageError` where a session without it runs already: jars cannot be added to it.
     """
     require_supported("a Spark session with the Kafka connector")

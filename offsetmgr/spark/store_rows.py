@@ -1,4 +1,5 @@
-"""A store's offsets as rows, and rows into a store: what the data source and the functions of `copying` have in common.
+"""A store's offsets as rows, and rows into a store: what the data source and the functions of `store_tables` have in
+common.
 
 Runs on executors; knows nothing of Spark.
 """

@@ -86,11 +86,11 @@ def copy(
 
     ``origin`` names the store that the rows come from. If that belongs to another Kafka cluster than the target,
     `OtherCluster` is raised before anything is read, unless ``origin`` holds a translation; rows of topics that were
-    recreated after their commit have the status ``refuse-recreated``. Without it the caller vouches that the
-    offsets belong to the target's logs. Leader epochs are written only if the origin is of the same cluster.
+    recreated after their commit have the status ``refuse-recreated``. Without it the caller vouches that the offsets
+    belong to the target's logs. Leader epochs are written only if the origin is of the same cluster.
 
     Forward only, each write conditional on what was there. All rows of a group are one task's. The copy happens while
-    the outcomes are read, and anew whenever they are read again (what is there already is ``unchanged`` then): keep
+    the outcomes are read, and again whenever they are read again (what is there already is ``unchanged`` then): keep
     them with ``persist()`` or write them away. A task whose worker died is done again.
     """
     require_supported("copy")

@@ -14,9 +14,10 @@ SUPPORTED: Final = "4.0 to 4.3"
 
 
 def installed() -> str:
-    """The version of PySpark: of the package, or, where Spark's own folder is on the path, what its module says.
+    """The version of PySpark: of the package, or, where Spark's own directory is on the path, what its module says.
 
-    Raises `UnsupportedOperation` where there is none."""
+    Raises `UnsupportedOperation` where there is none.
+    """
     try:
         return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:

@@ -1,13 +1,14 @@
-"""Two stores that are to say the same: rule 7, which is the old consumer's ``dual.commit.enabled=true``.
+"""Two stores that are to say the same: the data rule "dual commit: Kafka first", which is the old consumer's
+``dual.commit.enabled=true``.
 
 Semantics of kafka.consumer.ZookeeperConsumerConnector (0.8.2 - 1.1): commit to the primary (Kafka) first, then to the
 secondary (ZooKeeper) the partitions that the primary took; a fetch is the larger of both, partition by partition.
 Beyond it: a change that the secondary does not take is reported, tried again, kept as pending and tried at the next
 edit, at `DualStore.flush` and at `close`; it never turns into a lost commit.
 
-Ordering contract: the primary is written before the secondary, and the secondary never for a partition that the
-primary refused.  The two are written one after the other, so an edit that compares with ``expected`` is atomic in
-each store but not across them, and its result says so.
+Ordering contract: the primary is written before the secondary, and the secondary never for a partition that the primary
+refused. The two are written one after the other, so an edit that compares with ``expected`` is atomic in each store but
+not across them, and its result says so.
 
 Both stores must hold offsets of one Kafka cluster's logs: the larger of two numbers means something only there. The
 first call that reads or writes offsets compares the two clusters and refuses two different ones with `OtherCluster`,
@@ -295,7 +296,8 @@ class DualStore(StoreBase):
         return decision
 
     def _holds(self, found: Offset | OffsetMgrError, write: PendingChange) -> bool:
-        """Whether the secondary holds the value already: then the write is skipped (rule 7)."""
+        """Whether the secondary holds the value already: then the write is skipped (data rule "dual commit: Kafka
+        first")."""
         return not isinstance(found, OffsetMgrError) and same_value(found, write.after, self._secondary.capabilities)
 
     def _retry(

@@ -1,4 +1,5 @@
-"""The rules of two stores that are to say the same (rule 7), as functions of what both hold: no I/O."""
+"""The rules of two stores that are to say the same (data rule "dual commit: Kafka first"), as functions of what both
+hold: no I/O."""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ def combined(
 
 
 def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
-    """The larger of both, partition by partition; an error in either is the partition's error (rule 1)."""
+    """The larger of both, partition by partition; an error in either is the partition's error (data rule "absent is not
+    zero")."""
     if error := first.error or second.error:
         return GroupOffsets(first.group, {}, error=error)
     errors = {**second.errors, **first.errors}

@@ -1,7 +1,7 @@
 """`KafkaStore`: committed offsets in the brokers' group coordinators, read and edited through `offsetmgr.kafka`.
 
 The Admin client is not used for offsets: the one of confluent-kafka 2.16 reads past the end of a commit's metadata,
-asks for one group a request, and waits out its time-out on a cluster that has no offsets topic yet.
+asks for one group a request, and waits out its timeout on a cluster that has no offsets topic yet.
 
 How edits are guarded is in `kafka_edits`; here are the groups that are held for longer than one edit.
 """

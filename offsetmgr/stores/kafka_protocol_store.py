@@ -1,6 +1,6 @@
 """Stores that are spoken to over Kafka's protocol: synchronous on the outside, an event loop in the background.
 
-What is read and written, and how, is `wired_edits`' and its subclasses'.  The wire protocol is imported when it is
+What is read and written, and how, is `protocol_edits`' and its subclasses'. The wire protocol is imported when it is
 first needed, because that takes a tenth of a second.
 """
 

@@ -112,7 +112,7 @@ class _Work:
         self._before, self.todo = held, decided.todo
 
     def settle(self, results: Mapping[TopicPartition, OffsetMgrError | None], *, repeated: bool) -> bool:
-        """Takes the manager's answers; gives whether something has to be decided anew."""
+        """Takes the manager's answers; gives whether something has to be decided again."""
         again: list[TopicPartition] = []
         for tp in self.todo:
             error = results.get(tp, ServerError(str(tp), "the manager did not answer for it"))

@@ -214,7 +214,7 @@ class SnapshotStore(StoreBase):
             self._opened = None
 
     def _open(self) -> _OpenSnapshot:
-        """The file as it is now, checked; opened anew where somebody has replaced or changed it since."""
+        """The file as it is now, checked; opened again where somebody has replaced or changed it since."""
         what = f"snapshot {self._path}"
         try:
             signature = _signature(self._path.stat())

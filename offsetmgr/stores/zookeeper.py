@@ -100,10 +100,11 @@ class ZookeeperStore(StoreBase):
         return self._layout.registry
 
     def identity(self) -> StoreIdentity:
-        """The Kafka cluster's id under this chroot, or what else this place can be told by (rule 8). Raises
-        `CorruptData` where the id is there but cannot be understood.
+        """The Kafka cluster's id under this chroot, or what else this place can be told by (data rule "migration is a
+        state machine on disk"). Raises `CorruptData` where the id is there but cannot be understood.
 
-        Another layout under the same chroot is another store."""
+        Another layout under the same chroot is another store.
+        """
         found = self._place()
         if self._layout.name == ConsumersLayout.name:
             return found

@@ -52,7 +52,7 @@ class LogContract:
         raise NotImplementedError("override the fixture `log`")
 
     def leave_unfinished(self, log: PartitionLog, slot: int, batches: Mapping[int, Sequence[Record]]) -> None:
-        """Claims the slot, begins an append and leaves it, as a process does that dies in the middle."""
+        """Claims the shard group, begins an append and leaves it, as a process does that dies in the middle."""
         raise NotImplementedError("override `leave_unfinished`")
 
     @pytest.fixture
@@ -63,7 +63,7 @@ class LogContract:
 
     @pytest.fixture
     def claim(self, log: PartitionLog) -> Iterator[Callable[[int], ShardGroupWriter]]:
-        """Makes a writer that has claimed a slot; closes it after the test."""
+        """Makes a writer that has claimed a shard group; closes it after the test."""
         writers: list[ShardGroupWriter] = []
 
         def claim(slot: int) -> ShardGroupWriter:
@@ -150,7 +150,7 @@ class LogContract:
     # --- which log it is ------------------------------------------------------------------------------
 
     def recreate(self, log: PartitionLog) -> None:
-        """Deletes the log and makes it anew, empty."""
+        """Deletes the log and recreates it, empty."""
         raise NotImplementedError("override `recreate`")
 
     def test_its_generation_stays_until_it_is_made_anew(

@@ -255,8 +255,8 @@ def wait_for_offsets(address: str, began: float) -> tuple[bool, float, int]:
 
 
 async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:
-    """Asks for groups of all slots, again and again, until each is answered with its offsets: how often each error was
-    said, and how many answers without an error were not right (another offset, or none)."""
+    """Asks for groups of all shard groups, again and again, until each is answered with its offsets: how often each
+    error was said, and how many answers without an error were not right (another offset, or none)."""
     answers: Counter[int] = Counter()
     wrong, groups = 0, [f"bench-{number:07}" for number in range(ASKED)]
     while True:

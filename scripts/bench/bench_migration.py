@@ -44,7 +44,7 @@ def export(bench: Bench) -> Comparison:
 def import_(bench: Bench) -> Comparison:
     exported = bench.fresh(".zk")
     bench.export_zk(exported)
-    # Both write every node anew: before each run all offsets are moved back by one.
+    # Both write every node again: before each run all offsets are moved back by one.
     lines = exported.read_text().splitlines()
     moved = bench.fresh(".zk")
     moved.write_text("".join(f"{p}:{int(o) + 1000}\n" for p, _, o in (x.rpartition(":") for x in lines if x)))

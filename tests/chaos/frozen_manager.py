@@ -1,4 +1,5 @@
-"""`manager serve`, but it freezes itself (SIGSTOP) when it is about to claim its first slot: assigned, not yet claimed.
+"""`manager serve`, but it freezes itself (SIGSTOP) when it is about to claim its first shard group: assigned, not yet
+claimed.
 
 python frozen_manager.py manager serve ...
 """

@@ -207,7 +207,7 @@ class SharedGroup:
         self._remove(member)
 
     def expire(self, member: AnyMember) -> None:
-        """Frozen until ZooKeeper has given its session up, then woken: it registers anew."""
+        """Frozen until ZooKeeper has given its session up, then woken: it registers again."""
         before = self._registered(member)
         began = _now_ms()
         member.freeze()

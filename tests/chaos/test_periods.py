@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200 if SOAK else 150)]
 
 
 class Fleet:
-    """Member processes, one for each slot of partitions; whoever dies is started again."""
+    """Member processes, one for each shard group of partitions; whoever dies is started again."""
 
     def __init__(self, server: ZooKeeperServer, folder: Path, dice: random.Random) -> None:
         self.server = server

@@ -99,8 +99,8 @@ def test_consumers_come_back_to_a_manager_that_was_killed(
                 send(50)
                 wait_for(lambda: all(set(received(f)) == set(range(sent)) for f in files), "all go on", 90)
                 wait_for(lambda: all(committed(manager, g) == sent for g in groups.values()), "all commit again", 90)
-            # Nobody read anew what was committed before a kill. (What was read behind it is: a manager that is away for
-            # longer than their sessions costs the members their membership, as unheard heartbeats do anywhere.)
+            # Nobody read again what was committed before a kill. (What was read behind it is: a manager that is away
+            # for longer than their sessions costs the members their membership, as unheard heartbeats do anywhere.)
             for counts, committed_then in kills:
                 for file, count in zip(files, counts, strict=True):
                     assert min(received(file)[count:]) >= committed_then

@@ -1,4 +1,4 @@
-"""A streaming job whose driver is killed (SIGKILL, its JVM with it) again and again, and started each time anew.
+"""A streaming job whose driver is killed (SIGKILL, its JVM with it) again and again, and started each time again.
 
 Half of the kills come from a fault point between a batch's output and anything that knows of it, half from outside at a
 moment drawn by the seed. Every second time the checkpoint is deleted: then the group alone says where to begin.

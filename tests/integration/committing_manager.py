@@ -1,6 +1,6 @@
-"""A process with a runtime that owns every slot and commits without end: for tests that kill and freeze it.
+"""A process with a runtime that owns every shard group and commits without end: for tests that kill and freeze it.
 
-Arguments: bootstrap servers, topic, file.  A line of the file is a commit that was acknowledged: group and offset; one
+Arguments: bootstrap servers, topic, file. A line of the file is a commit that was acknowledged: group and offset; one
 that was refused: ``refused``, group, offset and error code.
 """
 

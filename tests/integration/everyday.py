@@ -17,7 +17,7 @@ TIMED = (sys.executable, str(Path(__file__).parents[1] / "timed_command.py"))
 
 
 class Cli:
-    """Runs ``offsetmgr`` with a state folder of its own and nothing else in its settings."""
+    """Runs ``offsetmgr`` with a state directory of its own and nothing else in its settings."""
 
     def __init__(self, home: Path) -> None:
         self._home = home

@@ -1,6 +1,6 @@
-"""A process that owns slots and does nothing with them but write down when: for tests that kill and freeze it.
+"""A process that owns shard groups and does nothing with them but write down when: for tests that kill and freeze it.
 
-Arguments: bootstrap servers, group, port that it says it listens on, file, session time-out in seconds.  Lines of the
+Arguments: bootstrap servers, group, port that it says it listens on, file, session timeout in seconds. Lines of the
 file are JSON; times are CLOCK_BOOTTIME.
 """
 

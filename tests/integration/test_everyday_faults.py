@@ -31,7 +31,7 @@ READS_AND_EDITS = [
 ]
 TIMEOUT_MS = 1500
 LITTLE = 3.0
-"""Seconds beside the time-out, by the command's own clock: its modules are imported in them."""
+"""Seconds beside the timeout, by the command's own clock: its modules are imported in them."""
 PATIENT_MS = 30_000
 """Where the servers are as they should be, and may be as busy as they like."""
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.servers
 
 TIMEOUT_MS = 3000
 LITTLE = 5.0
-"""Seconds beside the time-out, by the command's own clock: for the modules that it imports, and for what it asks of the
+"""Seconds beside the timeout, by the command's own clock: for the modules that it imports, and for what it asks of the
 server that is as it should be."""
 PATIENT_MS = 30_000
 """Where both servers are as they should be, and may be as busy as they like."""
@@ -322,7 +322,8 @@ def test_snapshots_that_are_junk_cut_or_missing_are_one_line(scene: Scene) -> No
 
 
 def test_files_that_cannot_be_written_are_one_line(scene: Scene, tmp_path: Path) -> None:
-    """A file where a folder is needed stands for a read-only folder: root, whom CI may run as, may write anywhere."""
+    """A file where a directory is needed stands for a read-only directory: root, whom CI may run as, may write
+    anywhere."""
     blocked = tmp_path / "not-a-folder"
     blocked.write_text("")
     old, new = f"zookeeper://{scene.zookeeper}", f"kafka://{scene.bootstrap}"
@@ -393,7 +394,7 @@ def test_a_full_disk_stops_apply_with_nothing_claimed_that_is_not_so_and_it_goes
 
 
 def test_a_journal_that_cannot_be_made_stops_apply_before_anything_is_written(scene: Scene, unique: str) -> None:
-    """A folder in the journal's place stands for a read-only one."""
+    """A directory in the journal's place stands for a read-only one."""
     tp = TopicPartition(scene.topic, 1)
     source, target = f"zookeeper://{scene.zookeeper}", f"kafka://{scene.bootstrap}"
     with open_store(source) as old, open_store(target) as new:

@@ -159,7 +159,7 @@ def test_the_first_commit_on_a_fresh_cluster_does_not_hang(
 
         result = store.commit("first", {TopicPartition(topic, 0): OffsetAndMetadata(5)})
 
-        assert time.monotonic() - began < 50  # what hangs does so until its time-out
+        assert time.monotonic() - began < 50  # what hangs does so until its timeout
         assert result.outcomes[TopicPartition(topic, 0)].status is EditStatus.WRITTEN
         assert dict(store.fetch("first")) == {TopicPartition(topic, 0): Committed(5)}
 
@@ -210,7 +210,7 @@ def _failures(store: KafkaStore, group: str, offsets: dict[TopicPartition, Offse
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    """Repeats what has a time-out of its own."""
+    """Repeats what has a timeout of its own."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "not within 60 s"

@@ -43,7 +43,7 @@ PARTITIONS = 16
 SLOTS = slot_count(PARTITIONS)
 TIMEOUT = 2.0
 LITTLE = 1.0
-"""What an append may take above its time-out, in seconds, on a machine that is busy."""
+"""What an append may take above its timeout, in seconds, on a machine that is busy."""
 SETTINGS = {
     "transaction.state.log.replication.factor": BROKERS,
     "transaction.state.log.min.isr": 2,
@@ -108,7 +108,8 @@ def log(trio: Trio, topic: OffsetsTopicState) -> Iterator[KafkaLog]:
 
 @dataclass
 class Appender:
-    """Appends to all partitions of a slot, one key after the other, and knows what each append was said to be."""
+    """Appends to all partitions of a shard group, one key after the other, and knows what each append was said to
+    be."""
 
     log: KafkaLog
     slot: int
@@ -184,7 +185,7 @@ def everything(log: KafkaLog) -> dict[int, list[bytes]]:
 
 
 def claim_patiently(log: KafkaLog, slot: int) -> ShardGroupWriter:
-    """A writer that has claimed the slot, from a cluster that is still coming back."""
+    """A writer that has claimed the shard group, from a cluster that is still coming back."""
     claimed: list[ShardGroupWriter] = []
 
     def claim() -> bool:
@@ -214,7 +215,7 @@ def in_threads(calls: list[Callable[[], object]]) -> None:
 
 
 def test_with_two_of_three_brokers_down_appends_fail_in_time_and_go_on_afterwards(trio: Trio, log: KafkaLog) -> None:
-    """All slots at once, since the brokers that remain and that are gone play another part in each."""
+    """All shard groups at once, since the brokers that remain and that are gone play another part in each."""
     appenders = [Appender(log, slot) for slot in range(SLOTS)]
     wait_for(lambda: all(appender.acknowledged or appender.append() for appender in appenders), "the first appends")
     before = everything(log)

@@ -486,7 +486,7 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
     assert world.storage() == ("kafka", 7, None)
 
 
-# --- given up, and made anew --------------------------------------------------------------------------
+# --- given up, and recreated -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["before", *STEPS[:4]])

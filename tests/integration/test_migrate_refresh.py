@@ -51,7 +51,7 @@ def commits(bootstrap: str, group: str) -> list[int]:
 
 
 class Commands:
-    """``offsetmgr migrate`` in a folder of the test's own."""
+    """``offsetmgr migrate`` in a directory of the test's own."""
 
     def __init__(self, folder: Path, zk: str, kafka: str) -> None:
         self.folder, self.zk, self.kafka = folder, zk, kafka

@@ -81,7 +81,8 @@ class Besieged(NamedTuple):
         return {topic["name"]: topic["topic_id"] for topic in answer["topics"]}
 
     def state(self) -> Any:
-        """What no attack may change: ends and settings of the topic, and whether the manager still owns its slots."""
+        """What no attack may change: ends and settings of the topic, and whether the manager still owns its shard
+        groups."""
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
         (config,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, self.topic)]).values()
         policy = config.result(20)["cleanup.policy"].value

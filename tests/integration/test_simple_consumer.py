@@ -324,7 +324,7 @@ def test_a_group_with_members_takes_no_commit_of_anybody_else(
 
 @pytest.fixture
 def three_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls ask three times: the pause before a fourth one would end after their time-out. So none is cut short by it,
+    """Calls ask three times: the pause before a fourth one would end after their timeout. So none is cut short by it,
     and they give what they heard last."""
     monkeypatch.setattr(client, "backoff", lambda: iter([0.01, 0.01, 1000.0]))
 

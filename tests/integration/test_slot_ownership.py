@@ -1,7 +1,7 @@
-"""Who owns which slot when managers come, go, die and freeze: real processes, a real coordinator.
+"""Who owns which shard group when managers come, go, die and freeze: real processes, a real coordinator.
 
-At no instant do two processes own a slot: `owned_intervals` takes what each of them wrote down, and counts a process as
-an owner for as long as its lease would have said so, even where it was frozen or dead by then.
+At no instant do two processes own a shard group: `owned_intervals` takes what each of them wrote down, and counts a
+process as an owner for as long as its lease would have said so, even where it was frozen or dead by then.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.servers
 SESSION = 6.0
 """The shortest that brokers allow."""
 REBALANCE = 3
-"""The rebalance time-out of a `slot_owner`, in sessions."""
+"""The rebalance timeout of a `slot_owner`, in sessions."""
 SLOTS = frozenset(range(8))
 
 
@@ -84,7 +84,7 @@ class Owner:
         return max(e["t"] + e["left"] for e in self.samples() if e["valid"])
 
     def owned_intervals(self) -> list[tuple[int, float, float]]:
-        """Slot, from, until: held, with a lease."""
+        """Shard group, from, until: held, with a lease."""
         found = []
         taken: dict[int, float] = {}
         entries = self.entries()
@@ -121,7 +121,7 @@ class Owners:
         return owner
 
     def wait_until_shared_by(self, *owners: Owner, seconds: float = 60) -> None:
-        """Every slot has one of these owners, evenly, and all of them have a lease."""
+        """Every shard group has one of these owners, evenly, and all of them have a lease."""
 
         def shared() -> bool:
             slots = [owner.slots() for owner in owners]
@@ -167,12 +167,12 @@ def owners_at(unique: str, tmp_path: Path) -> Iterator[Callable[..., Owners]]:
 def test_slots_move_at_once_when_a_manager_leaves_and_no_more_than_due_when_one_comes(
     kafka: KafkaBroker, owners_at: Callable[..., Owners]
 ) -> None:
-    # Sessions so long that no slot moves because one is over.
+    # Sessions so long that no shard group moves because one is over.
     owners = owners_at(kafka.bootstrap, session=60.0)
     first, second, third = owners.start("first"), owners.start("second"), owners.start("third")
     owners.wait_until_shared_by(first, second, third)
 
-    # One leaves cleanly: its slots move long before its session would be over, nobody else loses any.
+    # One leaves cleanly: its shard groups move long before its session would be over, nobody else loses any.
     since = boottime()
     first.process.send_signal(signal.SIGTERM)
     owners.wait_until_shared_by(second, third, seconds=MARGIN * owners.session / 2)
@@ -194,7 +194,8 @@ def test_slots_move_when_the_session_of_a_manager_that_died_or_froze_is_over(
     second, third, fourth = owners.start("second"), owners.start("third"), owners.start("fourth")
     owners.wait_until_shared_by(second, third, fourth)
 
-    # One is killed: its slots move when its session is over, and nobody waits for it until the rebalance's time is.
+    # One is killed: its shard groups move when its session is over, and nobody waits for it until the rebalance's time
+    # is.
     since = boottime()
     second.process.kill()
     owners.wait_until_shared_by(third, fourth)
@@ -202,7 +203,7 @@ def test_slots_move_when_the_session_of_a_manager_that_died_or_froze_is_over(
     assert len(moved) == len(second.slots())
     assert second.lease_end() < min(moved) <= max(moved) < since + REBALANCE * SESSION
 
-    # One is frozen past its session: its slots move, and on waking it knows at once that it owns nothing.
+    # One is frozen past its session: its shard groups move, and on waking it knows at once that it owns nothing.
     frozen = third.slots()
     third.process.send_signal(signal.SIGSTOP)
     owners.wait_until_shared_by(fourth)

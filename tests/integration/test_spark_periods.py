@@ -304,7 +304,7 @@ def test_a_rerun_beside_the_live_run_reads_the_same_rows_after_new_data_has_come
         halves = rerun(live, "halves", HOUR // 2)
         assert halves.run(2, rerun_of=live.root) == 4
         assert {n: sorted(halves.outputs()[2 * n] + halves.outputs()[2 * n + 1]) for n in range(2)} == before
-        # Whereas a rerun that looks for the ranges anew finds what has come since
+        # Whereas a rerun that looks for the ranges again finds what has come since
         anew = rerun(live, "anew", HOUR)
         anew.group, anew.rules = None, replace(anew.rules, sure_after=1_000)
         assert anew.run(2) == 2
@@ -380,7 +380,7 @@ def test_a_rerun_of_what_is_not_there_any_more_is_refused(
     other.member = "other"
     with pytest.raises(Conflict, match="has no ranges for these times"):
         other.run(2, rerun_of=live.root)
-    # And a live run whose topic was made anew
+    # And a live run whose topic was recreated
     admin.delete_topics([topic], operation_timeout=30)[topic].result(60)
     made = make_topic(topic, 1, bootstrap=kraft.bootstrap, config=KEPT)
     produce(kraft.bootstrap, made, [(0, FIRST + n) for n in range(20)])

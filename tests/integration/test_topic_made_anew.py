@@ -1,4 +1,4 @@
-"""An offsets topic that is deleted and made anew on a real broker, under the manager that serves it."""
+"""An offsets topic that is deleted and recreated on a real broker, under the manager that serves it."""
 
 from __future__ import annotations
 

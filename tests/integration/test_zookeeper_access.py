@@ -1,5 +1,5 @@
-"""ZooKeeper with access lists and with SASL: nodes that we create carry the configured list, old consumers can write
-what they must, and without the right credentials the error says what is missing."""
+"""ZooKeeper with ACLs and with SASL: nodes that we create carry the configured list, old consumers can write what they
+must, and without the right credentials the error says what is missing."""
 
 from __future__ import annotations
 

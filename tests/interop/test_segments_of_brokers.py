@@ -587,8 +587,8 @@ def ours(chance: random.Random, magic: int, turn: int) -> Record:
 
 @pytest.mark.soak
 def test_a_broker_serves_what_we_appended(tmp_path: Path) -> None:
-    """A topic's folder is written anew while its broker is down: the broker starts on it without a complaint, and its
-    consumers read what we wrote."""
+    """A topic's directory is written again while its broker is down: the broker starts on it without a complaint, and
+    its consumers read what we wrote."""
     chance = random.Random(SEED)
     with KraftBroker(tmp_path / "kraft") as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -1,6 +1,6 @@
 """The page of an audit in a real headless browser: it asks nobody, fits its window, and tells what `offsets lag` tells.
 
-`scripts/test --matrix` installs a browser. Pictures of the pages stay in the tests' folders, to be looked at.
+`scripts/test --matrix` installs a browser. Pictures of the pages stay in the tests' directories, to be looked at.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Claimant:
         self._writer: ShardGroupWriter | None = None
 
     def claim(self) -> None:
-        """Takes the slot, or takes it again, and reads the log to its end."""
+        """Takes the shard group, or takes it again, and reads the log to its end."""
         self._close()
         self._writer = self.world.writer()
         self._writer.claim(TIMEOUT)
@@ -71,7 +71,7 @@ class Claimant:
         return at_end
 
     def give_up(self) -> None:
-        """Lost the slot, or let it go: from now on it only follows."""
+        """Lost the shard group, or let it go: from now on it only follows."""
         self._close()
         for prepared in [*self.doubtful, *self.pending]:
             self.shard.on_discarded(prepared)

@@ -21,7 +21,7 @@ class Fate(Enum):
     UNKNOWN_WRITTEN = "unknown but written"
     UNKNOWN_NOT_WRITTEN = "unknown and not written"
     FENCED_WRITTEN = "written but overtaken"
-    """Somebody else claims the slot before the answer comes, and the writer is told that only."""
+    """Somebody else claims the shard group before the answer comes, and the writer is told that only."""
     OPEN_WRITTEN = "open then written"
     """Nobody can say before the next claim ends it."""
     OPEN_NOT_WRITTEN = "open then not written"

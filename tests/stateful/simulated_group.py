@@ -44,7 +44,7 @@ class World:
         self.lost_answers: set[tuple[Process, str]] = set()
         """The next answer to this kind of request never arrives at this process; its connection stays open."""
         self.claims: dict[int, Process] = {}
-        """Who has claimed a slot last: everybody else's writer is fenced."""
+        """Who has claimed a shard group last: everybody else's writer is fenced."""
         self.slow_network = self.few_commits = False
 
     def __enter__(self) -> World:
@@ -87,7 +87,7 @@ class World:
                 heapq.heappop(self._events)[2]()
 
     def check(self) -> None:
-        """No slot has two owners."""
+        """No shard group has two owners."""
         owners: dict[int, Process] = {}
         for process in self.processes:
             if process.alive and process.ownership.valid():

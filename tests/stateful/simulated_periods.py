@@ -90,7 +90,7 @@ class World:
         return [TopicPartition(topic, n) for topic, count in sorted(self.topics.items()) for n in range(count)]
 
     def join(self, name: str) -> None:
-        """A process of this name begins; partitions are shared out anew among those that are there."""
+        """A process of this name begins; partitions are shared out again among those that are there."""
         self.epochs[name] += 1
         self.members.append(Member(name, self.epochs[name], []))
         self.share_out()

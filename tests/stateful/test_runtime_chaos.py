@@ -1,7 +1,8 @@
 """Two runtimes on one log in memory, under everything that happens to managers: appends that fail in each way, claims
-that fail, slots that move in good order, leases that end with the slots already somebody else's, late claims.
+that fail, shard groups that move in good order, leases that end with the shard groups already somebody else's, late
+claims.
 
-Clients commit rising offsets to whichever manager takes them, and fetch.  No fetch that is answered may give less than
+Clients commit rising offsets to whichever manager takes them, and fetch. No fetch that is answered may give less than
 what was acknowledged before it began, or more than what was ever sent; in the end both memories are what a fresh load
 gives, and nothing is left in flight.
 """
@@ -44,7 +45,7 @@ class Lease:
 
 
 class Cluster:
-    """Two managers, and a referee who moves slots between them by the rules of `ownership_base`."""
+    """Two managers, and a referee who moves shard groups between them by the rules of `ownership_protocol`."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -89,7 +90,7 @@ class Cluster:
                     self.managers[number].on_assigned(lost)  # after it has rejoined
 
     async def lapse(self, who: int) -> None:
-        """A manager's lease ends, and the other one has its slots before it knows."""
+        """A manager's lease ends, and the other one has its shard groups before it knows."""
         self.leases[who].good = False
         slots = [slot for slot, owner in self.owner.items() if owner == who]
         for slot in slots:
@@ -151,7 +152,7 @@ def test_two_managers_under_every_failure(seed: int) -> None:
 
 
 async def _at_rest(cluster: Cluster) -> None:
-    """Every slot is served by its owner, which has nothing left to find out."""
+    """Every shard group is served by its owner, which has nothing left to find out."""
     while True:
         for number, lease in enumerate(cluster.leases):
             for slot in sorted(lease.lost_slots):

@@ -1,5 +1,5 @@
-"""Managers that freeze, die, leave, come and lose slots, under a coordinator that moves, freezes and loads: at no
-instant has a slot two owners, and once the trouble is over everything is owned and claimed again, evenly."""
+"""Managers that freeze, die, leave, come and lose shard groups, under a coordinator that moves, freezes and loads: at
+no instant has a shard group two owners, and once the trouble is over everything is owned and claimed again, evenly."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A process whose children cut a log, or copy it, each killing itself (SIGKILL) at another step.
 
-Arguments: ``cut|copy LOG FOLDER MOMENT``. The children work in ``FOLDER/N`` on copies of the folder of ``LOG``, and die
-at the ``N``-th call by which anything is changed: ``before`` it, ``after`` it, or in the middle of it (``torn``, where
-it writes). Prints how many there were: the last child came to its end.
+Arguments: ``cut|copy LOG FOLDER MOMENT``. The children work in ``FOLDER/N`` on copies of the directory of ``LOG``, and
+die at the ``N``-th call by which anything is changed: ``before`` it, ``after`` it, or in the middle of it (``torn``,
+where it writes). Prints how many there were: the last child came to its end.
 """
 
 from __future__ import annotations

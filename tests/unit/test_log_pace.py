@@ -1,4 +1,4 @@
-"""The rest between two transactions of a slot: how long it is, and what it is good for."""
+"""The rest between two transactions of a shard group: how long it is, and what it is good for."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_arrives_during_the_rest_goes_into_one_append() -> None:
                     await asyncio.sleep(0.001)
             await runtime.commit(commit("a"))
             answers = [runtime.commit(commit("b"))]
-            await asyncio.sleep(0)  # it is on its way to the slot's thread, which rests
+            await asyncio.sleep(0)  # it is on its way to the shard group's thread, which rests
             answers += [runtime.commit(commit(group)) for group in ("c", "d")]
             await asyncio.sleep(0)
             log.awake.set()

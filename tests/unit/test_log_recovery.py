@@ -52,7 +52,7 @@ def log(log_dir: Path) -> Path:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
+    """Every file below a directory."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 

@@ -40,7 +40,7 @@ def cut_off(silent: str) -> PeriodCoordinator:
 
 
 def test_whoever_waits_only_a_little_for_a_server_that_does_not_answer_is_told_so_then(silent: str) -> None:
-    # Given calls that may take an hour, so that only the start's own time-out can end them before the test's does
+    # Given calls that may take an hour, so that only the start's own timeout can end them before the test's does
     member = PeriodCoordinator(silent, "/root", "m", HOURLY, lambda: A, config=PATIENT)
     with pytest.raises(TimedOut, match=f"ZooKeeper at {silent} does not answer, after 0.2 s"):
         member.start(timeout=0.2)

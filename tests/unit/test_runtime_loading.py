@@ -1,4 +1,4 @@
-"""Slots that are loaded, and those that are followed as standbys."""
+"""Shard groups that are loaded, and those that are followed as standbys."""
 
 from __future__ import annotations
 

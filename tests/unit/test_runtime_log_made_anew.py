@@ -1,4 +1,4 @@
-"""A log that is deleted and made anew: nothing of the old one is served again."""
+"""A log that is deleted and recreated: nothing of the old one is served again."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_log_made_anew_while_an_outcome_is_unknown_is_read_anew() -> None:
 
 
 def _fill(log: MemoryLog, slot: int) -> None:
-    """Makes a slot's partitions longer, by what deletes nothing that anybody has."""
+    """Makes a shard group's partitions longer, by what deletes nothing that anybody has."""
     writer = log.writer(slot)
     writer.claim(1)
     key = AvroRecordFormat().encode_group_key("nobody's")

@@ -1,4 +1,4 @@
-"""Slots that the runtime takes, gives up and loses, and its end."""
+"""Shard groups that the runtime takes, gives up and loses, and its end."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_without_a_lease_nothing_that_was_read_is_answered() -> None:
 
 
 def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
-    """Frozen between being assigned a slot and claiming it: the lease is over when the claim returns."""
+    """Frozen between being assigned a shard group and claiming it: the lease is over when the claim returns."""
     log, lease = MemoryLog(PARTITIONS), Lease()
     claimed = threading.Event()
     plain = log.writer
@@ -154,7 +154,7 @@ def test_a_slot_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
     again = threading.Event()
 
     class OnceAndAgain(Lease):
-        """Lets the slot's thread try once, and again when it is told."""
+        """Lets the shard group's thread try once, and again when it is told."""
 
         asked = 0
 

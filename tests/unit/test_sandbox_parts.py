@@ -55,7 +55,7 @@ def test_a_process_has_stopped_when_the_signal_has_reached_it_and_not_before(
     assert ref.alive()
 
 
-# --- folders -------------------------------------------------------------------------------------
+# --- directories -------------------------------------------------------------------------------------
 
 
 def test_the_cache_folder_is_the_named_one_then_xdgs_then_the_homes(tmp_path: Path) -> None:

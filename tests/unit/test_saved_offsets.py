@@ -1,4 +1,4 @@
-"""Offsets out of folders: which of several folders is read, what damage means, what has expired."""
+"""Offsets out of directories: which of several directories is read, what damage means, what has expired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition's folder: appended to, rolled, searched, read from any offset, and what would be deleted of it."""
+"""A partition's directory: appended to, rolled, searched, read from any offset, and what would be deleted of it."""
 
 from __future__ import annotations
 

@@ -344,7 +344,7 @@ SPOKEN = {
 
 
 def plain(value: Any) -> Any:
-    """A kio entity as `serverside` gives it."""
+    """A kio entity as `schema_codec` gives it."""
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):

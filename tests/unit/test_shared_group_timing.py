@@ -22,7 +22,7 @@ FROZEN_AT, SESSION_END = 100_000, 104_000
 
 
 class Frozen:
-    """A member that registers anew when it is woken."""
+    """A member that registers again when it is woken."""
 
     registered: int | None = 7
 

@@ -1,4 +1,4 @@
-"""Who is given which slot: examples to read, then properties against slow and obvious oracles."""
+"""Who is given which shard group: examples to read, then properties against slow and obvious oracles."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_of_two_claims_the_younger_generation_s_holds() -> None:
 
 
 def test_what_a_member_has_not_heard_of_yet_is_given_to_nobody_else() -> None:
-    """Its JoinGroup is an old one that arrived late; the process has gone on, and was given slot 1 meanwhile."""
+    """Its JoinGroup is an old one that arrived late; the process has gone on, and was given shard group 1 meanwhile."""
     given = {0: "late", 1: "late", 2: "b"}
     late = info(1, {0: 4})
     told = replace(info(2, {2: 5}), seen=5, seen_owners=given)
@@ -88,7 +88,7 @@ def test_what_a_member_has_lost_since_it_heard_of_it_is_free() -> None:
     given = {0: "a", 1: "a"}
     lost = replace(info(1, {0: 5}), seen=5, seen_owners=given)
     found = assign(6, [("a", lost), ("b", replace(info(2, dict.fromkeys(range(2, 8), 5)), seen=5, seen_owners=given))])
-    assert found.owners[1] == "a"  # it has fewest, so it is given the slot anew
+    assert found.owners[1] == "a"  # it has fewest, so it is given the shard group again
     assert found.waiting == {slot: PendingRevocation("b", "a") for slot in found.waiting}
 
 
@@ -206,7 +206,7 @@ def groups(draw: st.DrawFn) -> list[tuple[str, ManagerMetadata]]:
 
 
 def holders_of_claims(members: list[tuple[str, ManagerMetadata]]) -> dict[int, str]:
-    """Whose claim holds, slot by slot: the youngest, of equals the first by name."""
+    """Whose claim holds, shard group by shard group: the youngest, of equals the first by name."""
     found = {}
     for slot in range(SLOTS):
         claims = [(-i.owned[slot], name) for name, i in members if slot in i.owned]
@@ -255,7 +255,7 @@ def test_two_rebalances_settle_it_evenly_with_as_few_moves_as_can_be(
 
 
 def most_that_can_stay(members: list[str], owners: list[str]) -> int:
-    """Tries every way of who has one slot more than others."""
+    """Tries every way of who has one shard group more than others."""
     share, more = divmod(SLOTS, len(members))
     return max(
         sum(min(owners.count(m), share + (m in rich)) for m in members)

@@ -27,7 +27,7 @@ fi
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the script, in which it notes its runs."""
+    """The directory of the script, in which it notes its runs."""
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)
     script = home / "bin" / "java"

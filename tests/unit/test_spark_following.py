@@ -1,4 +1,4 @@
-"""The committer's thread, without Spark: checkpoints are folders written here, queries say what they read."""
+"""The committer's thread, without Spark: checkpoints are directories written here, queries say what they read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The client of a whole cluster: bootstrap, finding coordinators, routing, and repeating what may succeed later.
 
-Bulk calls answer with one outcome a group.  A *retriable* error (coordinator moved, still loading, connection broken)
-is repeated with back-off until the deadline and is the outcome after it.  A deadline is a time of the running event
-loop's clock, in seconds.
+Bulk calls answer with one outcome a group. A *retriable* error (coordinator moved, still loading, connection broken) is
+repeated with backoff until the deadline and is the outcome after it. A deadline is a time of the running event loop's
+clock, in seconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One connection to one broker: frames, correlation, time-outs, TLS and SASL; no knowledge of groups or routing.
+"""One connection to one broker: frames, correlation, timeouts, TLS and SASL; no knowledge of groups or routing.
 
 Ordering contract: a broker answers the requests of one connection in the order in which they were sent, and works on
-one at a time.  So many requests may be in flight, but one that waits in the broker (a JoinGroup) holds up those behind
-it.  A request that times out closes its connection, because nothing behind it can be answered either.
+one at a time. So many requests may be in flight, but one that waits in the broker (a JoinGroup) holds up those behind
+it. A request that times out closes its connection, because nothing behind it can be answered either.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class BrokerConnection:
         self, request: Payload | EncodedRequest, response: type[R], timeout: float, *, yielding: bool = False
     ) -> R:
         """Sends a request and waits for its answer, at most ``timeout`` seconds. Where the broker does not speak the
-        request's version, `older` translates it.
+        request's version, `old_versions` translates it.
 
         ``yielding``: a large answer is decoded in the codec thread, so that the event loop can do other work. This
         takes longer than decoding on the event loop.

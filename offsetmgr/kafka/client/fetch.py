@@ -1,8 +1,8 @@
 """Fetch and ListOffsets: what is asked of a partition's leader, and what it answers; pure but for the asking itself.
 
 Fetch v11 gives the log as it lies on the broker's disk, in any message format; brokers from 2.3 to 4.x speak it, and
-for older ones `older` translates it. ListOffsets v0 is the only version that answers with several offsets a partition
-(one a segment); kio has no schema of it, since Kafka 4.0 removed it (KIP-896), so it is written here by hand.
+for older ones `old_versions` translates it. ListOffsets v0 is the only version that answers with several offsets a
+partition (one a segment); kio has no schema of it, since Kafka 4.0 removed it (KIP-896), so it is written here by hand.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """All groups of the offset managers at an address, or an error: never some of them.
 
-Each manager lists the groups of the shards that it owns, and says so if one of them is not loaded.  While a slot of
-shards changes hands, its old owner does not list it any more and the new one not yet.  So a list counts only if before
-and after it every slot had the same owner, and that owner answered for groups of the slot, as only one does that holds
-it.  How groups are mapped to slots is not asked: there are 8 slots at most (`offsetmgr.manager.log.base`), so 200
-groups of any names fall into all of them, but for one case in 10 to the power of 10.
+Each manager lists the groups of the shards that it owns, and says so if one of them is not loaded. While a shard group
+of shards changes hands, its old owner does not list it any more and the new one not yet. So a list counts only if
+before and after it every shard group had the same owner, and that owner answered for groups of the shard group, as only
+one does that holds it. How groups are mapped to shard groups is not asked: there are 8 shard groups at most
+(`offsetmgr.manager.log.base`), so 200 groups of any names fall into all of them, but for one case in 10 to the power of
+10.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ async def list_manager_groups(client: Client, deadline: float) -> list[str]:
 
 
 async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
-    """The owner of each probe's slot."""
+    """The owner of each probe's shard group."""
     owners: dict[str, Address] = {}
     for probe, owner in (await client.find_coordinators(PROBES, deadline)).items():
         if isinstance(owner, OffsetMgrError):

@@ -1,7 +1,7 @@
 """The client's side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), free of any I/O.
 
-A mechanism is a generator of messages: `start` gives the first one, `answer` takes the server's and gives the next
-or None when the exchange is complete.  No message or error text carries the password (rule 12).
+A mechanism is a generator of messages: `start` gives the first one, `answer` takes the server's and gives the next or
+None when the exchange is complete. No message or error text carries the password (data rule "secrets stay secret").
 """
 
 from __future__ import annotations

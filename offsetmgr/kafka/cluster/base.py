@@ -34,7 +34,7 @@ class Logs(Protocol):
 class Cluster(Protocol):
     """Read-only knowledge about a Kafka cluster. Construction does no I/O.
 
-    Bulk answers carry one outcome a key: the value, or the error of that key alone (rule 1).
+    Bulk answers carry one outcome a key: the value, or the error of that key alone (data rule "absent is not zero").
     """
 
     def cluster_id(self) -> str | None:

@@ -104,7 +104,7 @@ def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
 
 
 class Admin:
-    """An Admin client whose every call ends within the time-out, with errors of this project."""
+    """An Admin client whose every call ends within the timeout, with errors of this project."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
         self.bootstrap = bootstrap
@@ -143,7 +143,7 @@ class Admin:
         done: dict[T, Any] = {}
         pending, attempt = list(keys), _FIRST_ATTEMPT
         while pending:
-            # Short first attempts: on a fresh cluster librdkafka waits out its time-out, though it had been answered.
+            # Short first attempts: on a fresh cluster librdkafka waits out its timeout, though it had been answered.
             left = min(attempt, max(deadline - time.monotonic(), 0.1))
             attempt *= 2
             again: list[T] = []
@@ -353,7 +353,7 @@ class LibrdkafkaCluster:
             for tp in partitions
             if isinstance(tp.partition, BrokerPartition)
         }
-        # With one such name in a call librdkafka waits out the time-out, and answers for none of the others.
+        # With one such name in a call librdkafka waits out the timeout, and answers for none of the others.
         answers |= {tp: _no_such_name(tp) for tp in partitions if not is_valid_topic_name(tp.topic)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)

@@ -36,10 +36,10 @@ _MEMBERSHIP_OVER: Final = frozenset(
 _NAME_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 """Of these, those after which the member id is of no use either."""
 _SLACK: Final = 10.0
-"""Seconds beyond the rebalance time-out that an answer of the coordinator may take (a new group's first join waits for
+"""Seconds beyond the rebalance timeout that an answer of the coordinator may take (a new group's first join waits for
 the broker's group.initial.rebalance.delay.ms)."""
 _MOST_BETWEEN_HEARTBEATS: Final = 0.25
-"""Seconds: members learn of a rebalance from their next heartbeat, so this is what moving a slot waits for."""
+"""Seconds: members learn of a rebalance from their next heartbeat, so this is what moving a shard group waits for."""
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class KafkaGroupMember:
         rebalance: float,
         clock: Callable[[], float],
     ) -> None:
-        """``session`` (brokers allow 6 s to 30 min by default) and ``rebalance``: the member's time-outs, seconds."""
+        """``session`` (brokers allow 6 s to 30 min by default) and ``rebalance``: the member's timeouts, seconds."""
         self._client = client
         self._group = group
         self._events = events
@@ -114,12 +114,12 @@ class KafkaGroupMember:
         self._trouble = ""
 
     async def join(self, metadata: Callable[[], bytes], lead: Lead) -> Generation:
-        """Joins, or rejoins, until a generation is complete and its assignment known; ``metadata`` is asked for anew
+        """Joins, or rejoins, until a generation is complete and its assignment known; ``metadata`` is asked for again
         for every JoinGroup.
 
         Goes on through everything that may be better later: rebalances, coordinators that move, are away or do not know
         us any more (then as a new member, after `MembershipListener.ended`). Raises `OffsetMgrError` for the rest: not
-        authorized, another protocol spoken in the group, a session time-out that the broker does not allow.
+        authorized, another protocol spoken in the group, a session timeout that the broker does not allow.
         """
         if self._beating is None:
             self._beating = asyncio.create_task(self._beat())

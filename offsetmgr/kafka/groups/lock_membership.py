@@ -1,8 +1,8 @@
-"""Being the only member of a group: join, commit with the generation, leave (rule 9's group lock, at its core).
+"""Being the only member of a group: join, commit with the generation, leave (the group lock, at its core).
 
 Kafka has no compare-and-set on offsets, but while a group has members the coordinator takes commits from them only,
-each with its generation.  So the only member of a group may read, compare and write, and nobody comes between.
-The lock is safe without clocks: whoever lost the membership, unknowing or frozen, finds its commits refused.
+each with its generation. So the only member of a group may read, compare and write, and nobody comes between. The lock
+is safe without clocks: whoever lost the membership, unknowing or frozen, finds its commits refused.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ async def ask(
     *,
     yielding: bool = False,
 ) -> Message:
-    """The broker's answer, within ``timeout`` seconds; of a broker that does not speak the version, see `older`.
+    """The broker's answer, within ``timeout`` seconds; of a broker that does not speak the version, see `old_versions`.
     ``yielding``: see `Connection.call`.
 
     Raises `TimedOut`, `Unreachable`, `ServerError`, `UnsupportedOperation`.

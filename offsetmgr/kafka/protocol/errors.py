@@ -38,7 +38,7 @@ class UnstableOffset(ServerError):
 
 
 class PartitionUnavailable(ServerError):
-    """The broker asked does not lead the partition, or nobody does at this moment: its leader is to be found anew."""
+    """The broker asked does not lead the partition, or nobody does at this moment: its leader is to be found again."""
 
     retriable = True
 

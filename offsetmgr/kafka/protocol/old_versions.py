@@ -1,8 +1,8 @@
 """Requests to brokers that do not speak the version in which a request is written.
 
-All other modules write each request in one version and read its answer in that version. Here such a request becomes
-one or several requests in versions that the broker speaks, and their answers become one answer in the version asked
-for. Messages are dicts, as `serverside` has them. The layouts that kio has no schema of are written by hand.
+All other modules write each request in one version and read its answer in that version. Here such a request becomes one
+or several requests in versions that the broker speaks, and their answers become one answer in the version asked for.
+Messages are dicts, as `schema_codec` has them. The layouts that kio has no schema of are written by hand.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Cursor:
         return value if value.int else None
 
     def string(self) -> str:
-        """Names must be readable: one that was mended would be another name."""
+        """Names must be readable: one that was repaired would be another name."""
         return self._text(self._not_null(self.length()))
 
     def nullable_string(self) -> str | None:

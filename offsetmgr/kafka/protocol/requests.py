@@ -2,7 +2,7 @@
 
 One fixed version of each: the lowest that carries what we need. Brokers from 3.0 to 4.x speak these (FindCoordinator v4
 and OffsetFetch v8 ask for many groups at once, KIP-699, KIP-709; 4.0 removed only older ones, KIP-896). For brokers
-before 3.0 `older` translates them.
+before 3.0 `old_versions` translates them.
 """
 
 from __future__ import annotations

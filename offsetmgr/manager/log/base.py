@@ -1,11 +1,11 @@
-"""`PartitionLog`: an append-only, compacted, partitioned log with one writer a *slot* that can be fenced.
+"""`PartitionLog`: an append-only, compacted, partitioned log with one writer a *shard group* that can be fenced.
 
-Partitions are divided into a fixed number of slots (`slot_of`): partition p belongs to slot ``p % slots``.  A slot is
-what a manager owns, what it claims, and what a writer may append to.
+Partitions are divided into a fixed number of shard groups (`slot_of`): partition p belongs to shard group ``p %
+slots``. A shard group is what a manager owns, what it claims, and what a writer may append to.
 
-Ordering contract: whoever takes over a slot first claims it (from then on no earlier claimant can append, not even one
-that wakes up later), then asks for the end offsets (which an unfinished append of the predecessor cannot move any
-more), then reads up to them.  Then it has seen everything that was ever acknowledged.
+Ordering contract: whoever takes over a shard group first claims it (from then on no earlier claimant can append, not
+even one that wakes up later), then asks for the end offsets (which an unfinished append of the predecessor cannot move
+any more), then reads up to them. Then it has seen everything that was ever acknowledged.
 
 Everything here blocks; none of it starts threads that call back into its caller.
 """
@@ -23,22 +23,22 @@ MOST_SLOTS: Final = 8
 
 
 def slot_count(partitions: int) -> int:
-    """How many slots a log of so many partitions has."""
+    """How many shard groups a log of so many partitions has."""
     return min(MOST_SLOTS, partitions)
 
 
 def slot_of(partition: int, partitions: int) -> int:
-    """The slot that a partition belongs to."""
+    """The shard group that a partition belongs to."""
     return partition % slot_count(partitions)
 
 
 def partitions_of(slot: int, partitions: int) -> range:
-    """The partitions of a slot."""
+    """The partitions of a shard group."""
     return range(slot, partitions, slot_count(partitions))
 
 
 class AppendRejected(OffsetMgrError):
-    """An append certainly did not happen: too few replicas in sync, a time-out followed by a successful abort
+    """An append certainly did not happen: too few replicas in sync, a timeout followed by a successful abort
     (COORDINATOR_NOT_AVAILABLE). The writer can be used again."""
 
     code = 15
@@ -55,8 +55,8 @@ class TooLarge(OffsetMgrError):
 
 
 class OutcomeUnknown(OffsetMgrError):
-    """Nobody knows yet whether the append happened. The writer is of no use any more: a new one must claim the slot,
-    and then the log tells, read to its end."""
+    """Nobody knows yet whether the append happened. The writer is of no use any more: a new one must claim the shard
+    group, and then the log tells, read to its end."""
 
     code = 15
     name = "COORDINATOR_NOT_AVAILABLE"
@@ -64,10 +64,10 @@ class OutcomeUnknown(OffsetMgrError):
 
 
 class Fenced(OffsetMgrError):
-    """Somebody else has claimed the slot since (NOT_COORDINATOR). The writer is of no use any more, and whoever held it
-    has to ask for the slot again before it claims.
+    """Somebody else has claimed the shard group since (NOT_COORDINATOR). The writer is of no use any more, and whoever
+    held it has to ask for the shard group again before it claims.
 
-    An append that began after that claim did not happen and never will. One that was under way when the slot was
+    An append that began after that claim did not happen and never will. One that was under way when the shard group was
     claimed has ended before the claim returned, one way or the other: the claimer knows, the fenced one does not.
     """
 
@@ -106,11 +106,11 @@ class LogRecord(NamedTuple):
 
 
 class ShardGroupWriter(Protocol):
-    """The right to append to one slot's partitions. Used by one thread at a time."""
+    """The right to append to one shard group's partitions. Used by one thread at a time."""
 
     def claim(self, timeout: float) -> None:
-        """Takes the slot (seconds): every earlier claimant is fenced, and its unfinished append has ended, one way or
-        the other, when this returns. May take offsets of its own, which hold no records.
+        """Takes the shard group (seconds): every earlier claimant is fenced, and its unfinished append has ended, one
+        way or the other, when this returns. May take offsets of its own, which hold no records.
 
         Once a writer; raises `OffsetMgrError` (retriable or not), and then it is not known whether others are fenced.
         """
@@ -131,7 +131,7 @@ class ShardGroupWriter(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives up the writer (not the slot), at once; never raises."""
+        """Gives up the writer (not the shard group), at once; never raises."""
         ...
 
 
@@ -192,10 +192,11 @@ class PartitionLog(Protocol):
     def reader(self) -> LogReader: ...
 
     def generation(self, timeout: float) -> str:
-        """Which topic of this name it is: another text once the topic was deleted and made anew, so that an offset of
+        """Which topic of this name it is: another text once the topic was deleted and recreated, so that an offset of
         the earlier one means nothing any more. Empty where nobody can tell. Raises `OffsetMgrError`.
 
-        Brokers may tell of the past for moments: who reads asks before and after."""
+        Brokers may tell of the past for moments: who reads asks before and after.
+        """
         ...
 
     def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
@@ -206,9 +207,9 @@ class PartitionLog(Protocol):
         """For each partition the offset below which every append has ended (the last stable offset).
 
         Asked after a claim by a writer of this very object: a reader that has reached it has seen every record that was
-        ever acknowledged to an earlier claimant.  Of a slot that writes elsewhere it may for moments lie below what was
-        acknowledged just now, because an append is acknowledged before it becomes readable, and brokers may tell ends
-        of the past.  Raises `OffsetMgrError`.
+        ever acknowledged to an earlier claimant. Of a shard group that writes elsewhere it may for moments lie below
+        what was acknowledged just now, because an append is acknowledged before it becomes readable, and brokers may
+        tell ends of the past. Raises `OffsetMgrError`.
         """
         ...
 

@@ -105,7 +105,7 @@ class MemoryLog:
     # --- controls -----------------------------------------------------------------------------------
 
     def advance_high_watermark(self, slot: int | None = None) -> int:
-        """Completes the unfinished append of a slot, or of all slots; gives how many there were."""
+        """Completes the unfinished append of a shard group, or of all shard groups; gives how many there were."""
         with self._changed:
             slots = self._slots if slot is None else [self._slots[slot]]
             unfinished = [one.unfinished for one in slots if one.unfinished is not None and one.unfinished.waiting]
@@ -114,12 +114,12 @@ class MemoryLog:
             return len(unfinished)
 
     def fail_next_append(self, slot: int, failure: Failure) -> None:
-        """The slot's next append that is not failed yet will fail so; appends fail in the order of the calls."""
+        """The shard group's next append that is not failed yet will fail so; appends fail in the order of the calls."""
         with self._changed:
             self._slots[slot].failures.append(failure)
 
     def fail_next_claim(self, slot: int, error: OffsetMgrError) -> None:
-        """The slot's next claim raises ``error`` and claims nothing."""
+        """The shard group's next claim raises ``error`` and claims nothing."""
         with self._changed:
             self._slots[slot].claim_failures.append(error)
 
@@ -143,7 +143,7 @@ class MemoryLog:
             found.records = [record for record in found.records if record.offset >= found.start]
 
     def recreate(self) -> None:
-        """The topic is deleted and made anew, empty. Writers go on; what was unfinished has an unknown outcome."""
+        """The topic is deleted and recreated, empty. Writers go on; what was unfinished has an unknown outcome."""
         with self._changed:
             self._generation += 1
             self._partitions[:] = [StoredPartition() for _ in self._partitions]
@@ -159,7 +159,7 @@ class MemoryLog:
             return list(self._partitions[partition].records)
 
     def unfinished(self, slot: int) -> bool:
-        """Whether an append of the slot has begun and not ended."""
+        """Whether an append of the shard group has begun and not ended."""
         with self._changed:
             return self._slots[slot].unfinished is not None
 

@@ -12,7 +12,7 @@ from offsetmgr.records.base import Record
 @dataclass
 class StoredPartition:
     """Records that can be read, and those of an append that has not ended: at most one, since a partition belongs to
-    one slot and a slot to one writer."""
+    one shard group and a shard group to one writer."""
 
     start: int = 0
     next: int = 0

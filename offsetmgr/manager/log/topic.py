@@ -41,7 +41,7 @@ class PartitionCountChanged(UnsuitableTopic):
 
 
 class TopicRecreated(UnsuitableTopic):
-    """The topic was deleted and made anew since it was seen: what had been committed is gone, and what is in memory
+    """The topic was deleted and recreated since it was seen: what had been committed is gone, and what is in memory
     belongs to the deleted one."""
 
     def __init__(self, what: str, topic_id: str, was: str) -> None:

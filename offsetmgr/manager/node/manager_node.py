@@ -1,8 +1,9 @@
-"""`ManagerNode`: opened it follows the log, joined it owns its share of the slots, closed it has handed them over.
+"""`ManagerNode`: opened it follows the log, joined it owns its share of the shard groups, closed it has handed them
+over.
 
 Order of the start: the topic is there, fit, and of our record format; standbys follow the log; only then the managers'
-group is joined, so that who is given slots has little to read.  Order of the end: the group is left (others have the
-slots at once), commits in flight end, connections go.
+group is joined, so that who is given shard groups has little to read. Order of the end: the group is left (others have
+the shard groups at once), commits in flight end, connections go.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ManagerNode:
     def __init__(self, settings: NodeConfig, host: str, port: int) -> None:
         self.settings = settings
         self.group: Final = managers_group(settings.topic)
-        """By which the managers of this topic share its slots."""
+        """By which the managers of this topic share its shard groups."""
         self.topic: OffsetsTopicState
         self.runtime: ManagerRuntime
         self.ownership: OwnershipManager
@@ -167,8 +168,8 @@ class ManagerNode:
         )
 
     async def _catch_up(self, most: float) -> None:
-        """Waits until the log was read, if other managers serve meanwhile: who joined before would be given slots, and
-        their clients would wait for it to load them. ``most`` in seconds."""
+        """Waits until the log was read, if other managers serve meanwhile: who joined before would be given shard
+        groups, and their clients would wait for it to load them. ``most`` in seconds."""
         if self.runtime.caught_up:
             return
         loop = asyncio.get_running_loop()

@@ -24,14 +24,14 @@ class NodeConfig:
     record_format: str = "avro"
     manager: ManagerConfig = field(default_factory=ManagerConfig)
     session: float = SESSION
-    """Of the managers' group: so long after a manager died others have its slots."""
+    """Of the managers' group: so long after a manager died others have its shard groups."""
     timeout: float = 30.0
     """For each question to the brokers about the topic."""
     watch_interval: float = 5.0
     """From one look at whether the topic is still what it was to the next: so long, and one look, offsets of a topic
-    that was made anew may still be served."""
+    that was recreated may still be served."""
 
     @property
     def rebalance(self) -> float:
-        """The rebalance time-out of the managers' group."""
+        """The rebalance timeout of the managers' group."""
         return max(REBALANCE, 2 * self.session)

@@ -1,12 +1,12 @@
 """`OffsetsTopicMonitor`: looks now and then whether the offsets topic is still what it was when the manager started.
 
-Somebody may add partitions (then groups hash elsewhere for whoever starts anew), switch compaction off (then retention
-deletes offsets), or delete the topic.  The manager cannot mend that; it says so, loudly and again, and what it serves
-from memory is still what was acknowledged.  Not so where the topic was made anew: that holds other offsets, so whoever
+Somebody may add partitions (then groups hash elsewhere for whoever starts again), switch compaction off (then retention
+deletes offsets), or delete the topic. The manager cannot repair that; it says so, loudly and again, and what it serves
+from memory is still what was acknowledged. Not so where the topic was recreated: that holds other offsets, so whoever
 serves those of the deleted one is told at once.
 
-A look that failed says nothing of the topic.  Errors that pass by themselves are told by who cannot work then; others
-(a right that was taken away, an error that the broker does not explain) become an alarm when no look succeeds any more.
+A look that failed says nothing of the topic. Errors that pass by themselves are told by who cannot work then; others (a
+right that was taken away, an error that the broker does not explain) become an alarm when no look succeeds any more.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class OffsetsTopicMonitor:
             else:
                 self._failed = 0
                 self._note(None)
-            # Every time: what was being loaded when the topic was made anew is served only now.
+            # Every time: what was being loaded when the topic was recreated is served only now.
             self._seen(self._known.topic_id)
 
     def _made_anew(self, error: TopicRecreated) -> None:

@@ -20,7 +20,7 @@ class ManagerConfig:
     commit_timeout: float = 5.0
     """A commit is answered within this time from its call (Kafka's ``offsets.commit.timeout.ms``)."""
     claim_timeout: float = 10.0
-    """For claiming a slot, and for each question about the log's ends."""
+    """For claiming a shard group, and for each question about the log's ends."""
     retry_pause: float = 0.5
     """After a claim or load that failed; doubles up to `most_retry_pause`."""
     most_retry_pause: float = 2.0
@@ -30,9 +30,9 @@ class ManagerConfig:
     most_pending_records: int = 200_000
     """With so many not yet acknowledged there is no `ManagerRuntime.room`; with half of it there is again."""
     load_threads: int = 2
-    """How many slots are read at once; more do not help, the interpreter runs one thread at a time."""
+    """How many shard groups are read at once; more do not help, the interpreter runs one thread at a time."""
     standby: bool = True
-    """Whether to follow the slots of others, so that taking one over means reading the tail only."""
+    """Whether to follow the shard groups of others, so that taking one over means reading the tail only."""
     standby_poll: float = 0.2
     """How long a poll without records waits."""
     standby_records: int = 2_000
@@ -47,7 +47,7 @@ class ManagerConfig:
     members: Members | None = None
     """Asked before offsets expire. None: no group has members, as where all commits are simple ones."""
     own_process: bool = False
-    """Whether the process does nothing else, so that it may be tuned for this (see `tuning`)."""
+    """Whether the process does nothing else, so that it may be tuned for this (see `process_tuning`)."""
 
     def __post_init__(self) -> None:
         for name in ("load_threads", "transaction_records", "transaction_bytes", "most_pending_records"):

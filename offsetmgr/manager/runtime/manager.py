@@ -37,8 +37,8 @@ _NAMED: Final = 5
 
 
 class ManagerRuntime:
-    """Serves the slots that `take` gives it. A `OwnershipListener`; everything is called on the loop that `start` ran
-    on.
+    """Serves the shard groups that `take` gives it. A `OwnershipListener`; everything is called on the loop that
+    `start` ran on.
 
     Requests are answered with Kafka's error codes and do not raise.
     """
@@ -79,17 +79,17 @@ class ManagerRuntime:
 
     @property
     def slots(self) -> int:
-        """How many slots the log has."""
+        """How many shard groups the log has."""
         return slot_count(self._partitions)
 
     @property
     def caught_up(self) -> bool:
-        """Whether every slot is served or followed here, so that taking it over means reading the tail only. Who joins
-        before that makes clients wait for a load."""
+        """Whether every shard group is served or followed here, so that taking it over means reading the tail only. Who
+        joins before that makes clients wait for a load."""
         return self._standby is None or self._standby.caught_up
 
     async def start(self) -> None:
-        """Begins to follow the log as a standby of all slots; owns none yet."""
+        """Begins to follow the log as a standby of all shard groups; owns none yet."""
         if self.config.own_process:
             tune_process()
         bridge = LoopProxy(asyncio.get_running_loop())
@@ -121,7 +121,7 @@ class ManagerRuntime:
         self._housekeeping = asyncio.create_task(self._housekeeping_loop())
 
     async def close(self) -> None:
-        """Takes no more commits, waits for those in flight (bounded by the commit time-out and one claim), closes the
+        """Takes no more commits, waits for those in flight (bounded by the commit timeout and one claim), closes the
         writers. The log stays open. Ownership leaves its group before, so that others need not wait for its session to
         end."""
         self._closing = True
@@ -149,8 +149,8 @@ class ManagerRuntime:
         await found.stopped()
 
     def note_generation(self, generation: str) -> None:
-        """Somebody has seen that the log is this one now (`PartitionLog.generation`). Slots that serve what another one
-        held stop at once (NOT_COORDINATOR), and are read anew."""
+        """Somebody has seen that the log is this one now (`PartitionLog.generation`). Shard groups that serve what
+        another one held stop at once (NOT_COORDINATOR), and are read again."""
         for slot in self._slots:
             slot.note_generation(generation)
 
@@ -220,14 +220,14 @@ class ManagerRuntime:
         return ErrorCode.NONE if self._ownership.valid() else ErrorCode.NOT_COORDINATOR
 
     def ownership_epoch(self, group: str) -> int:
-        """A number that changes whenever this process takes the group's shard anew."""
+        """A number that changes whenever this process takes the group's shard again."""
         return self._slot(self.partition_of(group)).lives
 
     def commit(self, request: CommitRequest) -> asyncio.Future[CommitResponse]:
-        """Done once the commit is acknowledged, or has failed, or the commit time-out is over. Commits to one group
-        keep the order of the calls.
+        """Done once the commit is acknowledged, or has failed, or the commit timeout is over. Commits to one group keep
+        the order of the calls.
 
-        No look at the lease: the log itself refuses who does not own the slot any more.
+        No look at the lease: the log itself refuses who does not own the shard group any more.
         """
         partition = shard_for(request.group, self._partitions)
         shard = self._serving[partition]
@@ -237,7 +237,7 @@ class ManagerRuntime:
         return self._append(shard, shard.commit(request, self._clock.now_ms()), CommitResponse)
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
-        """The last acknowledged offsets, or a retriable error (rule 4)."""
+        """The last acknowledged offsets, or a retriable error (data rule "current or retriable")."""
         partition = shard_for(request.group, self._partitions)
         shard = self._serving[partition]
         if shard is None:
@@ -248,7 +248,8 @@ class ManagerRuntime:
         if shard.unreadable > known:  # each is told once: the client hears no reason
             which = list(shard.problems[known : known + _NAMED])
             _logger.warning("committed offsets cannot be read", extra={"shard": partition, "which": which})
-        # After the value was taken, so that nobody else owned the slot at that moment (rule 5).
+        # After the value was taken, so that nobody else owned the shard group at that moment (data rule "one writer per
+        # shard").
         return response if self._ownership.valid() else FetchResponse(ErrorCode.NOT_COORDINATOR)
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> asyncio.Future[DeleteResponse]:
@@ -270,8 +271,8 @@ class ManagerRuntime:
         return self._append(shard, shard.delete_group(group), int)
 
     def list_groups(self) -> tuple[int, Sequence[str]]:
-        """The groups with offsets in the slots that are served here; an error code (14, 15) says that slots are missing
-        which are owned here."""
+        """The groups with offsets in the shard groups that are served here; an error code (14, 15) says that shard
+        groups are missing which are owned here."""
         groups = [group for shard in self._serving if shard is not None for group in shard.groups()]
         states = {slot.life.state for slot in self._slots if slot.wanted}
         if states and not self._ownership.valid():
@@ -282,7 +283,7 @@ class ManagerRuntime:
 
     def settled(self, group: str) -> asyncio.Future[None]:
         """Done once every commit to the group that was begun before the call has ended, and can take effect no more.
-        Gives the retriable `TimedOut` where that is not so within a claim's and a commit's time-out."""
+        Gives the retriable `TimedOut` where that is not so within a claim's and a commit's timeout."""
         return self._slot(self.partition_of(group)).settled()
 
     def _append_expiry(
@@ -305,7 +306,7 @@ class ManagerRuntime:
     def _refusal(self, partition: int) -> int:
         if self._closing or not self._slots:
             return ErrorCode.NOT_COORDINATOR
-        # A slot that serves has its shards in `_serving`, so this is never 0.
+        # A shard group that serves has its shards in `_serving`, so this is never 0.
         return self._slot(partition).refusal or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _done(self, response: Any) -> asyncio.Future[Any]:

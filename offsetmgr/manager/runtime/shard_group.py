@@ -1,5 +1,5 @@
-"""`ShardGroup`: one slot as the event loop sees it, owned or not: its shards, what is in flight, and who waits for
-it."""
+"""`ShardGroup`: one shard group as the event loop sees it, owned or not: its shards, what is in flight, and who waits
+for it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _CUT: Final = "was the offsets topic cut, or deleted and made anew? then restart
 class ShardGroup:
     """All methods run on the loop.
 
-    ``freed`` is called when the slot is not ours any more and its shards may be followed as standbys; ``changed`` with
-    every change of what is served.
+    ``freed`` is called when the shard group is not ours any more and its shards may be followed as standbys;
+    ``changed`` with every change of what is served.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class ShardGroup:
         self.number = number
         self.partitions = partitions
         self.shards: dict[int, Shard] = {partition: new_shard(partition) for partition in partitions}
-        """Where they stand as far as this thread knows; while a slot is loaded its shards belong to that thread."""
+        """Where they stand as far as this thread knows; while a shard group is loaded its shards belong to that
+        thread."""
         self.generation = ""
         """Of the log that its shards were filled from (`PartitionLog.generation`)."""
         self.life = Lifecycle(ShardState.CLOSED)
@@ -150,7 +151,7 @@ class ShardGroup:
         return now - self.current_at > self._config.most_standby_age
 
     def reset(self) -> None:
-        """Begins anew, with empty shards."""
+        """Begins again, with empty shards."""
         self.shards = {partition: self._new_shard(partition) for partition in self.partitions}
         self.generation = ""
 
@@ -172,7 +173,7 @@ class ShardGroup:
         self, shard: Shard, prepared: CoordinatorResult[Any], refuse: Callable[[int], Any]
     ) -> asyncio.Future[Any]:
         """Has it appended; the future gives its response once it is acknowledged, or what ``refuse`` makes of an error
-        code. Only while the slot serves."""
+        code. Only while the shard group serves."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         batch = self._open
         if batch is None:

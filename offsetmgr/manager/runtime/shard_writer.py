@@ -1,11 +1,11 @@
-"""`ShardWriterThread`: the life of one owned slot as its thread lives it, from the claim to the end.
+"""`ShardWriterThread`: the life of one owned shard group as its thread lives it, from the claim to the end.
 
-It only does I/O.  What it finds out it tells the loop, in order, and the loop changes the state and answers.
+It only does I/O. What it finds out it tells the loop, in order, and the loop changes the state and answers.
 
 Why fetches are still answered from memory while the outcome of an append is unknown: what is in doubt was answered with
-an error or not at all, so memory holds the last *acknowledged* offsets.  Nobody else can have acknowledged anything
-since: whoever owns the slot after us does not before our lease has ended, which every fetch checks (rule 5), and who
-claims the slot without owning it appends nothing (see `ownership_base`).
+an error or not at all, so memory holds the last *acknowledged* offsets. Nobody else can have acknowledged anything
+since: whoever owns the shard group after us does not before our lease has ended, which every fetch checks (data rule
+"one writer per shard"), and who claims the shard group without owning it appends nothing (see `ownership_protocol`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NON_RETRIABLE_BACKOFF_S: Final = 60.0
 """Seconds: the longest pause after an error that will hardly pass; each try may read a whole topic again."""
 _LEASE_PAUSE: Final = 0.05
 _LEAST_TIME: Final = 0.1
-"""The part of the commit time-out that must be left for an append to be tried."""
+"""The part of the commit timeout that must be left for an append to be tried."""
 _TAIL: Final = 50_000
 """Offsets; with more to read it is a load."""
 _TAIL_PART: Final = 1000
 
 
 class WriterCallbacks(Protocol):
-    """What the loop's side of the slot is told, on the loop."""
+    """What the loop's side of the shard group is told, on the loop."""
 
     def on_loading(self) -> None:
         """It begins to claim and to read."""
@@ -50,11 +50,11 @@ class WriterCallbacks(Protocol):
 
     def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
         """The shards are as the log (of this `PartitionLog.generation`) was after the claim, at ``as_of`` of
-        `lease.boottime`: the slot can be served, and the shards are the loop's."""
+        `lease.boottime`: the shard group can be served, and the shards are the loop's."""
         ...
 
     def on_topic_recreated(self) -> None:
-        """The log is not the one any more that the shards were filled from: they must be read anew."""
+        """The log is not the one any more that the shards were filled from: they must be read again."""
         ...
 
     def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
@@ -165,7 +165,7 @@ class ShardWriterThread:
                 )
 
     def _take_over(self) -> bool:
-        """Claims the slot and reads what is there. False: it is not, or not yet, ours to serve."""
+        """Claims the shard group and reads what is there. False: it is not, or not yet, ours to serve."""
         while not self._ownership.valid():
             if self._stopping.wait(_LEASE_PAUSE):
                 return False
@@ -174,7 +174,7 @@ class ShardWriterThread:
             return False
         self._writer = self._log.writer(self._slot)
         self._writer.claim(self._config.claim_timeout)
-        # In this order, and after the claim: see `ownership_base`.
+        # In this order, and after the claim: see `ownership_protocol`.
         if not self._ownership.valid() or self._stopping.is_set():
             self._close_writer()
             return False

@@ -1,8 +1,8 @@
-"""`StandbyReplica`: one thread that follows the log of all slots that this process does not own.
+"""`StandbyReplica`: one thread that follows the log of all shard groups that this process does not own.
 
 The loop decides what is followed (`Plan`); the thread reads, hands what it read to the loop, and waits for the next
-plan, so a loop that lags slows the thread down and nothing piles up.  A slot that has much to catch up with is
-loaded first (`loader`), one at a time.
+plan, so a loop that lags slows the thread down and nothing piles up. A shard group that has much to catch up with is
+loaded first (`shard_loader`), one at a time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Plan(NamedTuple):
 
 
 class StandbyReplica:
-    """Methods run on the loop, unless they say otherwise. No load is begun while ``busy``: owned slots come first."""
+    """Methods run on the loop, unless they say otherwise. No load is begun while ``busy``: owned shard groups come
+    first."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class StandbyReplica:
         self._pause = _PAUSE
         self._waiting: dict[int, ShardGroup] = {}
         self._unreadable: set[int] = set()
-        """Slots that are left alone, see `_leave_alone`."""
+        """Shard groups that are left alone, see `_leave_alone`."""
         self._following: dict[int, tuple[int, ShardGroup]] = {}
         self._let_go: Callable[[], None] | None = None
         self._stopping = threading.Event()
@@ -93,14 +94,14 @@ class StandbyReplica:
             await self._ended.wait()
 
     def add(self, slot: ShardGroup) -> None:
-        """The slot's shards are to be kept up with the log from now on."""
+        """The shard group's shards are to be kept up with the log from now on."""
         self._unreadable.discard(slot.number)
         if not self._stopping.is_set():
             self._waiting[slot.number] = slot
 
     def release(self, slot: ShardGroup, then: Callable[[], None]) -> None:
-        """Keeps its hands off the slot's shards, and calls ``then`` once it does: at once, unless it is loading them.
-        (The load goes on: whoever takes the slot would have to begin with the same one.)"""
+        """Keeps its hands off the shard group's shards, and calls ``then`` once it does: at once, unless it is loading
+        them. (The load goes on: whoever takes the shard group would have to begin with the same one.)"""
         self._waiting.pop(slot.number, None)
         for partition in slot.partitions:
             self._following.pop(partition, None)
@@ -120,7 +121,7 @@ class StandbyReplica:
 
     @property
     def caught_up(self) -> bool:
-        """Whether every slot that is a standby here has been brought to the log's end once."""
+        """Whether every shard group that is a standby here has been brought to the log's end once."""
         return not self._waiting and self.loading is None
 
     # --- what the thread asks and tells ------------------------------------------------------------
@@ -176,7 +177,7 @@ class StandbyReplica:
             self._leave_alone(self._following[error.partition][1], error)
 
     def _leave_alone(self, slot: ShardGroup, error: FormatMismatch | CorruptRecords) -> None:
-        """Nobody here can read what stands there: its slot is not followed any more (whoever takes it is told so
+        """Nobody here can read what stands there: its shard group is not followed any more (whoever takes it is told so
         again), the others are."""
         slot.last_error = str(error)
         owner = self._let_go if self.loading is slot else None  # who waits for the end of this load still gets the slot
@@ -185,7 +186,7 @@ class StandbyReplica:
         _logger.error("a slot is not followed any more", extra={"slot": slot.number, "why": slot.last_error})
 
     def _note_generation(self, generation: str) -> None:
-        """What was filled from another log is loaded anew."""
+        """What was filled from another log is loaded again."""
         for slot in {slot.number: slot for _, slot in self._following.values()}.values():
             if generation not in ("", slot.generation):
                 self.release(slot, lambda: None)

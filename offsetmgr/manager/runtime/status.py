@@ -35,7 +35,7 @@ class ShardStatus(NamedTuple):
     groups: int
     load_read: int
     load_total: int
-    """Offsets that the present or last load of its slot has read, and those it has to read."""
+    """Offsets that the present or last load of its shard group has read, and those it has to read."""
     recovering: bool
     """Whether what became of an append is being found out."""
     unreadable: int

@@ -12,7 +12,7 @@ from offsetmgr.manager.runtime.status import Role, ShardStatus
 
 
 class _StatusSnapshot(NamedTuple):
-    """What is the same for all shards of a slot."""
+    """What is the same for all shards of a shard group."""
 
     role: Role
     state: str

@@ -1,7 +1,7 @@
 """`WriteBatch`: commits on their way into one transaction, and `AppendResult`: what became of some of them.
 
-Group commit: all that one turn of the event loop brings for a slot is one batch; the slot's thread puts all batches
-that came in during its last transaction into the next.  So a lone commit waits for nobody, and under load a
+Group commit: all that one turn of the event loop brings for a shard group is one batch; the shard group's thread puts
+all batches that came in during its last transaction into the next. So a lone commit waits for nobody, and under load a
 transaction, which costs the same for one record as for thousands, carries thousands.
 """
 
@@ -34,7 +34,7 @@ class PendingRequest(NamedTuple):
 
 
 class WriteBatch:
-    """Filled on the loop, then handed to the slot's thread and left alone."""
+    """Filled on the loop, then handed to the shard group's thread and left alone."""
 
     __slots__ = ("bytes", "count", "deadline", "entries", "records")
 

@@ -1,4 +1,4 @@
-"""What a switch has seen, as values (rule 11). Pure."""
+"""What a switch has seen, as values (data rule "verdicts carry evidence"). Pure."""
 
 from __future__ import annotations
 

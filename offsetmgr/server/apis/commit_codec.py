@@ -102,7 +102,7 @@ def _quick(cursor: Cursor, number: int, version: int) -> tuple[list[PartitionCom
 def _slow(
     cursor: Cursor, number: int, version: int, topic: str, expected: dict[tuple[str, int], int]
 ) -> tuple[list[PartitionCommit], bool]:
-    """One partition after the other. Metadata that is not UTF-8 is mended, as a broker does."""
+    """One partition after the other. Metadata that is not UTF-8 is repaired, as a broker does."""
     data, flexible = cursor.data, version >= FLEXIBLE
     head = _OFFSET_EPOCH if version >= 6 else _OFFSET
     partitions: list[PartitionCommit] = []

@@ -1,6 +1,6 @@
 """The requests of one connection, started in their lanes, and their answers, sent in the order of the requests.
 
-See `dispatch` for both.  No transport in here: answers go to an `ResponseTransport`.
+See `api` for both. No transport in here: answers go to an `ResponseTransport`.
 
 A request that has begun is not cancelled when its client goes away: a commit half done would be worse.
 """

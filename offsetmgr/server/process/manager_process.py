@@ -1,8 +1,8 @@
 """One manager process, put together: what is behind the listener, the listener, the figures; and its end.
 
 Order of the start: the ports are ours, the topic is there and fit, then the managers' group is joined: who was given
-slots can be reached.  Order of the end: the group is left (so that others have the slots at once), commits in flight
-end, then clients are cut.
+shard groups can be reached. Order of the end: the group is left (so that others have the shard groups at once), commits
+in flight end, then clients are cut.
 """
 
 from __future__ import annotations

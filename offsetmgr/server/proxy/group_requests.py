@@ -68,7 +68,7 @@ def read_request(request: ApiRequest) -> GroupRequest:
     if key == ApiKey.JOIN_GROUP:
         session = cursor.int32() / 1000
         if version >= 1:
-            cursor.int32()  # rebalance time-out
+            cursor.int32()  # rebalance timeout
     else:
         generation = cursor.int32()
     member_id = cursor.string()

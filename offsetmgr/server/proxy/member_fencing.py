@@ -128,7 +128,7 @@ class MemberFence:
     # --- what passes by -----------------------------------------------------------------------------
 
     def session(self, group: str, tenure: int, seconds: float) -> None:
-        """A member joins with this session time-out."""
+        """A member joins with this session timeout."""
         known = self._group(group, tenure)
         known.fresh = min(known.fresh, max(seconds / 2, 0.0))
 
@@ -157,7 +157,7 @@ class MemberFence:
             self._valid(known, member_id, sent)
 
     def left(self, group: str) -> None:
-        """Members leave, or are sent away: who is still one must be asked anew. Before it is passed on and after."""
+        """Members leave, or are sent away: who is still one must be asked again. Before it is passed on and after."""
         known = self._groups.get(group)
         if known is not None:
             known.drop_evidence(next(self._serials))

@@ -1,15 +1,15 @@
 """`RequestScreen`: keeps clients of the relay from what the managers keep for themselves, and from admin APIs without a
 rule.
 
-The brokers see the manager's principal, which may read and write the offsets topic.  So the relay itself refuses what
+The brokers see the manager's principal, which may read and write the offsets topic. So the relay itself refuses what
 clients ask of the offsets topic (by name and by id), of the managers' group and of the shards' transactional ids.
 
-Most requests are not decoded.  A topic's name stands in a request as it is, and the reserved group and transactional
-ids begin with the topic's name: a request without these bytes names nothing reserved.  A Fetch from version 13 on names
+Most requests are not decoded. A topic's name stands in a request as it is, and the reserved group and transactional ids
+begin with the topic's name: a request without these bytes names nothing reserved. A Fetch from version 13 on names
 topics by id: its ids are read, and the relay asks a broker once for the name of each id.
 
-What is refused is taken out of the request, and its answer is added to the broker's.  Such a request is answered whole,
-not streamed.  A large request is read, judged and encoded anew in the codec thread; no later request of its connection
+What is refused is taken out of the request, and its answer is added to the broker's. Such a request is answered whole,
+not streamed. A large request is read, judged and encoded again in the codec thread; no later request of its connection
 overtakes it there, since producers' requests must keep the order of their sequence numbers.
 """
 
@@ -57,7 +57,7 @@ _FETCH_SESSIONS: Final = 7
 _FETCH_BY_ID: Final = 13
 _DELETE_BY_ID: Final = 6
 _LARGE_BYTES: Final = LARGE_BYTES // 4
-"""A message above this size goes to the codec thread: judging and encoding it anew takes three times as long as
+"""A message above this size goes to the codec thread: judging and encoding it again takes three times as long as
 decoding it."""
 
 

@@ -1,7 +1,7 @@
 """The brokers in a Metadata answer, and the same answer with other brokers or without one topic; pure.
 
 They come near its beginning, so everything behind them is kept byte for byte: the topics, which may be many, are
-neither read nor made anew.  A topic that is cut out is found by its name; only the cut part is read.
+neither read nor recreated. A topic that is cut out is found by its name; only the cut part is read.
 
 Source: MetadataResponse.json, versions 0 to 13.
 """

@@ -1,7 +1,8 @@
 """The server's side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), free of any I/O.
 
-An exchange takes the client's messages one by one with `step`.  Every failure is the same `AuthenticationFailed`, after
-the same work: nothing tells whether the user exists.  No text holds anything that a client has sent (rule 12).
+An exchange takes the client's messages one by one with `step`. Every failure is the same `AuthenticationFailed`, after
+the same work: nothing tells whether the user exists. No text holds anything that a client has sent (data rule "secrets
+stay secret").
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Authentication:
     credentials: Credentials
     mechanisms: Sequence[str] = MECHANISMS
     session_seconds: float | None = None
-    """After this time a connection must log in anew (connections.max.reauth.ms, KIP-368); None: never."""
+    """After this time a connection must log in again (connections.max.reauth.ms, KIP-368); None: never."""
 
     def __post_init__(self) -> None:
         for name in self.mechanisms:

@@ -1,11 +1,11 @@
-"""`DualStoreBackend`: a dual store behind the listener (rule 7).
+"""`DualStoreBackend`: a dual store behind the listener (data rule "dual commit: Kafka first").
 
 A commit goes to the primary; what that took goes to the secondary (`secondary`), and is acknowledged when both have it.
 A failure of the secondary is logged, counted and repaired in the background, and the commit acknowledged all the same.
-A write to the primary whose outcome is not known is read later, and passed on if it happened after all (`doubts`).  A
-fetch is the larger of both, except where a rewind is still on its way to the secondary: there it is the primary's.
-What is on its way is kept in memory only: after a crash the next start brings the secondary forward (`catchup`), and
-the next commit of a partition makes the two equal in any case.
+A write to the primary whose outcome is not known is read later, and passed on if it happened after all
+(`in_doubt_writes`). A fetch is the larger of both, except where a rewind is still on its way to the secondary: there it
+is the primary's. What is on its way is kept in memory only: after a crash the next start brings the secondary forward
+(`catchup`), and the next commit of a partition makes the two equal in any case.
 """
 
 from __future__ import annotations

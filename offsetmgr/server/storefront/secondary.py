@@ -1,12 +1,13 @@
-"""The second store of a dual commit, brought to say what the first one took (rule 7), however long that takes.
+"""The second store of a dual commit, brought to say what the first one took (data rule "dual commit: Kafka first"),
+however long that takes.
 
-State and decisions live on the event loop; the store is written in its own threads (`storelanes`), one stream of edits
-at a time.  For each partition only the newest value is kept: what is written late is written once.
+State and decisions live on the event loop; the store is written in its own threads (`store_executor`), one stream of
+edits at a time. For each partition only the newest value is kept: what is written late is written once.
 
-What may be overwritten.  At once, everything: the last commit wins, as with the old consumers.  But a value that comes
+What may be overwritten. At once, everything: the last commit wins, as with the old consumers. But a value that comes
 *late*, because the secondary could not be written before, must not undo what others have committed there meanwhile: it
 only moves the secondary forward, and where it was a rewind (it lies below what the secondary was last known to hold) it
-is written over that very value only.  Where nothing is known the last commit wins.
+is written over that very value only. Where nothing is known the last commit wins.
 
 Ordering contract: `take` is called for the writes of a group in the order in which the primary took them.
 """

@@ -1,10 +1,10 @@
 """`StoreBackend`: any `OffsetStore` behind the listener, so that any Kafka client can use it as its coordinator.
 
 Semantics are Kafka's: the last commit wins, so commits are edits that may rewind, and none is compared with anything
-(`Guard.OVERWRITE`); a member's commit goes to Kafka with its generation.  What a store cannot keep (metadata in
+(`Guard.OVERWRITE`); a member's commit goes to Kafka with its generation. What a store cannot keep (metadata in
 ZooKeeper) is dropped, as the old consumers did; the log says so once, at the start.
 
-Before a dual store (rule 7) see `twostores`.
+Before a dual store (data rule "dual commit: Kafka first") see `dual_store`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Synchronous stores behind an event loop: a few threads for each, and requests gathered into bulk calls.
 
 Here belongs how calls reach a store and their outcomes come back; what is asked, and what clients are told, is
-`storebackend`'s.
+`store_backend`'s.
 
 Ordering contract: the writes of one group are carried out in the order in which they were handed in, each before the
 next begins or together with it; a read sees every write that had ended when the read was handed in.
 
 While one stream of edits (or one scan) runs, what comes meanwhile is gathered for the next, so that round trips are
-shared by as many clients as there are.  Where the store allows calls side by side, groups are spread over a few
-lanes, and those in trouble (their last call failed for now: a broker is away) have a lane of their own until one of
-their calls succeeds, so that they do not hold up the others for a time-out each.
+shared by as many clients as there are. Where the store allows calls side by side, groups are spread over a few lanes,
+and those in trouble (their last call failed for now: a broker is away) have a lane of their own until one of their
+calls succeeds, so that they do not hold up the others for a timeout each.
 """
 
 from __future__ import annotations

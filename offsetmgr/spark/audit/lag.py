@@ -37,7 +37,7 @@ def lag(offsets: DataFrame, ends: DataFrame) -> DataFrame:
     ``note``.
 
     The lag counts from the log's start where the offset lies below it, and is null where the log is not known or the
-    offset lies beyond its end (a topic made anew, say), which ``note`` says.
+    offset lies beyond its end (a topic recreated, say), which ``note`` says.
     """
     offset, start, end = sql.col("offset"), sql.col("log_start_offset"), sql.col("log_end_offset")
     note = (

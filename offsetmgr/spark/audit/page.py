@@ -11,7 +11,7 @@ from offsetmgr.spark.audit.page_style import STYLE
 from offsetmgr.spark.audit.plots import Point, bars, lines, moment
 
 PAGE: Final = "index.html"
-"""Its name in an audit's folder."""
+"""Its name in an audit's directory."""
 SHOWN: Final = 20
 """Rows of each table of the page, at most."""
 

@@ -46,7 +46,7 @@ class SessionLeaseProtocol(Protocol):
 
 class _Group:
     """One group as its follower sees it: ``seen`` is what it goes by, ``acknowledged`` what it has acknowledged. Not
-    only its version: the node may have been deleted, with the member's own, and made anew."""
+    only its version: the node may have been deleted, with the member's own, and recreated."""
 
     def __init__(self, nodes: SwitchStateStore, seen: NodeState) -> None:
         self.nodes = nodes

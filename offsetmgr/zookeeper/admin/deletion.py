@@ -65,7 +65,7 @@ def _waits_for(state: AdminState, topic: AdminTopicState) -> str:
 
 
 def progress_of(state: AdminState, asked: Mapping[str, int]) -> RequestProgress:
-    """How far a deletion is: ``asked`` maps topics to the ``czxid`` of their node, which a topic made anew does not
+    """How far a deletion is: ``asked`` maps topics to the ``czxid`` of their node, which a topic recreated does not
     have."""
     waiting: dict[str, str] = {}
     for name, czxid in asked.items():

@@ -26,7 +26,7 @@ def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
     asked for, or the before-image.
 
     A controller (3.9.1) does not look at the node again while it works on it, whether the node is set, or deleted and
-    made anew: its partitions stay half-way until it, or another controller, has ended what it began.
+    recreated: its partitions stay half-way until it, or another controller, has ended what it began.
     """
     return (
         f"kafka-reassign-partitions.sh --bootstrap-server {quote(bootstrap or 'BROKER:9092')} "

@@ -37,7 +37,7 @@ class AssignedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdminTopicState:
-    """One topic. ``version`` and ``czxid`` are those of its node: a topic made anew has another ``czxid``."""
+    """One topic. ``version`` and ``czxid`` are those of its node: a topic recreated has another ``czxid``."""
 
     partitions: Mapping[int, AssignedPartition]
     version: int

@@ -15,7 +15,7 @@ AskRanges: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[TopicParti
 
 
 class LogRangeCheck:
-    """Remembers ranges. They grow, so an offset outside of a remembered one proves nothing until it is asked for anew:
+    """Remembers ranges. They grow, so an offset outside of a remembered one proves nothing until it is asked for again:
     asked for after the offset was read, a range that does not hold it never did."""
 
     def __init__(self, ask: AskRanges) -> None:

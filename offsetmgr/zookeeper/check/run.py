@@ -98,7 +98,7 @@ class ZookeeperCheck:
             yield CheckReport(facts.group, check_group(facts, self._cluster, ranges, self._unused_since_ms))
 
     def _second_look(self, waiting: Sequence[CheckReport]) -> Iterator[CheckReport]:
-        """What is still so after a while. Another topic may have been made, or be gone, so topics are read anew."""
+        """What is still so after a while. Another topic may have been made, or be gone, so topics are read again."""
         if self._on_second_look is not None:
             self._on_second_look(len(waiting))
         self._clock.sleep(self._settle_s)

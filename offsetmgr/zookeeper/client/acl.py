@@ -1,7 +1,7 @@
 """Access lists of the nodes that we create: what the configuration says, and what follows from it for each node.
 
-ZooKeeper's access lists are not inherited, so each new node is given one.  No I/O here.  Source: ZooDefs.Perms and Ids,
-and kafka.utils.ZkUtils.defaultAcls for what a secured broker gives to its own nodes.
+ZooKeeper's ACLs are not inherited, so each new node is given one. No I/O here. Source: ZooDefs.Perms and Ids, and
+kafka.utils.ZkUtils.defaultAcls for what a secured broker gives to its own nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INT: Final = struct.Struct("!i")
 
 
 class AclEntry(NamedTuple):
-    """One entry of an access list; ``permissions`` is a sum of read 1, write 2, create 4, delete 8, admin 16."""
+    """One entry of an ACL; ``permissions`` is a sum of read 1, write 2, create 4, delete 8, admin 16."""
 
     permissions: int
     scheme: str
@@ -39,7 +39,7 @@ OPEN: Final[Acl] = (AclEntry(_ALL, "world", "anyone"),)
 
 @dataclass(frozen=True, slots=True)
 class AclPolicy:
-    """Which access list a node that we create is given.
+    """Which ACL a node that we create is given.
 
     ``configured`` is what the configuration asks for. A node that is ours alone (it goes with our session) gets it, and
     everybody may read it: other members must. A persistent node lies where others write too, old consumers above all,
@@ -142,7 +142,7 @@ def _with(configured: Acl, everybody: int) -> Acl:
 
 
 def encode(acl: Acl) -> bytes:
-    """An access list as requests carry it."""
+    """An ACL as requests carry it."""
     parts = [_INT.pack(len(acl))]
     for permissions, scheme, who in acl:
         parts += [_INT.pack(permissions), *(part for text in (scheme, who) for part in _string(text))]

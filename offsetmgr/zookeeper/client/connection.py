@@ -1,8 +1,8 @@
-"""One kazoo client: opened when first needed, within a time-out, and asked through its own request queue.
+"""One kazoo client: opened when first needed, within a timeout, and asked through its own request queue.
 
-Only the life of the connection belongs here; what is asked is `session`.  Three things that kazoo does otherwise than
-an offset tool needs are settled here: it logs credentials at DEBUG and warnings to stderr, its ``start`` and ``stop``
-can take far longer than the time-out given, and its results (one condition variable each) are slow in bulk.
+Only the life of the connection belongs here; what is asked is `session`. Three things that kazoo does otherwise than an
+offset tool needs are settled here: it logs credentials at DEBUG and warnings to stderr, its ``start`` and ``stop`` can
+take far longer than the timeout given, and its results (one condition variable each) are slow in bulk.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         self.connections = 0
         """The number of connections that servers have accepted so far."""
         self.granted_s: float | None = None
-        """The session time-out that the server granted, which need not be the one asked for; only with
+        """The session timeout that the server granted, which need not be the one asked for; only with
         ``one_session``."""
         self._one_session = one_session
         super().__init__(**settings)
@@ -165,7 +165,7 @@ class KazooConnection:
         self._auth = tuple(pair for pair in config.zookeeper_auth if pair[0] != _SASL)
         self._sasl = _sasl_options(next((secret for scheme, secret in config.zookeeper_auth if scheme == _SASL), None))
         self.acl_policy = parse_acl(config.zookeeper_acl, bool(config.zookeeper_auth))
-        """Which access lists the nodes get that we create; None: open to all."""
+        """Which ACLs the nodes get that we create; None: open to all."""
         self.identity = _identity(config.zookeeper_auth)
         """In words who we are to the server."""
         self._timeout_s = config.timeout_ms / 1000
@@ -193,7 +193,7 @@ class KazooConnection:
 
     @property
     def granted_s(self) -> float | None:
-        """The session time-out that the server granted, in seconds; None before the first connection, and without
+        """The session timeout that the server granted, in seconds; None before the first connection, and without
         ``session_timeout_ms``."""
         client = self._client
         return None if client is None else client.granted_s
@@ -242,7 +242,7 @@ class KazooConnection:
         return self.session_expired() if client is not None and client.expired else self.unreachable()
 
     def silence(self) -> OffsetMgrError:
-        """The error for an answer that has not come within the time-out."""
+        """The error for an answer that has not come within the timeout."""
         client = self._client
         if client is not None and client.expired:
             return self.session_expired()

@@ -99,7 +99,7 @@ def multi_read(op: Op, paths: list[bytes]) -> bytes:
 
 
 def create(path: str, data: bytes, acl: bytes, ephemeral: bool = False) -> bytes:
-    """A create operation of a transaction, with an (encoded) access list."""
+    """A create operation of a transaction, with an (encoded) ACL."""
     raw = path.encode()
     flags = _EPHEMERAL if ephemeral else _PERSISTENT
     return b"".join((_HEADERS[Op.CREATE], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, acl, flags))

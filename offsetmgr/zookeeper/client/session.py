@@ -1,9 +1,9 @@
-"""`ZookeeperSession`: bulk reads, transactions and watches, with the project's errors and time-outs.
+"""`ZookeeperSession`: bulk reads, transactions and watches, with the project's errors and timeouts.
 
-What the nodes mean does not belong here.  Paths are relative to the chroot everywhere.
+What the nodes mean does not belong here. Paths are relative to the chroot everywhere.
 
-Ordering contract: requests of one session are carried out by the server in the order in which they were sent, so a
-read sent after a transaction sees its effect, or proves that it had none, once `sync` stands between them where the
+Ordering contract: requests of one session are carried out by the server in the order in which they were sent, so a read
+sent after a transaction sees its effect, or proves that it had none, once `sync` stands between them where the
 connection was lost meanwhile.
 """
 
@@ -126,7 +126,7 @@ class ZookeeperSession:
 
     @property
     def granted_s(self) -> float | None:
-        """The session time-out that the server granted, in seconds; None before the first answer, and without
+        """The session timeout that the server granted, in seconds; None before the first answer, and without
         ``session_timeout_ms``."""
         return self._connection.granted_s
 
@@ -308,8 +308,8 @@ class ZookeeperSession:
         ]
 
     def _acls(self, batches: Sequence[Sequence[Operation]]) -> Mapping[str, bytes | OffsetMgrError]:
-        """The access list of every node to be created (or why it has none), where the configuration wants another than
-        the open one."""
+        """The ACL of every node to be created (or why it has none), where the configuration wants another than the open
+        one."""
         policy = self._connection.acl_policy
         created = [op for operations in batches for op in operations if isinstance(op, Create)]
         if policy is None or not created:
@@ -320,7 +320,7 @@ class ZookeeperSession:
         return {path: acl if isinstance(acl, OffsetMgrError) else encode(acl) for path, acl in lists.items()}
 
     def _acls_of(self, paths: Sequence[str]) -> list[Acl | OffsetMgrError]:
-        """The access lists of nodes; of one that does not exist the open one: nothing can be created below it."""
+        """The ACLs of nodes; of one that does not exist the open one: nothing can be created below it."""
         full = [self.chroot + path if path != "/" else self.chroot or "/" for path in paths]
         found: list[Acl | OffsetMgrError] = [OPEN] * len(full)
         for index, answer in self._ask([requests.GetACL(path) for path in full], _SINGLE_READS_IN_FLIGHT):
@@ -338,7 +338,7 @@ class ZookeeperSession:
     def _next_answer(
         self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], outcomes: list[TransactionResult | None]
     ) -> tuple[int | None, Any, Exception | None]:
-        """The next first answer; index None where none came within the time-out."""
+        """The next first answer; index None where none came within the timeout."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -435,7 +435,7 @@ class ZookeeperSession:
         return inbox
 
     def _each(self, inbox: _Inbox, count: int) -> Iterator[tuple[int, Any, Exception | None]]:
-        """The first answer to each of ``count`` requests. Raises where none comes within the time-out."""
+        """The first answer to each of ``count`` requests. Raises where none comes within the timeout."""
         waiting = set(range(count))
         while waiting:
             try:
@@ -513,11 +513,11 @@ class ZookeeperSession:
     # --- asking, and what goes wrong --------------------------------------------------------------
 
     def _ask(self, asked: Sequence[Any], window: int, losses: int | None = None) -> Iterator[tuple[int, Any]]:
-        """Sends requests that change nothing, ``window`` of them at a time, and gives their answers as they come:
-        the index of the request with its answer, or with the exception that the server answered.
+        """Sends requests that change nothing, ``window`` of them at a time, and gives their answers as they come: the
+        index of the request with its answer, or with the exception that the server answered.
 
         Requests lost with the connection are sent again on the next one (``losses`` times in a row, or until nothing
-        has been answered for the whole time-out).
+        has been answered for the whole timeout).
         """
         deadline = time.monotonic() + self._timeout_s
         self._connection.ready(deadline)
@@ -558,8 +558,8 @@ class ZookeeperSession:
             ) from broken
 
     def _node_error(self, code: int, path: str, needed: str = "read this node") -> OffsetMgrError | None:
-        """The error that one node's result code stands for; None for a node that does not exist. ``needed`` is what
-        the access list must allow."""
+        """The error that one node's result code stands for; None for a node that does not exist. ``needed`` is what the
+        ACL must allow."""
         if code == ZookeeperError.NO_NODE:
             return None
         if code == ZookeeperError.NO_AUTH:

@@ -22,9 +22,9 @@ from offsetmgr.core.errors import OffsetMgrError, SessionExpired
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 SHARE: Final = 0.6
-"""The part of the session's time-out that a lease lasts."""
+"""The part of the session's timeout that a lease lasts."""
 BEATS: Final = 8
-"""Beats in one session time-out."""
+"""Beats in one session timeout."""
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 

@@ -25,14 +25,14 @@ BYTES_A_TRANSACTION: Final = 700 * 1024
 """Below the server's default ``jute.maxbuffer`` (1 MiB), which the server's own log record must respect as well."""
 
 _OVERHEAD: Final = 128
-"""A header, three lengths, an open access list, a version; and room for a chroot of ordinary length."""
+"""A header, three lengths, an open ACL, a version; and room for a chroot of ordinary length."""
 
 _OPEN: Final = encode(OPEN)
 
 
 class Create(NamedTuple):
-    """Creates a node, with the access list that the session's policy gives it; refused with NODE_EXISTS, or NO_NODE
-    where its parent is missing.
+    """Creates a node, with the ACL that the session's policy gives it; refused with NODE_EXISTS, or NO_NODE where its
+    parent is missing.
 
     An ``ephemeral`` one goes with the session that created it.
     """

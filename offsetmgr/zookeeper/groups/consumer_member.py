@@ -1,7 +1,7 @@
 """`ConsumerMember`: one member of an old consumer group, in a thread of its own from joining to leaving.
 
 It registers, rebalances whenever something has changed (several changes at once are one rebalance), and after its
-session has expired begins anew under the same id. What a rebalance is, and in which order, is `rebalance`.
+session has expired begins again under the same id. What a rebalance is, and in which order, is `rebalance`.
 
 Source: the registration algorithm of the 0.10.1 implementation page, in its five steps: register, watch the ids, watch
 the brokers, watch the topics, rebalance.
@@ -78,7 +78,7 @@ class ConsumerMember:
         self.member_id = member_id
         self.subscription = subscription
         self.rebalances = 0
-        """How often this member has divided the partitions anew, because members, topics or partitions had changed."""
+        """How often this member has divided the partitions again, because members, topics or partitions had changed."""
         self._connect = connect
         self._config = config
         self._timing = timing

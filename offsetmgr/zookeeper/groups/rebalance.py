@@ -152,7 +152,7 @@ class MemberOwnership:
 
     def _stop(self, leaving: Collection[TopicPartition]) -> None:
         """From here on they are not consumed, whatever fails; should they come back before their owner nodes have gone,
-        they are begun anew."""
+        they are begun again."""
         self._unbegun |= set(leaving)
         try:
             self._member.holder.stop(leaving)

@@ -21,7 +21,7 @@ class NodeDescription:
     """What one node is, and what it says."""
 
     kind: str
-    """``broker``, ``topic``, ``owner``...; ``other`` for what is none of Kafka's nodes, or a mere folder."""
+    """``broker``, ``topic``, ``owner``...; ``other`` for what is none of Kafka's nodes, or a mere directory."""
     value: str | None = None
     """The line for people; None where the node says nothing, or nothing that can be understood."""
     notes: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ _TABLE: Final[tuple[tuple[str, str, Read], ...]] = (
 )
 _SECRET: Final = frozenset({"secret config", "delegation token"})
 
-# A topic of 0.7 is a mere folder, admin/delete_topics is one since 0.8.1; brokers make the block of producer ids and
+# A topic of 0.7 is a mere directory, admin/delete_topics is one since 0.8.1; brokers make the block of producer ids and
 # the configurations of users before there is anything to say.
 _MAY_BE_EMPTY: Final = frozenset({"topic", "topic deletions", "topic deletion", "producer ids", "secret config"})
 

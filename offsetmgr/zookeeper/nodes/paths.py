@@ -113,7 +113,7 @@ def offset_of_broker(group: str, topic: str, partition: int) -> str:
 
 @lru_cache(maxsize=4096)
 def above(folder: str) -> tuple[str, ...]:
-    """A folder and every node above it, outermost first; remembered, as each partition of a topic asks in turn."""
+    """A directory and every node above it, outermost first; remembered, as each partition of a topic asks in turn."""
     parts = folder.split("/")
     return tuple("/".join(parts[:n]) for n in range(2, len(parts) + 1))
 

@@ -51,7 +51,7 @@ class _Walk:
                 for path, names in zip(chunk, listed, strict=True):
                     if isinstance(names, list):
                         deeper += [_child(path, name) for name in sorted(names, key=_order)]
-            # One stream for the children of the whole chunk, so that small folders are read together.
+            # One stream for the children of the whole chunk, so that small directories are read together.
             rest = self.below(deeper, None if depth is None else depth - 1) if deeper else iter(())
             waiting = next(rest, None)
             for path, node, names in zip(chunk, found, listed, strict=True):

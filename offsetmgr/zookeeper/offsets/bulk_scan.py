@@ -128,7 +128,7 @@ class BulkScan:
         return folder
 
     def _parts(self, group: _Group, folder: _Directory, path: bytes) -> list[_Part]:
-        """The reading of a folder's nodes, in parts that fit a request."""
+        """The reading of a directory's nodes, in parts that fit a request."""
         if len(path) not in folder.pieces:
             self._keep(len(folder.partitions))
         return [_Part(group, partitions, path.join(pieces)) for partitions, pieces in folder.reads(len(path))]
@@ -177,7 +177,8 @@ class _Directory:
         self._names = names
         self.partitions = partitions
         self.pieces: dict[int, list[tuple[list[TopicPartition], list[bytes]]]] = {}
-        """By the length of the folder's path: for each part its partitions, and what its path joins to operations."""
+        """By the length of the directory's path: for each part its partitions, and what its path joins to
+        operations."""
 
     def reads(self, length: int) -> list[tuple[list[TopicPartition], list[bytes]]]:
         found = self.pieces.get(length)
@@ -193,7 +194,7 @@ class _Directory:
 
 @dataclass(slots=True)
 class _Part:
-    """Some nodes of one folder, and the operations that read them."""
+    """Some nodes of one directory, and the operations that read them."""
 
     group: _Group
     partitions: list[TopicPartition]

@@ -1,12 +1,12 @@
 """Edits of some groups as few transactions: read, decide, write on the condition that nothing changed, look again.
 
-Every case is decided here, one partition at a time; the common one is carried out in bulk by `bulkedits`, which hands
+Every case is decided here, one partition at a time; the common one is carried out in bulk by `bulk_edits`, which hands
 over what turns out to be another.
 
 Ordering contract: every write names the data version that was read before it (or creates, or deletes that version), so
-it happens only while the node still holds what was decided upon.  A transaction is refused as a whole when one of its
-nodes has changed meanwhile; everything in it is then read and decided anew, in smaller transactions, so that the
-nodes that others keep changing end up alone.
+it happens only while the node still holds what was decided upon. A transaction is refused as a whole when one of its
+nodes has changed meanwhile; everything in it is then read and decided again, in smaller transactions, so that the nodes
+that others keep changing end up alone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NodeWrite:
     change: Change
     path: str
     data: bytes | None
-    """What the node is to hold; None deletes it. Made anew from what it holds now each time it is read."""
+    """What the node is to hold; None deletes it. Made again from what it holds now each time it is read."""
     found: Offset | None = None
     node: NodeData | None = None
     as_of: int | None = None

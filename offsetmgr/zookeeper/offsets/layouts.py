@@ -1,7 +1,7 @@
 """How a group's committed offsets are laid out in nodes: where they are, and what a node's bytes mean.
 
-No I/O here.  A layout says which nodes hold offsets; `offsetmgr.stores.zookeeper` reads and writes them. The layout of
-Storm's spouts, which is of another kind, is in `stormlayout`.
+No I/O here. A layout says which nodes hold offsets; `offsetmgr.stores.zookeeper` reads and writes them. The layout of
+Storm's spouts, which is of another kind, is in `storm_layout`.
 """
 
 from __future__ import annotations

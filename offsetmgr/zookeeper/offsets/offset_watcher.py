@@ -1,7 +1,7 @@
 """`OffsetWatcher`: which groups' offsets have changed, told by watches.
 
-Every offset node, and every folder above it, carries one watch. A watch that fires marks its group; the mark is handed
-out only after the watch stands again, and the reader reads after that, so no change falls between the two.
+Every offset node, and every directory above it, carries one watch. A watch that fires marks its group; the mark is
+handed out only after the watch stands again, and the reader reads after that, so no change falls between the two.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class OffsetWatcher:
         """Whether every watch stands that should."""
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Groups that may have changed since the last call; none where nothing happened within the time-out, None
-        where any group may have changed. Raises as `ZookeeperSession`."""
+        """Groups that may have changed since the last call; none where nothing happened within the timeout, None where
+        any group may have changed. Raises as `ZookeeperSession`."""
         if not self._complete:
             with self._lock:
                 fired, self._fired = self._fired, set()
@@ -80,7 +80,7 @@ class OffsetWatcher:
         self._watch_groups(group for group in self._session.children(paths.CONSUMERS) or () if self._wants(group))
 
     def _watch_groups(self, groups: Iterable[str]) -> None:
-        """Sets the watches of groups that do not stand: folders from the top down, then the offsets."""
+        """Sets the watches of groups that do not stand: directories from the top down, then the offsets."""
         names = list(groups)
         offsets = [paths.offsets(group) for group in names]
         self._arm((), [*(paths.group(group) for group in names), *map(paths.ids, names), *offsets])

@@ -25,7 +25,7 @@ _NOBODY: Final = {"id": "offsetmgr", "name": "offsetmgr"}
 
 
 class StormLayout:
-    """See the module. An existing topic folder decides where a topic's nodes lie; without one they are loose."""
+    """See the module. An existing topic directory decides where a topic's nodes lie; without one they are loose."""
 
     name = "storm"
     partitions = Partitions.NUMBERED

@@ -1,4 +1,5 @@
-"""Topics' folders in a layout that leaves a choice: whether partitions lie in one, or beside each other without any."""
+"""Topics' directories in a layout that leaves a choice: whether partitions lie in one, or beside each other without
+any."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from offsetmgr.zookeeper.offsets.layouts import Layout
 
 
 def topic_folders(session: ZookeeperSession, layout: Layout, topics: Iterable[tuple[str, str]]) -> set[str]:
-    """Those folders of topics (given with their groups) that exist, in a layout that leaves a choice. Impossible names
-    are left out; raises where a folder cannot be read."""
+    """Those directories of topics (given with their groups) that exist, in a layout that leaves a choice. Impossible
+    names are left out; raises where a directory cannot be read."""
     wanted: dict[str, None] = {}
     for group, topic in topics:
         with contextlib.suppress(UsageError):  # said for the partition itself, by `Layout.path`
@@ -29,6 +30,6 @@ def topic_folders(session: ZookeeperSession, layout: Layout, topics: Iterable[tu
 
 
 def in_folder(path: str, partition: TopicPartition) -> str:
-    """A partition's node under its topic's folder instead of beside it."""
+    """A partition's node under its topic's directory instead of beside it."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{partition.topic}/{name}"

@@ -1,6 +1,6 @@
 """Who would own what: a group's picture, what could happen to it, and what its members would make of that.
 
-``picture``, ``changes``, ``predict`` and ``file`` are pure; ``live`` reads a picture from ZooKeeper. A prediction is
-what every member computes by itself (`offsetmgr.zookeeper.groups.assignors`); claims, retries and time play no part in
-it.
+``group_snapshot``, ``changes``, ``predict`` and ``scenario_file`` are pure; ``live_group`` reads a picture from
+ZooKeeper. A prediction is what every member computes by itself (`offsetmgr.zookeeper.groups.assignors`); claims,
+retries and time play no part in it.
 """

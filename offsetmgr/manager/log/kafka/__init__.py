@@ -1,6 +1,6 @@
 """`KafkaLog`: the offsets topic on a real cluster, through confluent-kafka.
 
-One transactional producer a slot writes, consumers with ``read_committed`` read.
+One transactional producer a shard group writes, consumers with ``read_committed`` read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class KafkaLog:
     """See `offsetmgr.manager.log.base.PartitionLog`.
 
     ``partitions`` is what `offsetmgr.manager.log.kafka.topic_admin.ensure_topic` found; ``properties`` are librdkafka's
-    (``security.protocol``, ...).  ``transaction_timeout_ms`` bounds how long a writer that vanished holds up readers if
-    nobody claims its slot.  ``max_message_bytes`` is that of `offsetmgr.manager.log.topic.OffsetsTopicState`.
+    (``security.protocol``, ...). ``transaction_timeout_ms`` bounds how long a writer that vanished holds up readers if
+    nobody claims its shard group. ``max_message_bytes`` is that of `offsetmgr.manager.log.topic.OffsetsTopicState`.
     ``group`` is the group id that readers give, of which nothing else is ever seen.
 
     Threads: its own methods may be called from any thread.
@@ -83,7 +83,7 @@ class KafkaLog:
     def generation(self, timeout: float) -> str:
         """See `PartitionLog.generation`: the topic's id; brokers before 2.8 (KIP-516) tell none.
 
-        Raises `UnsuitableTopic` for a topic that was made anew and is not fit to be an offsets topic: nobody may read
+        Raises `UnsuitableTopic` for a topic that was recreated and is not fit to be an offsets topic: nobody may read
         it as one, or write to it.
         """
         found = self._offsets.topic_id(timeout)
@@ -109,10 +109,10 @@ class KafkaLog:
 
 
 def transactional_id(topic: str, slot: int) -> str:
-    """The id that every claimant of a slot uses: principals need rights for the prefix ``{topic}-slot-``."""
+    """The id that every claimant of a shard group uses: principals need rights for the prefix ``{topic}-slot-``."""
     return f"{transactional_id_prefix(topic)}{slot}"
 
 
 def transactional_id_prefix(topic: str) -> str:
-    """What the transactional ids of all slots begin with."""
+    """What the transactional ids of all shard groups begin with."""
     return f"{topic}-slot-"

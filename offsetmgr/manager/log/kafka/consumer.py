@@ -35,7 +35,7 @@ _PASSING: Final = frozenset(
         ck.KafkaError._MAX_POLL_EXCEEDED,
     }
 )
-"""The client goes on by itself after these, and whoever waits has a time-out of his own."""
+"""The client goes on by itself after these, and whoever waits has a timeout of his own."""
 
 _DAMAGED: Final = frozenset({ck.KafkaError._BAD_MSG, ck.KafkaError._BAD_COMPRESSION})
 """The client repeats the fetch after these, and stays where it is."""

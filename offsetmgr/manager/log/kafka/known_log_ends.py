@@ -23,7 +23,7 @@ class KnownLogEnds:
                 self._least[partition] = max(self._least.get(partition, 0), offset + 1)
 
     def forget(self) -> None:
-        """The topic was made anew: nothing is known of where its partitions end."""
+        """The topic was recreated: nothing is known of where its partitions end."""
         with self._lock:
             self._least.clear()
 

@@ -1,8 +1,8 @@
-"""How long a slot's writer rests between two transactions: `AdaptiveLinger`. Pure.
+"""How long a shard group's writer rests between two transactions: `AdaptiveLinger`. Pure.
 
 The broker answers the end of a transaction before it has told every partition of it, and refuses the next one of the
-same id meanwhile (CONCURRENT_TRANSACTIONS); librdkafka asks again only after a fixed 20 ms.  A rest of a few
-milliseconds costs less, and what arrives during it goes into the same transaction.  How long the broker takes is not
+same id meanwhile (CONCURRENT_TRANSACTIONS); librdkafka asks again only after a fixed 20 ms. A rest of a few
+milliseconds costs less, and what arrives during it goes into the same transaction. How long the broker takes is not
 known beforehand (replicas, disks, load), so it is found out: longer at once after a refusal, shorter little by little.
 """
 

@@ -25,20 +25,20 @@ def producer_settings(
     transaction_timeout_ms: int,
     max_message_bytes: int,
 ) -> dict[str, Any]:
-    """A slot writer's producer."""
+    """A shard group writer's producer."""
     return {
         **_QUICK_RECONNECT,
         "socket.nagle.disable": "true",
-        # A broker that does not answer is given up in time to ask another one within an append's time-out.
+        # A broker that does not answer is given up in time to ask another one within an append's timeout.
         "socket.timeout.ms": "3000",
         "compression.type": "none",
         **properties,
         **_NO_LOG,
         "bootstrap.servers": bootstrap,
         "transactional.id": transactional_id,
-        # The broker aborts what a dead writer left behind after this time, if nobody claims the slot before.
+        # The broker aborts what a dead writer left behind after this time, if nobody claims the shard group before.
         "transaction.timeout.ms": transaction_timeout_ms,
-        # Records live as long as their transaction: `append` has its own, shorter time-out.
+        # Records live as long as their transaction: `append` has its own, shorter timeout.
         "message.timeout.ms": transaction_timeout_ms,
         # A topic that was deleted must not come back with the broker's default settings.
         "allow.auto.create.topics": "false",

@@ -80,7 +80,7 @@ def check_topic(
 def check_successor(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT
 ) -> OffsetsTopicState:
-    """Examines a topic that was made anew under a running manager, as its start would have done. Raises what
+    """Examines a topic that was recreated under a running manager, as its start would have done. Raises what
     `check_topic` raises, but for `TopicRecreated`."""
     return examine(topic, _found(bootstrap, properties, topic, timeout), partitions)
 

@@ -39,7 +39,7 @@ _CLIENTS_OWN_PAUSE: Final = 0.5
 """Seconds. While the broker ends the transaction of a predecessor it refuses the claim, and the client repeats it after
 this time, whatever its settings; a new client asks at once."""
 _ABORT_SHARE: Final = 0.3
-"""The part of an append's time-out that is kept for aborting it."""
+"""The part of an append's timeout that is kept for aborting it."""
 _LONGEST_ABORT: Final = 2.0
 
 _FENCED_CODES: Final = frozenset(
