@@ -1,6 +1,8 @@
-"""offsetmgr: where is each consumer group, and how to move that answer without losing or repeating work.
+"""offsetmgr shows where the committed offsets of each consumer group are, and moves them without losing or repeating
+work.
 
-The public API is what ``__all__`` names; each name is imported when it is first used, so ``import offsetmgr`` is quick.
+``__all__`` lists the public API. Python imports each name when a program first uses it, so ``import offsetmgr`` is
+quick.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Values, errors and protocols that every other package uses. Nothing here performs I/O against a server."""
+"""Values, errors and protocols that every other package uses. No module here connects to a server."""

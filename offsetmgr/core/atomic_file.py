@@ -1,7 +1,7 @@
-"""Replacing a file as a whole, by one writer at a time: either the old content is there or the new, never a mixture.
+"""Replaces a file atomically, with one writer at a time: a reader sees the old content or the new, never a mixture.
 
-Ordering contract: the new content is written beside the old and fsynced, then renamed over it, then the directory is
-fsynced; whoever is told that the write is done can lose power.
+Ordering contract: the writer writes and fsyncs a temporary file, renames it over the old file, and fsyncs the
+directory. After `replace_file` returns, a power failure loses nothing.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _POLL_SECONDS: Final = 0.02
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
-    """Writes a new content of ``path`` through ``write`` and gives back what that returned.
+    """Writes the new content of ``path`` through ``write`` and returns the result of ``write``.
 
-    Raises `FileFailure`; after any failure the old file is as it was. ``overwrite`` False: an existing file is
-    refused, also one that appears while we write.
+    Raises `FileFailure`; the old file is then unchanged. With ``overwrite`` False an existing file is an error, also a
+    file that another process creates during the write.
     """
     target = Path(os.path.realpath(path))
     what = f"file {path}"
@@ -60,7 +60,7 @@ def _write_beside(target: Path, temporary: Path, write: Callable[[BinaryIO], T])
         stream.flush()
         os.fsync(descriptor)
     except BaseException:
-        with contextlib.suppress(OSError):  # closing flushes again what could not be written
+        with contextlib.suppress(OSError):  # close flushes again what could not be written
             stream.close()
         raise
     stream.close()
@@ -69,9 +69,9 @@ def _write_beside(target: Path, temporary: Path, write: Callable[[BinaryIO], T])
 
 @contextlib.contextmanager
 def only_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None]:
-    """Holds the lock that makes us the only writer of ``path``: an flock on a file beside it, removed afterwards.
+    """Holds an exclusive lock (flock) on a file next to ``path``, and removes that file afterwards.
 
-    Raises `FileFailure` where another process holds it for longer than ``timeout_ms``.
+    Raises `FileFailure` if another process holds the lock for longer than ``timeout_ms``.
     """
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name}.lock")
@@ -95,7 +95,7 @@ def _try_lock(beside: Path, path: Path) -> int | None:
         raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # whoever held it before us may have removed the file that we locked
+        # the previous holder may have removed the file that we locked
         if os.fstat(descriptor).st_ino == beside.stat().st_ino:
             return descriptor
     except (BlockingIOError, FileNotFoundError):
@@ -109,7 +109,7 @@ def _try_lock(beside: Path, path: Path) -> int | None:
 
 
 def reason(error: OSError) -> str:
-    """Why the system refused, in its own words, lower case."""
+    """Returns the operating system's text for the error, in lower case."""
     text = error.strerror or str(error)
     return text[:1].lower() + text[1:]
 

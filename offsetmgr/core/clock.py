@@ -1,4 +1,4 @@
-"""Time as a value that is handed in, so that pure cores and tests never look at the wall."""
+"""The clock as a parameter, so that pure code and tests control time."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 boottime: Final[Callable[[], float]] = (
     time.monotonic if _BOOTTIME is None else functools.partial(time.clock_gettime, _BOOTTIME)
 )
-"""Seconds on a clock that also runs while the machine is suspended, where the platform has one (CLOCK_BOOTTIME); else
-on the monotonic clock."""
+"""Seconds on a clock that also runs while the machine is suspended (CLOCK_BOOTTIME); the monotonic clock on platforms
+without one."""
 
 
 class Clock(Protocol):
-    """What code that needs time asks for."""
+    """A source of time."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970-01-01 UTC."""
+        """Returns the wall clock in milliseconds since 1970-01-01 UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards, for durations and deadlines."""
+        """Returns seconds that never decrease, for durations and deadlines."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Waits; a fake clock moves its own time instead."""
+        """Waits. A clock for tests advances its own time instead."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the operating system."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

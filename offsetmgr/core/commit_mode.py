@@ -1,9 +1,9 @@
-"""The three phases of an old consumer group, their settings, and which changes between them are safe.
+"""The three commit modes of an old consumer group, their settings, and the safe changes between them.
 
-Pure: values in, values out. A phase is what one process does with its offsets, fixed when it starts, so changing it
-means restarting every member ("a rolling bounce").
+Pure. The commit mode of a process is fixed when it starts, so a change of the mode restarts every member (a rolling
+bounce).
 
-Source of the semantics: kafka.consumer.ZookeeperConsumerConnector and kafka.consumer.ConsumerConfig, 0.8.2 to 1.1.
+Source: kafka.consumer.ZookeeperConsumerConnector and kafka.consumer.ConsumerConfig, 0.8.2 to 1.1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from offsetmgr.core.model import Committed, Offset, TopicPartition
 
 
 class CommitMode(Enum):
-    """Where a member commits its offsets to, and where it reads them from when it gets a partition."""
+    """Where a member commits its offsets, and where it reads them when it is assigned a partition."""
 
     ZOOKEEPER = "zookeeper"
     """Commits to ZooKeeper alone (``dual.commit.enabled`` has no effect here); reads ZooKeeper."""
@@ -33,7 +33,8 @@ class CommitMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitModeSettings:
-    """What a member's ``consumer.properties`` must say in a phase. ``notes`` are for the person who edits it."""
+    """The settings that ``consumer.properties`` of a member needs in a commit mode. ``notes`` are for the operator who
+    edits the file."""
 
     properties: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
@@ -42,7 +43,8 @@ class CommitModeSettings:
         return [f"{key}={value}" for key, value in self.properties]
 
     def as_argument(self) -> str:
-        """The settings in one line, ``key=value`` separated by blanks, as ``{settings}`` hands them to a command."""
+        """Returns the settings in one line, ``key=value`` separated by spaces, as the placeholder ``{settings}`` of a
+        command receives them."""
         return " ".join(self.as_lines())
 
 
@@ -83,7 +85,7 @@ SETTINGS: Mapping[CommitMode, CommitModeSettings] = {
 
 @dataclass(frozen=True, slots=True)
 class CommitModeChange:
-    """One rolling bounce: every member goes from ``start`` to ``to``."""
+    """One rolling bounce: every member changes from ``start`` to ``to``."""
 
     start: CommitMode
     to: CommitMode
@@ -128,7 +130,7 @@ UNSAFE_CHANGES: Mapping[CommitModeChange, str] = {
 
 
 def route(start: CommitMode, to: CommitMode) -> tuple[CommitModeChange, ...]:
-    """The safe bounces that lead from one phase to another, in order; empty where nothing is to be done."""
+    """Returns the safe rolling bounces from one commit mode to another, in order; empty if the modes are equal."""
     if start is to:
         return ()
     if CommitModeChange(start, to) in SAFE_CHANGES:
@@ -143,10 +145,10 @@ def require_safe(
     zookeeper: Mapping[TopicPartition, Offset] | None = None,
     kafka: Mapping[TopicPartition, Offset] | None = None,
 ) -> CommitModeChange:
-    """The change, if one rolling bounce may make it.
+    """Returns the change if one rolling bounce may make it.
 
-    Raises `GateRefused` for the two direct ones, naming the commits that would be lost or repeated; the offsets of
-    both stores, where given, put numbers to it.
+    Raises `GateRefused` for the two direct changes between ZooKeeper and Kafka, with the commits that the group would
+    lose or repeat. If the offsets of both stores are given, the error contains their numbers.
     """
     change = CommitModeChange(start, to)
     if start is to:
@@ -166,7 +168,7 @@ def require_safe(
 def _what_would_happen(
     start: CommitMode, zookeeper: Mapping[TopicPartition, Offset], kafka: Mapping[TopicPartition, Offset]
 ) -> list[str]:
-    """For the first few partitions: where a member would start, against where the group is."""
+    """Returns a line for each of the first partitions: where a member would start, and where the group is."""
     current, other = (zookeeper, kafka) if start is CommitMode.ZOOKEEPER else (kafka, zookeeper)
     name = "Kafka" if start is CommitMode.ZOOKEEPER else "ZooKeeper"
     texts: list[str] = []

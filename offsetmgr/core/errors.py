@@ -1,8 +1,7 @@
-"""One hierarchy of errors, with Kafka's names and codes where Kafka has one.
+"""The hierarchy of errors, with Kafka's names and codes where Kafka has them.
 
-Every error says *what* failed, *why*, and (where there is something to do) gives a *hint*.  The
-command line prints exactly these three parts, so a message written here is read by a person at night.
-No text in here may carry a credential.
+Every error has *what* failed, *why*, and a *hint* if the reader can do something. The command line prints these three
+parts, so operators read every message here. No text may contain a credential.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class OffsetMgrError(Exception):
-    """Base of everything that offsetmgr raises on purpose.
+    """The base class of all errors that offsetmgr raises on purpose.
 
-    ``what`` names the thing that failed, ``why`` the reason as far as it is known, ``hint`` what the
-    reader can do about it.  ``code`` and ``name`` are Kafka's protocol error where one exists.
-    ``retriable`` says whether the very same call may succeed later without anybody changing anything.
+    ``what`` names the thing that failed, ``why`` the reason as far as it is known, ``hint`` what the reader can do.
+    ``code`` and ``name`` are Kafka's protocol error if one exists. ``retriable`` is True if the same call may succeed
+    later without any other change.
     """
 
     code: ClassVar[int | None] = None
@@ -36,27 +35,27 @@ class OffsetMgrError(Exception):
         return f"{self.what}: {self.why}" if self.why else self.what
 
 
-# --- what the caller asked for -------------------------------------------------------------------
+# --- invalid calls -----------------------------------------------------------------------------------
 
 
 class UsageError(OffsetMgrError):
-    """The call or the command line does not make sense as given (exit code 2)."""
+    """The arguments of the call or of the command line are not valid (exit code 2)."""
 
 
 class ConfigError(UsageError):
-    """A configuration file, context or environment variable cannot be used."""
+    """A configuration file, context or environment variable is not valid."""
 
 
 class InvalidUri(UsageError):
-    """A store URI that cannot be understood."""
+    """A store URI is not valid."""
 
 
 class InvalidPattern(UsageError):
-    """A topic pattern that Java refuses, so no old consumer could have subscribed with it."""
+    """Java does not accept the topic pattern, so no old consumer could have subscribed with it."""
 
 
 class UnsupportedOperation(OffsetMgrError):
-    """The store, server version or format cannot do this at all."""
+    """The store, server version or format does not support the operation."""
 
 
 # --- reaching a server ---------------------------------------------------------------------------
@@ -77,34 +76,35 @@ class TimedOut(OffsetMgrError):
 
 
 class SessionExpired(OffsetMgrError):
-    """The ZooKeeper session is over: its ephemeral nodes are gone, and nothing can be asked in it any more."""
+    """The ZooKeeper session has expired: the server deleted its ephemeral nodes, and the session accepts no more
+    requests."""
 
 
 class AuthenticationFailed(OffsetMgrError):
-    """The server refused our credentials (SASL_AUTHENTICATION_FAILED)."""
+    """The server rejected the credentials (SASL_AUTHENTICATION_FAILED)."""
 
     code = 58
     name = "SASL_AUTHENTICATION_FAILED"
 
 
 class NotAuthorized(OffsetMgrError):
-    """Authenticated, but not allowed to do this (GROUP_AUTHORIZATION_FAILED, TOPIC_..., ZooKeeper NoAuth)."""
+    """The client is authenticated but not authorized (GROUP_AUTHORIZATION_FAILED, TOPIC_..., NoAuth of ZooKeeper)."""
 
     code = 30
     name = "GROUP_AUTHORIZATION_FAILED"
 
 
 class TopicNotAuthorized(NotAuthorized):
-    """Allowed for the group, but not for this topic (TOPIC_AUTHORIZATION_FAILED)."""
+    """The client is authorized for the group but not for this topic (TOPIC_AUTHORIZATION_FAILED)."""
 
     code = 29
     name = "TOPIC_AUTHORIZATION_FAILED"
 
 
 class ServerError(OffsetMgrError):
-    """The server answered with an error that has no class of its own here; the text names it.
+    """The server returned an error that has no class here; the text names it.
 
-    ``wire_code`` is Kafka's code where there was one.
+    ``wire_code`` is Kafka's error code, if there was one.
     """
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, wire_code: int | None = None) -> None:
@@ -116,7 +116,7 @@ class ServerError(OffsetMgrError):
 
 
 class CoordinatorLoadInProgress(OffsetMgrError):
-    """The coordinator still loads the group's offsets (COORDINATOR_LOAD_IN_PROGRESS)."""
+    """The coordinator is still loading the group's offsets (COORDINATOR_LOAD_IN_PROGRESS)."""
 
     code = 14
     name = "COORDINATOR_LOAD_IN_PROGRESS"
@@ -124,7 +124,7 @@ class CoordinatorLoadInProgress(OffsetMgrError):
 
 
 class CoordinatorNotAvailable(OffsetMgrError):
-    """No coordinator can serve the group right now (COORDINATOR_NOT_AVAILABLE)."""
+    """No coordinator is available for the group (COORDINATOR_NOT_AVAILABLE)."""
 
     code = 15
     name = "COORDINATOR_NOT_AVAILABLE"
@@ -132,7 +132,7 @@ class CoordinatorNotAvailable(OffsetMgrError):
 
 
 class NotCoordinator(OffsetMgrError):
-    """The server asked is not the group's coordinator (NOT_COORDINATOR)."""
+    """The server is not the group's coordinator (NOT_COORDINATOR)."""
 
     code = 16
     name = "NOT_COORDINATOR"
@@ -147,9 +147,9 @@ class UnknownTopicOrPartition(OffsetMgrError):
 
 
 class OffsetOutOfRange(OffsetMgrError):
-    """The offset lies outside the partition's log (OFFSET_OUT_OF_RANGE).
+    """The offset is outside the partition's log (OFFSET_OUT_OF_RANGE).
 
-    ``log_range`` is what the log held when that was found, None where it could not be asked.
+    ``log_range`` is the range of the log at that moment; None if it is not known.
     """
 
     code = 1
@@ -161,7 +161,7 @@ class OffsetOutOfRange(OffsetMgrError):
 
 
 class OffsetMetadataTooLarge(OffsetMgrError):
-    """The commit's metadata is over the server's limit (OFFSET_METADATA_TOO_LARGE)."""
+    """The metadata of the commit is longer than the server's limit (OFFSET_METADATA_TOO_LARGE)."""
 
     code = 12
     name = "OFFSET_METADATA_TOO_LARGE"
@@ -175,11 +175,11 @@ class GroupNotFound(OffsetMgrError):
 
 
 class GroupActive(OffsetMgrError):
-    """The group has members that are consuming, so nobody else may change its offsets (NON_EMPTY_GROUP).
+    """The group has active members, so no other client may change its offsets (NON_EMPTY_GROUP).
 
-    ``members`` are their readable names (``client-id at /host (member id)``).
-    Where all of them are locks of offsetmgr's, the hint says so. ``lock_ends_s``: the seconds within which the
-    coordinator ends such locks where their process was killed; 0 where others are members.
+    ``members`` are their names (``client-id at /host (member id)``). If all members are group locks of offsetmgr, the
+    hint says so, and ``lock_ends_s`` is the number of seconds within which the coordinator removes the lock of a killed
+    process. It is 0 if other clients are members.
     """
 
     code = 68
@@ -199,7 +199,7 @@ class GroupActive(OffsetMgrError):
 
 
 class LockLost(OffsetMgrError):
-    """Our membership as the group's only member ended before the write (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
+    """The membership that locks the group ended before the write (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
     FENCED_INSTANCE_ID)."""
 
     code = 22
@@ -208,7 +208,8 @@ class LockLost(OffsetMgrError):
 
 
 class Superseded(LockLost):
-    """Another process has taken over our place in the group, under the same name (FENCED_INSTANCE_ID, KIP-345)."""
+    """Another process joined the group under the same instance id and replaced this one (FENCED_INSTANCE_ID,
+    KIP-345)."""
 
     code = 82
     name = "FENCED_INSTANCE_ID"
@@ -216,18 +217,18 @@ class Superseded(LockLost):
 
 
 class InvalidRequest(OffsetMgrError):
-    """Bytes from a client that are not a request of Kafka's protocol (INVALID_REQUEST): its connection is closed, as a
-    broker does."""
+    """A client sent bytes that are not a request of Kafka's protocol (INVALID_REQUEST). The server closes the
+    connection, as a broker does."""
 
     code = 42
     name = "INVALID_REQUEST"
 
 
-# --- the rules of the data -----------------------------------------------------------------------
+# --- data rules --------------------------------------------------------------------------------------
 
 
 class RewindRefused(OffsetMgrError):
-    """The write would lower a committed offset and nobody said that it may (data rule "no accidental rewind")."""
+    """The write would lower a committed offset and the caller did not allow that (data rule "no accidental rewind")."""
 
 
 class OtherCluster(UsageError):
@@ -239,10 +240,10 @@ class RecreatedTopic(OffsetMgrError):
 
 
 class Conflict(OffsetMgrError):
-    """The committed offset is not what the caller expected it to be; nothing was written (data rule "conditional
+    """The committed offset is not the one that the caller expected; the store wrote nothing (data rule "conditional
     writes").
 
-    ``actual`` is what was found instead (``Committed`` or ``Absent``), or None where it is not known.
+    ``actual`` is the offset in the store (``Committed`` or ``Absent``), or None if it is not known.
     """
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, actual: Any = None) -> None:
@@ -251,30 +252,29 @@ class Conflict(OffsetMgrError):
 
 
 class CorruptData(OffsetMgrError):
-    """Data exists but cannot be understood: a node or record that is not an offset (never taken for absent)."""
+    """Data exists but cannot be decoded: a znode or record that contains no offset. It never counts as absent."""
 
 
 class LimitExceeded(CorruptData):
-    """Data that would take more memory than the caller allows: one entry of a log, or what a batch decompresses to."""
+    """The data needs more memory than the caller allows: an entry of a log, or the decompressed content of a batch."""
 
 
 class UnknownVersion(OffsetMgrError):
-    """A format whose version we do not know; the text names the version (data rule "versioned formats")."""
+    """The version of a format is not known; the text contains the version (data rule "versioned formats")."""
 
 
 class FileFailure(OffsetMgrError):
-    """A file of ours cannot be opened, read, locked or written: missing, not allowed, no space, exists already."""
+    """offsetmgr cannot open, read, lock or write a file."""
 
 
 class MalformedData(OffsetMgrError):
-    """A file that breaks its format; the text says which line, and why."""
+    """A file does not have its format; the text names the line and the reason."""
 
 
 class PartialFailure(OffsetMgrError):
-    """Some partitions succeeded and some failed: both are here, nothing is hidden (data rule "absent is not zero").
+    """Some partitions succeeded and some failed; the error holds both (data rule "absent is not zero").
 
-    ``successes`` maps partitions to what the call would have returned for them, ``failures`` maps partitions to their
-    error.
+    ``successes`` maps partitions to the result of the call, ``failures`` maps partitions to their error.
     """
 
     def __init__(
@@ -293,15 +293,16 @@ class PartialFailure(OffsetMgrError):
         self.failures = dict(failures)
 
 
-# --- dividing a group's partitions -----------------------------------------------------------------
+# --- assignment of partitions ------------------------------------------------------------------------
 
 
 class AssignmentRefused(OffsetMgrError):
-    """The strategy cannot divide the group's partitions as the group stands: its real members fail to rebalance too."""
+    """The strategy cannot assign the group's partitions: the rebalance of its members fails too."""
 
 
 class UnequalSubscriptions(AssignmentRefused):
-    """Round-robin as it was up to Kafka 0.10.1 needs every member to have the same topics with as many streams of each.
+    """The round-robin strategy up to Kafka 0.10.1 needs all members to subscribe to the same topics with the same
+    number of streams.
 
     ``members`` are those that differ from the others, sorted.
     """
@@ -315,17 +316,17 @@ class UnequalSubscriptions(AssignmentRefused):
 
 
 class OpenPeriodUnknown(OffsetMgrError):
-    """Which period is open has not been read yet: it is unknown, not 0."""
+    """The coordinator has not read yet which period is open."""
 
     retriable = True
 
 
 class LateRecord(OffsetMgrError):
-    """A record of a period that its partition has finished, or that was closed before."""
+    """The record belongs to a period that its partition has finished, or that was closed before."""
 
 
 class RunEnded(Conflict):
-    """No further period will open: the run was ended by somebody, or its last period is closed (``done``)."""
+    """No further period opens: the run was ended, or its last period is closed (``done``)."""
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, done: bool = False) -> None:
         super().__init__(what, why, hint)
@@ -333,41 +334,43 @@ class RunEnded(Conflict):
 
 
 class CallbackFailed(OffsetMgrError):
-    """A function that the caller handed in has raised something that is no error of ours."""
+    """A callback of the caller raised an exception that is not an `OffsetMgrError`."""
 
 
 class LegacyMembersPresent(OffsetMgrError):
-    """Nodes in a form whose writers know nothing of what guards ours: nobody may run beside them."""
+    """The znodes have an old format whose writers ignore the checks of this version, so both versions cannot run at the
+    same time."""
 
 
 class SwitchInProgress(OffsetMgrError):
-    """A group is being switched to other stores, or its member cannot know whether it is; nothing was done."""
+    """A live migration is changing the stores of the group, or its member cannot know whether it is; nothing was
+    written."""
 
     retriable = True
 
 
 class PlanError(OffsetMgrError):
-    """A plan cannot be used: damaged, of an unknown version, or made for other clusters (data rule "migration is a
-    state machine on disk")."""
+    """A plan cannot be used: it is damaged, has an unknown version, or belongs to other clusters (data rule "migration
+    is a state machine on disk")."""
 
 
 class JournalError(OffsetMgrError):
-    """A journal is damaged before its end, belongs to another plan, or is in use by another process."""
+    """A journal is damaged before its end, belongs to another plan, or another process uses it."""
 
 
 class GateRefused(OffsetMgrError):
-    """A phase change is refused because the evidence is missing or speaks against it (data rule "verdicts carry
+    """A change of the commit mode is refused: evidence is missing or contradicts it (data rule "verdicts carry
     evidence")."""
 
 
 class ControllerRequestRefused(OffsetMgrError):
-    """An admin action is refused before anything is written: the cluster's controller would not carry it out, or never
-    end it."""
+    """offsetmgr refuses a request to the controller before it writes anything, because the controller would not carry
+    it out or would never finish it."""
 
 
 class SparkError(OffsetMgrError):
-    """A Spark session or its connector cannot be had, or a query cannot be followed."""
+    """A Spark session or its connector is not available, or a query cannot be tracked."""
 
 
 class SandboxError(OffsetMgrError):
-    """A sandbox server could not be fetched, started or stopped."""
+    """A server of the sandbox could not be downloaded, started or stopped."""

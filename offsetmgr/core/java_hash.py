@@ -1,4 +1,4 @@
-"""``String.hashCode`` of Java, on which Kafka builds: where a group's offsets are, how round-robin deals."""
+"""Java's ``String.hashCode``. Kafka uses it for the partition of a group's offsets and for round-robin assignments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 
 def java_hash(text: str) -> int:
-    """Over UTF-16 code units, not characters, in 32 bits with a sign."""
+    """Returns the hash of the UTF-16 code units of ``text`` as a signed 32-bit number."""
     units = text.encode("utf-16-be", "surrogatepass")
     result = 0
     for (unit,) in struct.iter_unpack(">H", units):

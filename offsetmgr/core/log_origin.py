@@ -1,6 +1,6 @@
-"""Which Kafka cluster's logs the offsets of a store point into, and how the logs of two stores relate.
+"""The Kafka cluster whose logs the offsets of a store belong to, and the relation between the logs of two stores.
 
-Pure. Sources: Kafka's cluster id (KIP-78).
+Pure. Source: Kafka's cluster id (KIP-78).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ class Translate(StrEnum):
     """How offsets of one cluster become offsets of another (``--translate``)."""
 
     NONE = "none"
-    """They stay as they are: the user states that the logs of the other cluster are equal copies."""
+    """Offsets stay unchanged: the user states that the logs of the other cluster are identical copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOrigin:
-    """The Kafka cluster whose logs a store's offsets point into.
+    """The Kafka cluster whose logs the offsets of a store belong to.
 
-    ``cluster_id`` is None where nothing names it. ``brokers`` are addresses (``host:port``) at which brokers of the
-    cluster listen, for stores without an id. A store that names neither is ``unnamed``: a text file, whose user knows
-    the origin. ``new``: the store does not exist yet, and what is written to it makes its origin. ``how`` says where
-    the facts come from.
+    ``cluster_id`` is None if the store has none. ``brokers`` are addresses (``host:port``) of brokers of the cluster,
+    for stores without an id. A store with neither is ``unnamed``: a text file, whose origin only the user knows.
+    ``new`` means that the store does not exist yet; the first write defines its origin. ``how`` names the source of
+    these facts.
     """
 
     cluster_id: str | None
@@ -35,12 +35,12 @@ class LogOrigin:
 
     @property
     def name(self) -> str:
-        """The cluster id, or the brokers' addresses where the cluster has none: brokers before 0.10.1."""
+        """The cluster id, or the addresses of the brokers if the cluster has no id (brokers before 0.10.1)."""
         return self.cluster_id or f"{_BY_BROKERS}{','.join(sorted(self.brokers))}"
 
     def is_named(self, name: str) -> bool:
-        """Whether this cluster had that name. A cluster that had no id, and was upgraded since, has one now: then one
-        broker that listens where it did is enough."""
+        """Returns whether the cluster had this name. A cluster without an id receives one with an upgrade; one broker
+        at a known address then identifies it."""
         if name.startswith(_BY_BROKERS):
             return not self.brokers.isdisjoint(name.removeprefix(_BY_BROKERS).lower().split(","))
         return name == self.cluster_id
@@ -51,33 +51,33 @@ UNNAMED: Final = LogOrigin(None, "it names no Kafka cluster", unnamed=True)
 
 
 class Relation(StrEnum):
-    """How the logs of two stores relate."""
+    """The relation between the logs of two stores."""
 
     SAME = "same"
     """Both stores name the same cluster id."""
     INFERRED = "inferred"
-    """One store names no cluster id; a broker that it lists is a broker of the other one's cluster."""
+    """One store has no cluster id, and one of its brokers is a broker of the other store's cluster."""
     OTHER = "other"
     UNKNOWN = "unknown"
-    """One side names no cluster: the user's word."""
+    """One store names no cluster; the user has to state the relation."""
     NEW = "new"
-    """The target does not exist yet, and takes the source's cluster."""
+    """The target does not exist yet and takes over the cluster of the source."""
 
 
 @dataclass(frozen=True, slots=True)
 class OriginComparison:
-    """The relation of two stores' logs and the reason for it, in words."""
+    """The relation between the logs of two stores and the reason for it."""
 
     relation: Relation
     how: str
 
     @property
     def keeps_epochs(self) -> bool:
-        """Whether leader epochs of the source are valid in the target."""
+        """Returns whether leader epochs of the source are valid in the target."""
         return self.relation in (Relation.SAME, Relation.INFERRED, Relation.NEW)
 
     def text(self, translate: Translate | None = None) -> str:
-        """One line for people."""
+        """Returns the comparison in one line."""
         if self.relation is Relation.SAME:
             return f"the same on both sides: {self.how}"
         if self.relation is Relation.INFERRED:
@@ -95,7 +95,7 @@ class OriginComparison:
 def compare_origins(
     source: LogOrigin, target: LogOrigin, names: tuple[str, str] = ("source", "target")
 ) -> OriginComparison:
-    """Decides how two stores' logs relate. ``names`` are what people call the two."""
+    """Compares the logs of two stores. ``names`` are the terms for the two in messages."""
     if target.new and not source.unnamed:
         return OriginComparison(Relation.NEW, target.how)
     if source.unnamed or target.unnamed:

@@ -1,4 +1,5 @@
-"""The values that everything else speaks in: frozen, standard library only, no behaviour that needs a server."""
+"""The values of offsetmgr: offsets, partitions, groups. They are frozen, use only the standard library and perform no
+I/O."""
 
 from __future__ import annotations
 
@@ -13,15 +14,16 @@ _TOPIC_NAME: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
 class BrokerPartition(int):
     """A partition of Kafka 0.7, which belongs to one broker: ``<broker>-<partition>``. Its offsets are byte positions.
 
-    Stands where a partition's number stands, as a negative one that fits 32 bits: it equals no partition of later
-    versions, and whatever knows nothing of 0.7 refuses it. Sorts by broker, then partition. Why: ADR 6.
+    The value takes the place of a partition number as a negative 32-bit number. It equals no partition of later
+    versions, and code that does not know Kafka 0.7 rejects it. It sorts by broker, then partition. The reasons are in
+    ADR 6.
     """
 
     LARGEST_BROKER = 65_534
     LARGEST_PARTITION = 32_767
 
     def __new__(cls, broker: int, partition: int) -> Self:
-        """Raises `ValueError` for numbers beyond 65534 (broker) and 32767 (partition)."""
+        """Raises `ValueError` if ``broker`` is above 65534 or ``partition`` above 32767."""
         if not (0 <= broker <= cls.LARGEST_BROKER and 0 <= partition <= cls.LARGEST_PARTITION):
             raise ValueError(f"{broker}-{partition}: brokers go up to 65534, partitions up to 32767")
         return super().__new__(cls, (broker << 15 | partition) - 2**31)
@@ -40,7 +42,8 @@ class BrokerPartition(int):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """``1-0`` as written in nodes and on command lines; None where the text is no such thing."""
+        """Returns the partition of a text such as ``1-0``, as znodes and command lines have it; None for any other
+        text."""
         found = _BROKER_PARTITION.fullmatch(text)
         if found is None or int(found[1]) > cls.LARGEST_BROKER or int(found[2]) > cls.LARGEST_PARTITION:
             return None
@@ -48,18 +51,18 @@ class BrokerPartition(int):
 
     @classmethod
     def of(cls, number: int) -> int:
-        """A partition's number as it was stored: the `BrokerPartition` that it stands for, or the number itself."""
+        """Returns the `BrokerPartition` of a stored number, or the number itself if it is none."""
         code = number + 2**31
         return cls(code >> 15, code & 0x7FFF) if 0 <= code < (cls.LARGEST_BROKER + 1) << 15 else number
 
     @staticmethod
     def to_json(number: int) -> int | str:
-        """A partition as our JSON files have it: a number, or in Kafka 0.7 its text."""
+        """Returns a partition for a JSON file: a number, or the text of a partition of Kafka 0.7."""
         return str(number) if isinstance(number, BrokerPartition) else number
 
     @classmethod
     def from_json(cls, value: int | str) -> int:
-        """The partition that `to_json` wrote. Raises `ValueError` for a text that is none."""
+        """Returns the partition that `to_json` wrote. Raises `ValueError` for any other text."""
         if isinstance(value, int):
             return value
         found = cls.parse(value)
@@ -91,16 +94,18 @@ class TopicPartition(NamedTuple):
 
 
 def is_valid_topic_name(name: str) -> bool:
-    """Whether Kafka would make a topic of this name (``Topic.validate``). An offset may be committed for any name where
-    the store does not look: no broker need be asked about the log of such a one."""
+    """Returns whether Kafka accepts ``name`` as a topic name (``Topic.validate``).
+
+    Some stores accept commits for any name; offsetmgr asks no broker about the log of an invalid one.
+    """
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What a caller commits: the *next* offset that the group will consume, and what goes with it.
+    """The position to commit: the *next* offset that the group will consume, with its leader epoch and metadata.
 
-    ``leader_epoch`` is None where unknown (Kafka's -1). ``commit_timestamp`` is milliseconds since 1970;
-    stores that stamp commits themselves ignore it, snapshots carry it.
+    ``leader_epoch`` is None if unknown (-1 in Kafka). ``commit_timestamp`` is in milliseconds since 1970; stores that
+    set the timestamp themselves ignore it, snapshots contain it.
     """
 
     offset: int
@@ -110,10 +115,10 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A committed offset as a store holds it.
+    """A committed offset in a store.
 
-    ``version`` is the store's own token of this very value (the znode's data version), handed back to it
-    as ``expected`` to make a write conditional; None where the store has none.
+    ``version`` is the store's version of this value (the data version of the znode). A caller hands it back as
+    ``expected`` to make a write conditional. It is None if the store has no versions.
     """
 
     offset: int
@@ -123,13 +128,14 @@ class Committed(NamedTuple):
     version: int | None = None
 
     def value(self) -> OffsetAndMetadata:
-        """The same commit as something that can be committed."""
+        """Returns the same position without the version, for a commit."""
         return tuple.__new__(OffsetAndMetadata, self[:4])
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No commit exists for this partition. It is not 0, not -1, not "unreadable", not "still loading"."""
+    """No offset is committed for this partition. It differs from 0, from -1, from an unreadable offset and from "still
+    loading"."""
 
     def __bool__(self) -> bool:
         return False
@@ -138,11 +144,11 @@ class Absent:
 ABSENT: Final = Absent()
 
 Offset: TypeAlias = Committed | Absent
-"""What a successful fetch says of one partition."""
+"""The result of a successful fetch for one partition."""
 
 
 class LogRange(NamedTuple):
-    """The offsets that a partition's log holds: ``start`` (inclusive) to ``end`` (the next offset to be written)."""
+    """The offsets of a partition's log: ``start`` (inclusive) to ``end`` (the offset of the next record)."""
 
     start: int
     end: int
@@ -150,9 +156,9 @@ class LogRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One live member of a consumer group, as its coordinator (or ZooKeeper registry) describes it.
+    """An active member of a consumer group, as the coordinator or the registry in ZooKeeper describes it.
 
-    ``partitions`` are the ones assigned to it (in ZooKeeper: owned by it).
+    ``partitions`` are assigned to it (in ZooKeeper: it owns them).
     """
 
     member_id: str
@@ -167,41 +173,44 @@ class GroupMember:
 
 
 LOCK_PROTOCOL: Final = "offsetmgr"
-"""The assignment protocol, and the usual client id, under which offsetmgr joins a group to lock it."""
+"""The assignment protocol and the usual client id with which offsetmgr joins a group to lock it."""
 
 LOCK_SESSION_S: Final = 10
-"""How long the coordinator keeps such a lock of a process that was killed."""
+"""Seconds for which the coordinator keeps the lock of a killed process."""
 
 _LOCK_MARGIN_S: Final = 2
 
 
 DELETES_OFFSETS: Final = "deletes single offsets"
-"""The capability of brokers (from 2.4 on) without which a deletion takes effect only later."""
+"""The capability of brokers (from 2.4 on) to delete single offsets; without it a deletion takes effect later."""
 
 
 _DELETED: Final = "deleted by offsetmgr; the broker removes it at its next check for expired offsets: offset "
 
 
 def deletion_mark(offset: int) -> str:
-    """The metadata of a deleted offset on brokers that cannot delete it: it is committed with a life that is over.
+    """Returns the metadata that marks a deleted offset on brokers that cannot delete it. offsetmgr commits it with a
+    retention that has ended.
 
-    offsetmgr reads such an offset as absent, so that nothing counts on it and any later write replaces it. The mark
-    names the offset, so that a tool that copies the metadata to another offset does not hide that one."""
+    offsetmgr reads such an offset as absent, and any later write replaces it. The mark contains the offset: if another
+    tool copies the metadata to another offset, that one stays visible.
+    """
     return f"{_DELETED}{offset}"
 
 
 def is_deleted(offset: int, metadata: str | None) -> bool:
-    """Whether a committed offset has the mark of a deletion."""
+    """Returns whether the metadata of a committed offset marks it as deleted."""
     return bool(metadata) and metadata == deletion_mark(offset)
 
 
 KEEPS_IN_USE: Final = "keeps the offsets of groups in use"
-"""The capability of brokers (from 2.1 on) without which each offset expires by itself."""
+"""The capability of brokers (from 2.1 on) to keep the offsets of active groups; without it each offset expires by
+itself."""
 
 
 class Weakness(NamedTuple):
-    """A guarantee of edits that brokers before 3.0 keep less than fully: the capability that they lack, and what that
-    means, as a sentence."""
+    """A guarantee of edits that brokers before 3.0 do not give in full: the missing capability, and the consequence as
+    a sentence."""
 
     capability: str
     text: str
@@ -209,10 +218,10 @@ class Weakness(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as its coordinator sees it.
+    """A group as its coordinator describes it.
 
-    ``state`` is Kafka's name in upper case: EMPTY, DEAD, STABLE, PREPARING_REBALANCE, COMPLETING_REBALANCE, ...
-    DEAD means that the coordinator knows no such group (it neither has members nor offsets).
+    ``state`` is Kafka's name in upper case: EMPTY, DEAD, STABLE, PREPARING_REBALANCE, COMPLETING_REBALANCE, ... DEAD
+    means that the coordinator does not know the group: it has neither members nor offsets.
     """
 
     group: str
@@ -222,20 +231,21 @@ class GroupDescription:
     coordinator: str = ""
     members: tuple[GroupMember, ...] = ()
     membership: bool = True
-    """False where the coordinator's release has no group members (0.8.2): its consumers register in ZooKeeper alone."""
+    """False if the release of the coordinator has no group members (0.8.2): its consumers register only in
+    ZooKeeper."""
 
     @property
     def idle(self) -> bool:
-        """True where nobody is a member, so that an edit can take the group lock."""
+        """Returns whether the group has no members, so that an edit can take the group lock."""
         return self.state in ("EMPTY", "DEAD")
 
     @property
     def lock_ends_s(self) -> float:
-        """If the only members are locks of offsetmgr: within how many seconds the coordinator ends them where their
-        process was killed. Else 0.
+        """Returns the number of seconds within which the coordinator ends the group locks of a killed process; 0 if
+        other clients are members.
 
-        The coordinator names the protocol of a stable group alone. Before that it keeps a dead member for the rebalance
-        timeout, which is as long as the session, and then for the session.
+        The coordinator reports the protocol only of a stable group. In other states it keeps a dead member for the
+        rebalance timeout, which equals the session timeout, and then for the session timeout.
         """
         if not self.members or any(member.partitions for member in self.members):
             return 0

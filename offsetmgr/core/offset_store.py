@@ -1,13 +1,12 @@
-"""`OffsetStore`: the one interface behind which every place of committed offsets stands.
+"""`OffsetStore`: the interface of every store of committed offsets.
 
-The vocabulary is small on purpose.  Reading is ``fetch`` (one group) and ``scan`` (many, lazily, with many
-requests in flight).  *Every* write is an ``edit``: a set of changes to one group, each conditional on what the
-partition held before.  ``commit`` and ``delete`` are edits of one group; migrations, resets, imports, mirrors
-and their undoing are streams of edits handed to ``edit``.
+``fetch`` reads one group; ``scan`` reads many groups lazily, with many requests in flight. *Every* write is an
+``edit``: a set of changes to one group, each conditional on the previous value of its partition. ``commit`` and
+``delete`` are edits of one group; migrations, resets, imports, mirrors and undos pass streams of edits to ``edit``.
 
-Ordering contract: a caller who wants to be able to undo a write reads the before-image first, makes it durable,
-then hands it to ``edit`` as ``expected``.  ``edit`` writes only where the store still holds exactly that value,
-so the before-image on disk is the true one.
+Ordering contract: a caller that must be able to undo a write reads the before-image, makes it durable, and passes it to
+``edit`` as ``expected``. ``edit`` writes only if the store still holds exactly that value, so the before-image on disk
+is correct.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ from offsetmgr.core.model import Absent, BrokerPartition, Committed, Offset, Off
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """What a store *is*, so that a plan made for one is refused on another (data rule "migration is a state machine on
-    disk").
+    """The identity of a store, so that a plan for one store is rejected on another (data rule "migration is a state
+    machine on disk").
 
-    ``kind`` is ``kafka``, ``zookeeper``, ``scenario_file``...; ``id`` the cluster id where there is one, else what the
-    thing can be told by (connect string and creation time of ``/brokers``; a snapshot's own id); ``how`` says in words
-    which of these it is. ``former`` are ids that the same store had before its brokers were upgraded to a release that
-    writes a cluster id.
+    ``kind`` is ``kafka``, ``zookeeper``, ``file``... ``id`` is the cluster id if there is one, else another identifying
+    value (connect string and creation time of ``/brokers``; the id of a snapshot); ``how`` names which of these it is.
+    ``former`` are ids of the same store before an upgrade to a release that writes a cluster id.
     """
 
     kind: str
@@ -41,12 +39,12 @@ class StoreIdentity:
 
 
 class Partitions(Enum):
-    """Which partitions a store can hold offsets of."""
+    """The kinds of partitions that a store can hold."""
 
     NUMBERED = "numbered"
-    """Those of Kafka 0.8 and later."""
+    """Partitions of Kafka 0.8 and later."""
     OF_BROKERS = "of-brokers"
-    """Those of Kafka 0.7 (`BrokerPartition`), whose offsets are byte positions."""
+    """Partitions of Kafka 0.7 (`BrokerPartition`), whose offsets are byte positions."""
     ALL = "all"
 
     def holds(self, tp: TopicPartition) -> bool:
@@ -56,47 +54,48 @@ class Partitions(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can carry and promise; what it cannot is said before writing, never dropped in silence."""
+    """The fields that a store keeps and the guarantees that it gives. A command reports missing ones before it
+    writes."""
 
     metadata: bool
     leader_epoch: bool
     commit_timestamp: bool
     conditional: str
-    """How writes are made conditional: ``version`` (compare-and-set per partition), ``group-lock``, ``scenario_file``,
-    or ``none``."""
+    """The method of conditional writes: ``version`` (compare-and-set of each partition), ``group-lock``, ``file``, or
+    ``none``."""
     partitions: Partitions = Partitions.NUMBERED
 
 
 class Guard(Enum):
-    """How an edit of a Kafka group is protected from others that write at the same moment (data rule "conditional
-    writes").
+    """The protection of an edit of a Kafka group against concurrent writers (data rule "conditional writes").
 
-    Stores with compare-and-set of their own (ZooKeeper, files) ignore it.
+    Stores with their own compare-and-set (ZooKeeper, files) ignore it.
     """
 
     LOCK = "lock"
-    """Join the idle group as its only member, compare, commit with the generation, leave. A group with other
-    members is refused (`GroupActive`). A group that has never existed is locked too: clients without membership may
-    commit to it at the same moment."""
+    """The edit joins the idle group as its only member, compares, commits with the generation, and leaves. It rejects a
+    group with other members (`GroupActive`). It also locks a group that has never existed, because clients without
+    membership may commit to it at the same moment."""
     COMPARE = "compare"
-    """Read, compare, commit as a simple consumer: not atomic. For groups into which old consumers commit, whose
-    commits a lock would break."""
+    """The edit reads, compares and commits as a simple consumer, which is not atomic. For groups of old consumers,
+    whose commits a lock would reject."""
     OVERWRITE = "overwrite"
-    """One simple commit, nothing read before it: the last one wins, as it does among consumers in Kafka.
+    """One simple commit without a read before it: the last commit wins, as among consumers in Kafka.
 
-    Rule 9 asks for conditional writes where a *tool* decides upon what it has read. Whoever merely passes on what
-    consumers commit (the listener before a store) decides nothing, so there is nothing to compare, and a read before
-    each commit would halve its rate. Only for changes that allow a rewind and expect nothing; others in the same edit
-    make the whole edit as with `LOCK`. Before-images are not known. A group with members is refused, unless one of them
-    is the edit's ``committer``."""
+    The data rule "conditional writes" applies to a *tool* that decides on what it has read. A listener that forwards
+    the commits of consumers decides nothing, so it has nothing to compare, and a read before each commit would halve
+    its rate. This guard is only for changes that allow a rewind and expect nothing; any other change makes the whole
+    edit one with `LOCK`. The before-images are not known. A group with members is rejected, unless one of them is the
+    ``committer`` of the edit.
+    """
 
 
 class Change(NamedTuple):
-    """One partition's part of an edit.
+    """The change of one partition in an edit.
 
-    ``after`` None deletes the commit.  ``expected`` None means: whatever is there (the store reads it itself, and
-    the rewind rule still holds); ``Absent`` means create only; ``Committed`` means only while the partition holds
-    this offset (and, where it has one, this version).
+    ``after`` None deletes the commit. ``expected`` None accepts any previous value; the store reads it and still
+    rejects a rewind. ``expected`` ``Absent`` means create only. ``expected`` ``Committed`` means that the partition
+    must hold this offset (and this version, if it has one).
     """
 
     after: OffsetAndMetadata | None
@@ -105,7 +104,7 @@ class Change(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """The member of a group whose commit is passed on: Kafka's coordinator takes only its members' commits."""
+    """The member of a group whose commit is forwarded: Kafka's coordinator accepts commits only from members."""
 
     generation: int
     member_id: str
@@ -114,12 +113,12 @@ class Committer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupEdit:
-    """Changes to one group's offsets.
+    """Changes to the offsets of one group.
 
-    ``committer`` only with `Guard.OVERWRITE`, and only Kafka's groups have members: other stores ignore both.
+    ``committer`` is used only with `Guard.OVERWRITE`. Stores other than Kafka ignore it.
 
-    ``as_of`` is the `GroupOffsets.as_of` of the scan that found every ``expected`` of the changes, else None: what has
-    provably not been replaced since need not be read again to be compared.
+    ``as_of`` is the `GroupOffsets.as_of` of the scan that returned every ``expected``, else None. The store does not
+    read again what has provably not changed since.
     """
 
     group: str
@@ -130,18 +129,18 @@ class GroupEdit:
 
 
 class EditStatus(Enum):
-    """What became of one partition's change."""
+    """The result of the change of one partition."""
 
     WRITTEN = "written"
     UNCHANGED = "unchanged"
-    """The store already held exactly the wanted value; nothing was written."""
+    """The store already held exactly this value and wrote nothing."""
     FAILED = "failed"
 
 
 class ChangeOutcome(NamedTuple):
-    """What became of one partition's change: the before-image, and the error where it failed.
+    """The result of the change of one partition: the before-image, and the error if it failed.
 
-    ``before`` is what the store held when the write was decided; None where that could not be read.
+    ``before`` is the value in the store when it decided on the write; None if the store could not read it.
     """
 
     status: EditStatus
@@ -151,11 +150,11 @@ class ChangeOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupEditResult:
-    """The outcome of one `GroupEdit`, one entry a partition.
+    """The result of one `GroupEdit`, with one outcome for each partition.
 
-    ``atomic`` is False where others could have written between our comparison and our write; ``how`` says what was
-    checked instead.  ``secondary`` is for dual stores: the partitions whose change the primary took (their outcome
-    says so) but the secondary did not, and why; the change is not lost, the dual store keeps it as pending.
+    ``atomic`` is False if other clients could have written between the comparison and the write; ``how`` names what was
+    checked instead. ``secondary`` is for dual stores: partitions whose change the primary store accepted and the
+    secondary store did not, and the reason. The dual store keeps such a change as pending.
     """
 
     group: str
@@ -171,11 +170,11 @@ class GroupEditResult:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """Everything that one group has committed: offsets, and the partitions whose value could not be read.
+    """All committed offsets of one group, and the partitions whose value could not be read.
 
-    ``error`` is set where the whole group could not be read; then both mappings are empty and mean nothing.
-    ``as_of`` is a moment in the store's own count of changes (ZooKeeper: a zxid) at or after which all of it was read;
-    None where the store has no such count.
+    ``error`` is set if the whole group could not be read; both mappings are then empty and mean nothing. ``as_of`` is a
+    position in the store's count of changes (ZooKeeper: a zxid) at or after which all of it was read; None if the store
+    has no such count.
     """
 
     group: str
@@ -187,65 +186,67 @@ class GroupOffsets:
 
 @runtime_checkable
 class OffsetStore(Protocol):
-    """A place that holds committed offsets. Construction does no I/O; the first call connects."""
+    """A store of committed offsets. The constructor performs no I/O; the first call connects."""
 
     @property
     def uri(self) -> str:
-        """The store's URI, without credentials."""
+        """The URI of the store, without credentials."""
         ...
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     def identity(self) -> StoreIdentity:
-        """What this store is. Raises `Unreachable`, `TimedOut`."""
+        """Returns the identity of the store. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def log_origin(self) -> LogOrigin:
-        """The Kafka cluster whose logs the offsets point into. Raises `Unreachable`, `TimedOut`, `CorruptData`."""
+        """Returns the Kafka cluster whose logs the offsets belong to. Raises `Unreachable`, `TimedOut`,
+        `CorruptData`."""
         ...
 
     def weaknesses(self) -> tuple[Weakness, ...]:
-        """The guarantees of edits that this store keeps less than fully: brokers before 3.0. Raises
+        """Returns the guarantees of edits that this store does not give in full (brokers before 3.0). Raises
         `Unreachable`, `TimedOut`."""
         ...
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """Ids of those of ``topics`` (None: all) for which the store knows one. Raises as `log_origin`."""
-        ...
-
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """When those of ``topics`` were created of which the store knows it, in milliseconds since 1970. Raises as
+        """Returns the ids of those ``topics`` (None: all) for which the store knows one. Raises the errors of
         `log_origin`."""
         ...
 
+    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Returns the creation times of those ``topics`` for which the store knows one, in milliseconds since 1970.
+        Raises the errors of `log_origin`."""
+        ...
+
     def groups(self) -> Iterator[str]:
-        """Ids of all groups that may hold offsets, in no promised order. Never empty because of an error."""
+        """Returns the ids of all groups that may have offsets, in any order. An error never makes the result empty."""
         ...
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
-        """Committed offsets of a group: for each of ``partitions`` `Committed` or `Absent`; for None all that are
-        committed.  An unknown group has no commits: an empty mapping (or all `Absent`).
+        """Returns the committed offsets of a group: for each of ``partitions`` `Committed` or `Absent`; for None all
+        that are committed. For an unknown group the mapping is empty, or all values are `Absent`.
 
-        Raises `PartialFailure` where some partitions could not be read, other `OffsetMgrError` where none could.
+        Raises `PartialFailure` if some partitions could not be read, other `OffsetMgrError` if none could.
         """
         ...
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        """All offsets of many groups, lazily, many requests in flight; order is not promised.
+        """Returns all offsets of many groups lazily, in any order, with many requests in flight.
 
-        One result for each group asked; a failure is that group's (or partition's) outcome and ends nothing else.
-        ``groups`` is consumed lazily, so memory grows with the groups in flight, not with their number.
+        There is one result for each group. A failure is the outcome of its group or partition and does not stop the
+        scan. The store consumes ``groups`` lazily, so memory grows with the number of groups in flight.
         """
         ...
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """Carries out edits, many groups in flight; one result for each, in no promised order.
+        """Executes edits, with many groups in flight, and returns one result for each, in any order.
 
-        Failures are outcomes, never exceptions, unless the store as a whole cannot be reached. The rewind rule is
-        applied here: a change that would lower a committed offset fails with `RewindRefused` unless it says
-        ``allow_rewind``; one whose ``expected`` does not hold fails with `Conflict`.  One partition's failure does
-        not stop the others of the same group, except where the group as a whole is refused (`GroupActive`).
+        A failure is an outcome; the method raises only if the whole store is unreachable. A change that would lower a
+        committed offset fails with `RewindRefused` unless it has ``allow_rewind``. A change whose ``expected`` does not
+        match fails with `Conflict`. The failure of one partition does not stop the others of its group, except if the
+        whole group is rejected (`GroupActive`).
         """
         ...
 
@@ -257,11 +258,12 @@ class OffsetStore(Protocol):
         allow_rewind: bool = False,
         guard: Guard = Guard.LOCK,
     ) -> GroupEditResult:
-        """Commits offsets of one group. Raises `PartialFailure` if any partition failed, with both halves."""
+        """Commits offsets of one group. Raises `PartialFailure` with the successes and the failures if any partition
+        failed."""
         ...
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> GroupEditResult:
-        """Deletes commits (None: all of the group's), giving back their before-images. Raises as `commit`."""
+        """Deletes commits (None: all of the group) and returns their before-images. Raises the errors of `commit`."""
         ...
 
     def close(self) -> None: ...
@@ -275,29 +277,29 @@ class OffsetStore(Protocol):
 
 @runtime_checkable
 class GroupListingStore(Protocol):
-    """A store that cannot hold every group that Kafka can: its names are narrower."""
+    """A store that accepts fewer group names than Kafka."""
 
     def check_group(self, group: str) -> None:
-        """Raises `UsageError` where no group of this name can exist in the store."""
+        """Raises `UsageError` if the store cannot have a group of this name."""
         ...
 
 
 @runtime_checkable
 class NamedScanStore(Protocol):
-    """A store in which a partition can be unreadable although a scan of its group leaves it out: in Kafka, one whose
-    only commit belongs to an open transaction."""
+    """A store whose scan can omit an unreadable partition: in Kafka, a partition whose only commit belongs to an open
+    transaction."""
 
     def scan_named(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
-        """As `OffsetStore.scan`, of the partitions that are named for each group."""
+        """Works as `OffsetStore.scan`, for the given partitions of each group."""
         ...
 
 
 class HeldLock(Protocol):
-    """A group that we hold for longer than one edit: while it is held nobody else commits to it. Brokers 0.8.2 have no
-    group lock: there others may commit, and the store reads and compares just before each write.
+    """The lock of a group for longer than one edit: no other client can commit to the group. Brokers of 0.8.2 have no
+    group lock; there other clients may commit, and the store reads and compares just before each write.
 
-    Whoever starts to consume with the group takes it away: then ``lost`` says so, `commit` raises `LockLost`, and the
-    consumer runs on undisturbed.
+    A consumer that joins the group takes the lock away: ``lost`` then returns the reason, `commit` raises `LockLost`,
+    and the consumer is not disturbed.
     """
 
     @property
@@ -305,66 +307,73 @@ class HeldLock(Protocol):
 
     @property
     def lost(self) -> OffsetMgrError | None:
-        """Why the group is ours no longer; None while it is. `Superseded` where a holder of the same name has it."""
+        """Returns why the lock was lost; None while it is held. `Superseded` means that a process of the same name has
+        it."""
         ...
 
     @property
     def replaced(self) -> bool:
-        """Whether an earlier holder of the same name, dead or alive, was in the group when it was taken."""
+        """Returns whether an earlier process of the same name, dead or alive, was a member of the group when this one
+        took the lock."""
         ...
 
     def fetch(self) -> Mapping[TopicPartition, Committed]:
-        """All committed offsets of the group."""
+        """Returns all committed offsets of the group."""
         ...
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ChangeOutcome]:
-        """Commits as the holder, one outcome a partition; refuses to lower an offset. Raises `LockLost`."""
+        """Commits with the lock, and returns one outcome for each partition. It never lowers an offset. Raises
+        `LockLost`."""
         ...
 
     def release(self) -> None:
-        """Gives the group up at once, so that consumers need not wait for a timeout."""
+        """Releases the lock at once, so that consumers need not wait for a timeout."""
         ...
 
 
 @runtime_checkable
 class LockableStore(Protocol):
-    """A store whose groups must be held by whoever follows them for long: one without compare-and-set."""
+    """A store without compare-and-set, whose groups a mirror has to lock."""
 
     def lock(self, group: str, *, holder: str) -> HeldLock:
-        """Takes an idle group. ``holder`` names the process's role: a later process of the same name takes over at
-        once, and the earlier one, dead or frozen, is fenced (KIP-345). Raises `GroupActive` with the members named.
+        """Takes the lock of an idle group and returns it.
+
+        ``holder`` names the role of the process: a later process of the same name takes over at once, and the earlier
+        one is fenced (KIP-345). Raises `GroupActive` with the names of the members.
         """
         ...
 
     def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
-        """Takes many groups, many at a time: each group with its hold, or with the error that `hold` would raise."""
+        """Takes the locks of many groups in parallel. Returns each group with its lock, or with the error that `lock`
+        would raise."""
         ...
 
     def commit_held(
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
-        """Commits into many held groups of this store, many at a time: each group with what `HeldLock.commit` would
-        give or raise, in no promised order."""
+        """Commits to many locked groups in parallel. Returns each group with the result of `HeldLock.commit` or its
+        error, in any order."""
         ...
 
     def refresh_held(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-        """Commits all that held groups have committed once more, unchanged, so that it does not expire: each group
-        with None, or with what hindered it (the other partitions are refreshed)."""
+        """Commits all offsets of locked groups once more, unchanged, so that they do not expire. Returns each group
+        with None, or with the error of a partition; the other partitions are refreshed."""
         ...
 
     def release_held(self, held: Iterable[HeldLock]) -> None:
-        """Gives up many groups, many at a time."""
+        """Releases many locks in parallel."""
         ...
 
 
 class StoreBase:
-    """The parts of `OffsetStore` that follow from ``fetch`` and ``edit``; concrete stores inherit them."""
+    """The methods of `OffsetStore` that follow from ``fetch`` and ``edit``; concrete stores inherit them."""
 
     parallel_calls: ClassVar[int] = 1
-    """How many calls may be under way at the same time, each in a thread of its own; 1: never two."""
+    """The number of calls that may run at the same time, each in its own thread. 1 means that calls must not
+    overlap."""
 
     dates_topics: ClassVar[bool] = False
-    """Whether `topics_created` can know anything."""
+    """Whether `topics_created` can return anything."""
 
     def log_origin(self) -> LogOrigin:
         return UNNAMED
@@ -420,7 +429,7 @@ class StoreBase:
 
 
 def same_value(found: Offset | None, wanted: OffsetAndMetadata | None, capabilities: Capabilities) -> bool:
-    """Whether writing ``wanted`` over ``found`` would change nothing that the store can carry."""
+    """Returns whether a write of ``wanted`` over ``found`` would change nothing that the store can keep."""
     if wanted is None:
         return isinstance(found, Absent)
     if not isinstance(found, Committed) or found.offset != wanted.offset:

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def count_of(number: int, what: str) -> str:
-    """``1 group``, ``2 groups``."""
+    """Returns ``1 group``, ``2 groups``."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"

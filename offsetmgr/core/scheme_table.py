@@ -1,4 +1,5 @@
-"""Store schemes by name. The facade (`offsetmgr`) fills the table with places, so that no store is imported early.
+"""The table of store schemes. The facade (`offsetmgr`) fills it with names of modules, so that Python imports a store
+only when a URI names it.
 
 A package of any layer can add a store: `register_scheme("history", "offsetmgr.history.store:SCHEME")`.
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 SCHEMES: Final[dict[str, str]] = {}
-"""Scheme name (``kafka`` of ``kafka://...``) -> ``module:attribute`` of its `offsetmgr.stores.scheme.Scheme`."""
+"""Maps the name of a scheme (``kafka`` of ``kafka://...``) to ``module:attribute`` of its
+`offsetmgr.stores.scheme.Scheme`."""
 
 
 def register_scheme(name: str, location: str) -> None:

@@ -30,7 +30,7 @@ SHOWN: Final = 80
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
     """Where a snapshot comes from. ``taken_at`` is milliseconds since 1970; ``source_kind`` is ``kafka``,
-    ``zookeeper``, ``scenario_file``...; ``cluster_id`` is the id of the store that was read, None where it has none."""
+    ``zookeeper``, ``file``...; ``cluster_id`` is the id of the store that was read, None where it has none."""
 
     snapshot_id: str
     taken_at: int
