@@ -1,1 +1,1 @@
-"""How to connect: the configuration file, .properties files and the Java names of settings."""
+"""Connection settings: the configuration file, ``.properties`` files, and Java's names of settings."""

@@ -1,7 +1,7 @@
-"""How to connect: contexts of the config file, ``.properties`` files and ``OFFSETMGR_*`` variables.
+"""Connection settings from contexts of the configuration file, ``.properties`` files and ``OFFSETMGR_*`` variables.
 
-Order: the config file's context, over it the environment, over it the flags of the command line. Values here may be
-secrets, so neither `ConnectionConfig` nor any error ever shows them (data rule "secrets stay secret").
+The environment overrides the context of the configuration file, and the flags of the command line override both. Values
+may be secrets, so neither `ConnectionConfig` nor an error shows them (data rule "secrets stay secret").
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True)
 class ConnectionConfig:
-    """Everything beside an address that is needed to open a store or a cluster.
+    """The settings, besides an address, with which offsetmgr opens a store or a cluster.
 
-    ``kafka`` holds librdkafka properties (``security.protocol``, ``sasl.username``, ...), already translated from
-    Java's names. ``zookeeper_auth`` holds (scheme, credential) pairs, as ``("digest", "user:password")``, or ``("sasl",
-    "user:password")`` for DIGEST-MD5; ``zookeeper_acl`` is the ACL of nodes that we create there (``open``,
-    ``creator``, or a list as ``sasl:app:cdrw``). ``timeout_ms`` bounds every single call to a server. ``stores`` maps
-    the names of ``[store.NAME]`` sections to their settings.
+    ``kafka`` has librdkafka properties (``security.protocol``, ``sasl.username``, ...), translated from Java's names.
+    ``zookeeper_auth`` has pairs of scheme and credential: ``("digest", "user:password")``, or ``("sasl",
+    "user:password")`` for DIGEST-MD5. ``zookeeper_acl`` is the ACL of znodes that offsetmgr creates (``open``,
+    ``creator``, or a list such as ``sasl:app:cdrw``). ``timeout_ms`` limits each call to a server. ``stores`` maps the
+    names of ``[store.NAME]`` sections to their settings.
     """
 
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -39,9 +39,10 @@ class ConnectionConfig:
 
 @dataclass(frozen=True, slots=True)
 class SettingsLayer:
-    """One layer of settings (a context, the environment, the flags), or several laid over each other.
+    """One layer of settings (a context, the environment, the flags), or several merged layers.
 
-    None is "not said here". ``timeout_ms`` is in milliseconds; ``command_config`` is a ``.properties`` file.
+    None means that the layer does not set the value. ``timeout_ms`` is in milliseconds; ``command_config`` is a
+    ``.properties`` file.
     """
 
     bootstrap_server: str | None = None
@@ -55,12 +56,12 @@ class SettingsLayer:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConnection:
-    """What all layers together say.
+    """The settings of all layers.
 
-    ``store`` is the URI of the store that is meant, None where no layer names one: the highest layer that names any
-    address decides, and within it ``store``, then ``zookeeper``, then ``bootstrap-server``. ``bootstrap_server`` is
-    known even where the store is another: the logs are there. So is ``zookeeper``, HOST:PORT/CHROOT: old consumers are
-    registered there.
+    ``store`` is the URI of the store; None if no layer names one. The highest layer with any address decides, and
+    within it ``store`` comes before ``zookeeper`` and ``bootstrap-server``. ``bootstrap_server`` and ``zookeeper``
+    (HOST:PORT/CHROOT) are set even if the store is another: the brokers have the logs, and old consumers register in
+    ZooKeeper.
     """
 
     connection: ConnectionConfig
@@ -72,10 +73,10 @@ class ResolvedConnection:
 def resolve(
     flags: SettingsLayer, context: str | None = None, environ: Mapping[str, str] | None = None
 ) -> ResolvedConnection:
-    """Lays flags over the environment over the config file's context.
+    """Merges the flags, the environment and the context of the configuration file.
 
-    ``context`` is the flag; without it ``OFFSETMGR_CONTEXT``, then the file's ``default-context``.
-    Raises `ConfigError` where the file, the context, a variable or the ``.properties`` file cannot be used.
+    ``context`` is the flag; without it ``OFFSETMGR_CONTEXT`` applies, then the file's ``default-context``. Raises
+    `ConfigError` if the file, the context, a variable or the ``.properties`` file is not valid.
     """
     environ = os.environ if environ is None else environ
     path = config_path(environ)
@@ -114,7 +115,7 @@ def resolve(
 
 
 def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig:
-    """The same settings with the credentials of this ``.properties`` file alone. Raises `ConfigError`."""
+    """Returns the same settings with only the credentials of this ``.properties`` file. Raises `ConfigError`."""
     properties = translate(load_properties(Path(path)), path)
     return replace(
         connection,
@@ -135,7 +136,8 @@ def _store_of(layer: SettingsLayer) -> str | None:
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """Where the config file is: ``OFFSETMGR_CONFIG``, else ``offsetmgr/config.toml`` in XDG's config directory."""
+    """Returns the path of the configuration file: ``OFFSETMGR_CONFIG``, else ``offsetmgr/config.toml`` in the XDG
+    configuration directory."""
     if said := environ.get("OFFSETMGR_CONFIG"):
         return Path(said)
     folder = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
@@ -143,7 +145,7 @@ def config_path(environ: Mapping[str, str]) -> Path:
 
 
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where before-images are kept: ``offsetmgr`` in XDG's state directory. Not created here."""
+    """Returns the directory of before-images: ``offsetmgr`` in the XDG state directory. Does not create it."""
     environ = os.environ if environ is None else environ
     return Path(environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")) / "offsetmgr"
 
@@ -157,7 +159,7 @@ def _load_toml(path: Path, *, required: bool) -> dict[str, Any]:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path}", getattr(error, "strerror", None) or "is not UTF-8 text") from error
-    import tomllib  # most commands find no file, and each starts the sooner
+    import tomllib  # most commands read no file and start faster without it
 
     try:
         document = tomllib.loads(text)

@@ -1,8 +1,8 @@
-"""From the Java client's settings to librdkafka's: what ``--command-config`` files say, in the words of our client.
+"""Translates settings of the Java client, as ``--command-config`` files have them, into librdkafka's.
 
-A key is taken as it is, translated, or refused by name with what to use instead; none is dropped in silence.
-Sources: Kafka's AdminClientConfig, SslConfigs and SaslConfigs; librdkafka's CONFIGURATION.md.  Values may be
-secrets, so no error here ever quotes one.
+Each key is kept, translated, or rejected with the name of its replacement; none is ignored. Sources: Kafka's
+AdminClientConfig, SslConfigs and SaslConfigs; librdkafka's CONFIGURATION.md. Values may be secrets, so no error
+contains one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SAME: Final = frozenset(
     broker.address.family api.version.request broker.version.fallback debug
     """.split()  # noqa: SIM905 - fifty lines as a list
 )
-"""Keys that librdkafka knows under the same name, with the same meaning."""
+"""Keys with the same name and meaning in librdkafka."""
 
 _RENAMED: Final = {
     "request.timeout.ms": "socket.timeout.ms",
@@ -56,7 +56,7 @@ _BY_HAND: Final = frozenset(
         "zookeeper.acl",
     }
 )
-"""Keys that need more than another name; handled one by one below."""
+"""Keys that need more than another name; functions below handle them."""
 
 _REFUSED: Final = {
     "ssl.protocol": "OpenSSL negotiates the TLS version by itself: remove it",
@@ -84,7 +84,7 @@ _JAAS_OPTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What a ``.properties`` file says, in our terms; ``timeout_ms`` from ``default.api.timeout.ms``."""
+    """The content of a ``.properties`` file; ``timeout_ms`` is ``default.api.timeout.ms``."""
 
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -94,9 +94,9 @@ class ClientProperties:
 
 
 def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
-    """The librdkafka settings for Java's ``properties``; ``source`` names the file in errors.
+    """Returns librdkafka settings for Java's ``properties``; ``source`` is the name of the file in errors.
 
-    Raises `ConfigError` naming the key that cannot be honoured and what to use instead.
+    Raises `ConfigError` with the key that is not supported and its replacement.
     """
     kafka: dict[str, str] = {}
     for key, value in properties.items():
@@ -127,8 +127,8 @@ def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
 
 
 def parse_zookeeper_auth(text: str, source: str) -> tuple[str, str]:
-    """``digest:user:password`` (or ``sasl:user:password``, for SASL with DIGEST-MD5) as scheme and credential. Raises
-    `ConfigError` without quoting the text."""
+    """Returns the scheme and the credential of ``digest:user:password`` (or ``sasl:user:password``, for SASL with
+    DIGEST-MD5). Raises `ConfigError`, which does not contain the text."""
     scheme, colon, credential = text.partition(":")
     user, second, _ = credential.partition(":")
     if not colon or not scheme or (scheme in ("digest", "sasl") and not (user and second)):
@@ -151,7 +151,7 @@ def _guess(key: str) -> str:
 
 
 def _jaas(text: str, source: str) -> dict[str, str]:
-    """Credentials out of a JAAS line: ``MODULE required key="value" ...;``."""
+    """Returns the credentials of a JAAS line: ``MODULE required key="value" ...;``."""
     key = "sasl.jaas.config"
     module, _, rest = text.strip().partition(" ")
     flag, _, options_text = rest.strip().partition(" ")
@@ -191,7 +191,7 @@ def _jaas_options(text: str, source: str) -> dict[str, str]:
 
 
 def _store_type(properties: Mapping[str, str], which: str) -> str:
-    """PEM, PKCS12 or JKS: as said, else as the file's name ends, else Java's default."""
+    """Returns PEM, PKCS12 or JKS: the configured type, else the type of the file's suffix, else Java's default."""
     if said := properties.get(f"ssl.{which}.type"):
         return said.upper()
     ending = properties[f"ssl.{which}.location"].lower().rpartition(".")[2]

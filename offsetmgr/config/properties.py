@@ -1,6 +1,6 @@
-"""Java ``.properties`` files: the syntax alone, exactly as ``java.util.Properties.load`` reads it.
+"""Parses Java ``.properties`` files exactly as ``java.util.Properties.load`` does.
 
-What the keys mean to Kafka clients is `offsetmgr.config.java_config`'s business.
+`offsetmgr.config.java_config` interprets the keys.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def load_properties(path: Path) -> dict[str, str]:
-    """Reads a file in Java's encoding (ISO-8859-1, with ``\\uXXXX`` for the rest); the last of equal keys wins.
+    """Reads a file in Java's encoding (ISO-8859-1, with ``\\uXXXX`` for other characters). The last of equal keys wins.
 
-    Raises `ConfigError` naming the file and line. No value is ever part of an error: values may be secrets.
+    Raises `ConfigError` with the file and the line. No error contains a value, because values may be secrets.
     """
     try:
         text = path.read_bytes().decode("iso-8859-1")
@@ -28,7 +28,7 @@ def load_properties(path: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """The keys and values of ``text``; ``source`` names it in errors."""
+    """Returns the keys and values of ``text``; ``source`` is its name in errors."""
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key_end = _end_of_key(line)
@@ -41,7 +41,8 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with continuations joined, without comments and blank ones, each with its first natural line's number."""
+    """Yields logical lines (continuation lines joined, comments and blank lines removed) with the number of their first
+    line."""
     pending = ""
     started = 0
     continued = False

@@ -1,4 +1,4 @@
-"""Reading the listener's TOML files (credentials, rules) so that an error names the file, the line and the field."""
+"""Reads TOML files of the listener (credentials, rules). Errors contain the file, the line and the field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 class Table:
-    """One table of a file, and where it stands. Errors name no values: they may be secrets."""
+    """One table of a file and its position. Errors contain no values, because values may be secrets."""
 
     def __init__(self, file: str, place: str, values: Mapping[str, Any]) -> None:
         self.file = file
@@ -23,12 +23,12 @@ class Table:
         self.values = values
 
     def error(self, why: str, field: str = "") -> ConfigError:
-        """``why`` the field, or the table, cannot be used."""
+        """Returns an error with the reason ``why`` for the field or the table."""
         where = f"{self.place}.{field}" if self.place and field else self.place or field
         return ConfigError(f"{self.file}: {where}" if where else self.file, why, _MEND)
 
     def only(self, known: Collection[str]) -> None:
-        """Raises `ConfigError` for a field that is not known: a slip of the pen must not open or lock anything."""
+        """Raises `ConfigError` for an unknown field, because a misspelled field must not change access."""
         for name in self.values:
             if name not in known:
                 raise self.error(f"unknown field; known are {', '.join(known)}", name)
@@ -40,7 +40,7 @@ class Table:
         return value
 
     def texts(self, field: str) -> list[str]:
-        """A list of strings; empty where the field is not there."""
+        """Returns a list of strings; empty if the field is missing."""
         value = self.values.get(field, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise self.error("must be a list of strings, none of them empty", field)
@@ -53,7 +53,7 @@ class Table:
         return Table(self.file, f"{self.place}.{field}" if self.place else field, value)
 
     def tables(self, field: str) -> list[Table]:
-        """An array of tables, as ``[[field]]`` makes it."""
+        """Returns an array of tables (``[[field]]``)."""
         value = self.values.get(field, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.error(f"must be written as [[{field}]]", field)
@@ -61,7 +61,7 @@ class Table:
 
 
 def load(path: Path | str) -> Table:
-    """Raises `ConfigError` where the file cannot be read or is not TOML."""
+    """Returns the top table of the file. Raises `ConfigError` if the file cannot be read or is not TOML."""
     name = str(path)
     try:
         return Table(name, "", tomllib.loads(Path(path).read_text(encoding="utf-8")))

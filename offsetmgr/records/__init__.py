@@ -1,4 +1,4 @@
-"""Keys and values of the offsets topic, as bytes: offsetmgr's own Avro form, and Kafka's `__consumer_offsets` form.
+"""Keys and values of the offsets topic as bytes: offsetmgr's Avro format and Kafka's `__consumer_offsets` format.
 
-Nothing in here talks to a server or keeps state; only `model`, `errors` and `clock` may be imported.
+The package is pure: it connects to no server and keeps no state.
 """

@@ -1,9 +1,8 @@
-"""`AvroRecordFormat`: offsetmgr's own keys and values, Avro after a two-byte version (`versions`).
+"""`AvroRecordFormat`: offsetmgr's keys and values, Avro after a two-byte version (`version_prefix`).
 
-The schemas are ``schemas/{offset,group}-{key,value}.avsc``; the bytes
-are the one binary encoding that the Avro specification gives a datum, which here is also demanded when reading: a
-longer form of a number would be another key of the log for the same offset.  Written by hand because this is where a
-commit's time goes; the tests hold every byte against fastavro.
+The schemas are ``schemas/{offset,group}-{key,value}.avsc``. A datum has exactly one encoding: the reader rejects a
+longer form of a number, because it would be another key of the log for the same offset. The code encodes by hand
+because a commit spends its time here; tests compare every byte with fastavro.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ _GROUP: Final = version_prefix.packed(version_prefix.AVRO_GROUP)
 _OFFSET_VALUES: Final = range(version_prefix.AVRO_OFFSET, version_prefix.AVRO_OFFSET + 1)
 _GROUP_VALUES: Final = range(version_prefix.AVRO_GROUP, version_prefix.AVRO_GROUP + 1)
 _PRESENT: Final = 2
-"""The branch of a union that is not null."""
+"""The index of the branch of a union that is not null."""
 _LATER_BYTES: Final = tuple((n + 3, 7 * n, 0x80 << 7 * (n - 1)) for n in range(4, 7))
-"""Of a long, from its fifth byte on: where the next byte or field is, how many bits came before, and the highest of
-these, which only said that there is more."""
+"""For a long from its fifth byte on: the position of the next byte or field, the number of bits before it, and the
+continuation bit to remove."""
 _TIMES_MASK: Final = 0xFF808080808080
 _USUAL_TIMES: Final = 0x8080808080
 _TIMES_SIZE: Final = 7
-"""A commit timestamp of six bytes (those from July 1970 to 2039 are), which the mask tells, and no expiry."""
+"""The size of a commit timestamp of six bytes (July 1970 to 2039), which the mask recognizes, and no expiry."""
 _WIDE: Final = 1 << 41
 
 
 class AvroRecordFormat:
-    """See the module's docstring, and `RecordFormat` for the methods.
+    """The methods are those of `RecordFormat`.
 
-    Encoding raises `UnsupportedOperation` for numbers beyond the schemas' and for text that is no Unicode.
+    Encoding raises `UnsupportedOperation` for numbers beyond the schemas and for text that is not valid Unicode.
     """
 
     name = version_prefix.AVRO
@@ -51,7 +50,7 @@ class AvroRecordFormat:
     def __init__(self) -> None:
         self._tables = fields.tables(_OFFSET)
 
-    # --- writing -----------------------------------------------------------------------------------
+    # --- encoding ------------------------------------------------------------------------------------
 
     def encode_commit(
         self,
@@ -74,7 +73,7 @@ class AvroRecordFormat:
                 if known is None:
                     known = tails[epoch, metadata] = _epoch(epoch) + fields.string(metadata) + times
                 tail_epoch, tail_metadata, tail = epoch, metadata, known
-            # Two groups of seven bits at a time: the lowest bit of the first is the sign.
+            # Encodes two groups of seven bits at a time; the lowest bit of the first group is the sign.
             if 0x2000 <= offset < 0x8000000:
                 value = first[offset & 0x1FFF] + last[offset >> 13] + tail
             elif 0 <= offset < 0x2000:
@@ -99,7 +98,7 @@ class AvroRecordFormat:
     def encode_group(self, group: str, value: GroupValue) -> Record:
         return self.encode_group_key(group), _GROUP + fields.long(value.last_active)
 
-    # --- reading -----------------------------------------------------------------------------------
+    # --- decoding ------------------------------------------------------------------------------------
 
     def split(self, key: bytes) -> tuple[bytes, int] | None:
         try:
@@ -127,13 +126,13 @@ class AvroRecordFormat:
         return _split_slowly(key)
 
     def read_offset(self, value: bytes) -> tuple[int, int, str]:  # noqa: PLR0912  (calls cost more than branches)
-        # What is unusual is read again by the book, which also knows what is wrong with it.
+        # The general reader handles unusual values and reports what is wrong.
         try:
             if value[0] == _OFFSET[0] and value[1] == _OFFSET[1]:
                 number = value[2]
                 position = 3
                 if number >= 0x80:
-                    # Each byte's highest bit says that there is one more; once known it is taken off again.
+                    # The highest bit of each byte says that another byte follows; it is removed here.
                     byte = value[3]
                     number += (byte << 7) - 0x80
                     position = 4

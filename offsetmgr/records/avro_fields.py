@@ -1,7 +1,7 @@
-"""Avro's primitives, as far as our records use them: long, int, string, and unions of null and something.
+"""The Avro types of the records: long, int, string, and unions of null and another type.
 
-What each looks like is in the Avro specification, "Binary Encoding".  `AvroFieldReader` takes only what a writer would
-write: the shortest form of every number, and nothing after the last field.
+The Avro specification defines them in "Binary Encoding". `AvroFieldReader` accepts only the shortest form of a number
+and no bytes after the last field.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 NULL: Final = b"\x00"
 _PRESENT: Final = b"\x02"
 MEMOISED: Final = 1 << 13
-"""Partitions from 0 up to this one have their bytes in `Tables`."""
+"""`Tables` has the bytes of partitions from 0 up to this number."""
 
 
 def long(number: int) -> bytes:
-    """Raises `UnsupportedOperation` for more than 64 bits."""
+    """Encodes a long. Raises `UnsupportedOperation` for more than 64 bits."""
     if not -(1 << 63) <= number < 1 << 63:
         raise UnsupportedOperation(f"number {number}", "it does not fit into 64 bits")
     return _varint((number << 1) ^ (number >> 63))
 
 
 def int32(number: int) -> bytes:
-    """Raises `UnsupportedOperation` for more than 32 bits."""
+    """Encodes an int. Raises `UnsupportedOperation` for more than 32 bits."""
     if not -(1 << 31) <= number < 1 << 31:
         raise UnsupportedOperation(f"number {number}", "it does not fit into 32 bits")
     return _varint((number << 1) ^ (number >> 31))
 
 
 def string(text: str) -> bytes:
-    """Raises `UnsupportedOperation` for half a surrogate pair."""
+    """Encodes a string. Raises `UnsupportedOperation` for half of a surrogate pair."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
@@ -42,7 +42,7 @@ def string(text: str) -> bytes:
 
 
 def present(data: bytes) -> bytes:
-    """A datum as the second branch of a union whose first is null."""
+    """Encodes the second branch of a union whose first branch is null."""
     return _PRESENT + data
 
 
@@ -56,10 +56,10 @@ def _varint(number: int) -> bytes:
 
 
 class Tables(NamedTuple):
-    """Encoded numbers, so that a commit looks them up instead of working them out.
+    """Encoded numbers, so that a commit looks them up.
 
-    A long of 0 or more is ``short[n]``, or ``first[n & 0x1FFF]`` (its sign and 13 bits), then 14 bits at a time from
-    ``middle``, then what is left from ``last``.
+    A long of 0 or more is ``short[n]``, or ``first[n & 0x1FFF]`` (the sign and 13 bits), then 14 bits at a time from
+    ``middle``, then the rest from ``last``.
     """
 
     short: Sequence[bytes]
@@ -73,7 +73,8 @@ class Tables(NamedTuple):
 
 @functools.cache
 def tables(prefix: bytes) -> Tables:
-    """``short`` and ``first`` begin with ``prefix``. 3 MB, made once, in some ten milliseconds."""
+    """Builds the tables, where ``short`` and ``first`` begin with ``prefix``. They take 3 MB and about ten
+    milliseconds."""
     last = [_varint(number) for number in range(1 << 14)]
     middle = [bytes((number & 0x7F | 0x80, number >> 7 | 0x80)) for number in range(1 << 14)]
     suffixes = last[::2]
@@ -88,7 +89,7 @@ def tables(prefix: bytes) -> Tables:
 
 
 class AvroFieldReader:
-    """Takes one field after the other. Every method raises `CorruptData` where the bytes are not such a field."""
+    """Reads one field after the other. Every method raises `CorruptData` if the bytes are not such a field."""
 
     def __init__(self, data: bytes, what: str, position: int) -> None:
         self._data = data
@@ -109,7 +110,7 @@ class AvroFieldReader:
             raise self.broken(f"{field} is no UTF-8: {error.reason}") from error
 
     def skip_string(self, field: str) -> int:
-        """Its length in bytes; whether they are text is not looked at."""
+        """Skips a string without decoding it and returns its length in bytes."""
         length = self._number(field, 64)
         if length < 0:
             raise self.broken(f"the length of {field} is {length}")
@@ -119,7 +120,7 @@ class AvroFieldReader:
         return length
 
     def is_present(self, field: str) -> bool:
-        """Whether the union of null and something holds something."""
+        """Returns whether the union is not null."""
         branch = self._number(field, 64)
         if branch not in (0, 1):
             raise self.broken(f"the union {field} has no branch {branch}")
@@ -131,7 +132,7 @@ class AvroFieldReader:
             raise self.broken(f"{left} bytes too many")
 
     def broken(self, why: str) -> CorruptData:
-        """The error to raise."""
+        """Returns the error for the caller to raise."""
         shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
         return CorruptData(f"{self._what} {shown}", why)
 

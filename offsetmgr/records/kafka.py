@@ -1,7 +1,7 @@
-"""`KafkaRecordFormat`: keys and values as Kafka's group coordinator writes them into ``__consumer_offsets``.
+"""`KafkaRecordFormat`: keys and values as Kafka's group coordinator writes them to ``__consumer_offsets``.
 
-The sources are Kafka's message schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue.
-Everything that they ever allowed is read; written are the versions that brokers from 2.1 to 4.x read.
+Source: Kafka's message schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue. The reader
+accepts all their versions; the writer uses the versions that brokers from 2.1 to 4.x read.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ KEY_NAMES: Final[Mapping[int, str]] = MappingProxyType(
         23: "StreamsGroupTopology",
     }
 )
-"""What Kafka calls the keys of each version; 9 and 18 are of releases before 4.1 only. From 3 on they are not offsets
-of classic clients' groups, and are `UnknownKey` here."""
+"""Kafka's names of the key versions; 9 and 18 exist only in releases before 4.1. Versions from 3 on are not offsets of
+classic groups, and are `UnknownKey` here."""
 
 _GROUP_KEY: Final = 2
 _OFFSET_KEY: Final = 1
@@ -74,16 +74,16 @@ _TIME_SIZE: Final = 8
 
 
 class KafkaRecordFormat:
-    """See the module's docstring, and `RecordFormat` for the methods.
+    """The methods are those of `RecordFormat`.
 
-    Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's.  Commits with an expiry of their own are
-    version 1, which has no leader epoch, as in Kafka.  The two versions of offsets' keys mean the same offset, but are
-    two keys of the log, of different prefixes; new keys are of version 1.
+    Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's limits. A commit with its own expiry has
+    version 1, which has no leader epoch, as in Kafka. The two versions of offset keys mean the same offset but are two
+    keys of the log, with different prefixes; new keys have version 1.
     """
 
     name = version_prefix.KAFKA
 
-    # --- writing -----------------------------------------------------------------------------------
+    # --- encoding ------------------------------------------------------------------------------------
 
     def encode_commit(
         self,
@@ -126,10 +126,11 @@ class KafkaRecordFormat:
         return version_prefix.packed(_GROUP_KEY) + string(group, "group")
 
     def encode_group(self, group: str, value: GroupValue) -> Record:
-        """As Kafka writes a group of consumers that has no members since `GroupValue.last_active`."""
+        """Returns the record as Kafka writes it for a consumer group that has no members since
+        `GroupValue.last_active`."""
         return self.encode_group_key(group), encode_empty_group(value.last_active)
 
-    # --- reading -----------------------------------------------------------------------------------
+    # --- decoding ------------------------------------------------------------------------------------
 
     def split(self, key: bytes) -> tuple[bytes, int] | None:
         try:
@@ -157,7 +158,7 @@ class KafkaRecordFormat:
             try:
                 return offset, epoch, value[_UP_TO_METADATA.size : end].decode()
             except UnicodeDecodeError:
-                pass  # told in full below
+                pass  # reported in full below
         decoded = self.decode_value(value)
         return decoded.offset, -1 if decoded.leader_epoch is None else decoded.leader_epoch, decoded.metadata
 
@@ -175,7 +176,7 @@ class KafkaRecordFormat:
         return decoded
 
     def decode_value(self, value: bytes) -> OffsetValue:
-        # The version that brokers of the last years write is taken at once; by the book it takes eight times as long.
+        # Decodes the version of recent brokers directly; the general reader takes eight times as long.
         try:
             version, offset, epoch, length = _UP_TO_METADATA.unpack_from(value)
             end = _UP_TO_METADATA.size + length
@@ -184,7 +185,7 @@ class KafkaRecordFormat:
                 since = INT64.unpack_from(value, end)[0]
                 return OffsetValue(offset, None if epoch == -1 else epoch, metadata, since)
         except (struct.error, UnicodeDecodeError):
-            pass  # told in full below
+            pass  # reported in full below
         return self._decode_value_slowly(value)
 
     def _decode_value_slowly(self, value: bytes) -> OffsetValue:
@@ -214,7 +215,7 @@ class KafkaRecordFormat:
 
 
 def _tail(epoch: int, metadata: str, commit_timestamp: int, expire_timestamp: int | None) -> bytes:
-    """What follows the offset."""
+    """Returns the bytes after the offset."""
     text = string(metadata, "metadata")
     if expire_timestamp is not None:
         return text + INT64.pack(commit_timestamp) + INT64.pack(expire_timestamp)
@@ -222,7 +223,7 @@ def _tail(epoch: int, metadata: str, commit_timestamp: int, expire_timestamp: in
 
 
 def _topic_id(reader: KafkaFieldReader) -> UUID | None:
-    """The id of the topic that the offset was committed for, as brokers from 4.1 on write it; None where unknown."""
+    """Returns the id of the topic at the time of the commit, as brokers from 4.1 on write it; None if unknown."""
     data = reader.tagged().get(_TOPIC_ID_TAG)
     if data is None:
         return None

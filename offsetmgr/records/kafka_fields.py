@@ -1,7 +1,7 @@
-"""Kafka's primitives (KIP-482 for the flexible ones): `KafkaFieldReader` takes one field after the other.
+"""Kafka's primitive types (KIP-482 for the flexible ones): `KafkaFieldReader` reads one field after the other.
 
-In flexible versions lengths are unsigned varints, one more than the length, and every structure ends in tagged fields,
-of which readers skip those that they do not know.
+In flexible versions a length is an unsigned varint of the length plus one, and every structure ends with tagged fields.
+A reader skips tagged fields that it does not know.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST: Final = (1 << 31) - 1
 
 
 def string(text: str, what: str) -> bytes:
-    """With its length in 16 bits in front. Raises `UnsupportedOperation` for what is longer or no Unicode."""
+    """Encodes a string with a 16-bit length. Raises `UnsupportedOperation` if it is too long or not valid Unicode."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
@@ -31,7 +31,7 @@ def string(text: str, what: str) -> bytes:
 
 
 class KafkaFieldReader:
-    """Every method raises `CorruptData` where the bytes are not such a field."""
+    """Every method raises `CorruptData` if the bytes are not such a field."""
 
     def __init__(self, data: bytes, what: str, *, position: int = 2, flexible: bool = False) -> None:
         self._data = data
@@ -61,7 +61,7 @@ class KafkaFieldReader:
         data = self._sized(2, field)
         if data is None:
             return None
-        if len(data) > 0x7FFF:  # a flexible version could, but Kafka refuses it
+        if len(data) > 0x7FFF:  # Kafka rejects it, although a flexible version could encode it
             raise self.broken(f"{field} has {len(data)} bytes")
         try:
             return data.decode()
@@ -75,14 +75,14 @@ class KafkaFieldReader:
         return data
 
     def count(self, field: str) -> int:
-        """How many elements an array has."""
+        """Returns the number of elements of an array."""
         count = self._unsigned(field) - 1 if self._flexible else self.int32(field)
         if count < 0:
             raise self.broken(f"{field} is null")
         return count
 
     def tagged(self) -> Mapping[int, bytes]:
-        """The tagged fields that end a structure; none before the flexible versions."""
+        """Returns the tagged fields at the end of a structure; none before the flexible versions."""
         if not self._flexible:
             return {}
         return {
@@ -96,7 +96,7 @@ class KafkaFieldReader:
             raise self.broken(f"{left} bytes too many")
 
     def broken(self, why: str) -> CorruptData:
-        """The error to raise."""
+        """Returns the error for the caller to raise."""
         shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
         return CorruptData(f"{self._what} {shown}", why)
 

@@ -1,4 +1,4 @@
-"""What Kafka's coordinator writes of a classic group under its `GroupKey` (Kafka's schema GroupMetadataValue)."""
+"""The value that Kafka's coordinator writes for a classic group under its `GroupKey` (schema GroupMetadataValue)."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _VERSIONS: Final = range(5)
 
 
 class MemberMetadata(NamedTuple):
-    """A member of a classic group. ``subscription`` and ``assignment`` are its protocol's own bytes."""
+    """A member of a classic group. ``subscription`` and ``assignment`` are bytes of its assignment protocol."""
 
     member_id: str
     group_instance_id: str | None
     client_id: str
     client_host: str
     rebalance_timeout_ms: int | None
-    """None before version 1, which did not tell it from the session's."""
+    """None before version 1, which has only the session timeout."""
     session_timeout_ms: int
     subscription: bytes
     assignment: bytes
 
 
 class GroupMetadata(NamedTuple):
-    """A classic group. ``protocol`` and ``leader`` are None while it has no members."""
+    """A classic group. ``protocol`` and ``leader`` are None if it has no members."""
 
     protocol_type: str
     generation: int
     protocol: str | None
     leader: str | None
     current_state_timestamp: int | None
-    """When it came into its present state (for a group without members: when the last one left), milliseconds since
-    1970; None where unknown, as before version 2."""
+    """The time at which the group entered its state (for an empty group: when the last member left), in milliseconds
+    since 1970; None if unknown, as before version 2."""
     members: tuple[MemberMetadata, ...]
 
 
 def decode_group_metadata(value: bytes) -> GroupMetadata:
-    """Versions 0 to 4. Raises `UnknownVersion`, `CorruptData`."""
+    """Decodes versions 0 to 4. Raises `UnknownVersion`, `CorruptData`."""
     version = version_prefix.value_version(value, "group value", _VERSIONS)
     reader = KafkaFieldReader(value, "group value", flexible=version >= 4)
     protocol_type = reader.string("protocolType")
@@ -79,8 +79,8 @@ def _member(reader: KafkaFieldReader, version: int) -> MemberMetadata:
 
 
 def encode_empty_group(since: int) -> bytes:
-    """A group of consumers without members since then (milliseconds since 1970), in the version that brokers from 2.3
-    to 4.x read. Raises `UnsupportedOperation` for more than 64 bits."""
+    """Encodes a consumer group without members since that time (milliseconds since 1970), in the version that brokers
+    from 2.3 to 4.x read. Raises `UnsupportedOperation` for more than 64 bits."""
     try:
         return _EMPTY_GROUP.pack(_WRITTEN_VERSION, len(b"consumer"), b"consumer", 0, -1, -1, since, 0)
     except struct.error as error:

@@ -1,4 +1,4 @@
-"""Finding a record format by its name."""
+"""The record formats by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMATS: Final[Mapping[str, Callable[[], RecordFormat]]] = MappingProxyType(
 
 
 def record_format(name: str) -> RecordFormat:
-    """The format of this name: ``avro`` or ``kafka``. Raises `UsageError` for another."""
+    """Returns the format ``avro`` or ``kafka``. Raises `UsageError` for another name."""
     if name not in FORMATS:
         raise UsageError(f"record format {name!r}", "there is no such format", f"known are {', '.join(FORMATS)}")
     return FORMATS[name]()

@@ -1,11 +1,12 @@
-"""The version in front of every key and value, and which format's it is.
+"""The version at the start of every key and value, and the format that it belongs to.
 
-Kafka numbers its keys by kind, from 0 upwards (to 23 in 4.1).  Ours begin at 0x4F00, which Kafka's readers skip,
-so one format's key is never taken for the other's.  Ours read ``4F kr``: the kind of record k (0 a committed offset,
-1 a group) and its revision r, the same for keys and values so that a value under the wrong key is found out.
+Kafka numbers its kinds of keys from 0 upwards (to 23 in 4.1). The keys of offsetmgr begin at 0x4F00, which Kafka's
+readers skip, so neither format takes a key of the other for its own. The bytes are ``4F kr``: the kind of record k (0 a
+committed offset, 1 a group) and its revision r. A key and its value have the same k, so that the reader detects a value
+under the wrong key.
 
-A key's revision is for ever: a manager that does not know it would skip offsets that exist.  What changes is the
-revision of values, whose unknown ones are an error of that offset.
+The revision of a key never changes, because a manager that does not know it would skip existing offsets. Changes of the
+format raise the revision of values; an unknown one is an error of that offset.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _KAFKA_VERSIONS: Final = range(0x100)
 
 
 def packed(version: int) -> bytes:
-    """The two bytes, big-endian and signed as in Kafka."""
+    """Returns the two bytes of a version, big-endian and signed as in Kafka."""
     return version.to_bytes(2, "big", signed=True)
 
 
 def format_of(key: bytes) -> str | None:
-    """The name of the format that a key is of; None for what neither would write."""
+    """Returns the name of the format of a key; None if neither format writes such a key."""
     version = _version(key)
     if version in _AVRO_VERSIONS:
         return AVRO
@@ -38,7 +39,7 @@ def format_of(key: bytes) -> str | None:
 
 
 def key_version(key: bytes, name: str) -> int:
-    """The version of a key in a topic of this format. Raises `CorruptData` if it has none, `FormatMismatch`."""
+    """Returns the version of a key in a topic of this format. Raises `CorruptData` if it has none, `FormatMismatch`."""
     version = _version(key)
     if version is None:
         raise CorruptData("key", f"{len(key)} bytes: too short to have a version")
@@ -53,7 +54,8 @@ def key_version(key: bytes, name: str) -> int:
 
 
 def value_version(value: bytes, what: str, known: range) -> int:
-    """The version of a value. Raises `CorruptData` if it has none, `UnknownVersion` if it is not a known one."""
+    """Returns the version of a value. Raises `CorruptData` if it has none, `UnknownVersion` if it is not a known
+    one."""
     version = _version(value)
     if version is None:
         raise CorruptData(what, f"{len(value)} bytes: too short to have a version")
