@@ -1,9 +1,10 @@
-"""Kafka's own protocol, for what no client library offers: group membership as a lock, and bulk offset requests.
+"""Kafka's own protocol, for requests that no client library offers: group membership as a lock, and bulk offset
+requests.
 
-Requests and responses are kio's (generated from Kafka's schemas); this package is its sole user. Everything in here is
-asyncio; `background_loop` is the one place with a thread, so that synchronous callers can use the rest.
+kio provides requests and responses, generated from Kafka's schemas; only this package imports it. The code is asyncio.
+`background_loop` has the only thread, so that synchronous callers can use the package.
 
-Importing this package costs next to nothing: kio is imported by the modules that need it.
+An import of this package is quick: the modules that need kio import it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import sys
 
 
 def _import_kio_without_hypothesis() -> None:
-    """kio registers test strategies for its types if hypothesis is installed, which takes longer than all the rest
-    of kio together: a program that has not asked for hypothesis need not wait for it."""
+    """kio registers test strategies for its types if hypothesis is installed. That takes longer than the rest of kio,
+    so this function hides hypothesis from kio unless the program has imported it."""
     if "hypothesis" in sys.modules:
         return
     sys.modules["hypothesis"] = None  # type: ignore[assignment]  # Python's own way to say: not to be imported

@@ -1,1 +1,1 @@
-"""Connections to Kafka brokers and the requests that the tools send over them."""
+"""Connections to Kafka brokers, and the requests that the stores and commands send over them."""

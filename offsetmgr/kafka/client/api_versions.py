@@ -1,4 +1,4 @@
-"""What a listener says that it can do beyond Kafka's protocol: the supported features of its ApiVersions answer."""
+"""The features that a server announces in its ApiVersions response, beyond Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from offsetmgr.kafka.protocol.primitives import NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 
 _VERSION: Final = 3
-"""The first with features, and the first that is flexible; its answer's header is the old one all the same."""
+"""The first version with features, and the first flexible one; the header of its response is not flexible."""
 
 _known: WeakKeyDictionary[BrokerConnection, Mapping[str, int]] = WeakKeyDictionary()
 
 
 async def features(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
-    """Highest level of each feature, by name; none where the other end does not tell.
+    """Returns the highest level of each feature by name; none if the server announces none.
 
-    Asked once a connection, never once an address: after a restart an older version may answer there.
-    Raises `TimedOut`, `Unreachable`, `ServerError`.
+    The client asks once for each connection and never caches by address: after a restart an older version may answer
+    there. Raises `TimedOut`, `Unreachable`, `ServerError`.
     """
     found = _known.get(connection)
     if found is None:

@@ -1,4 +1,4 @@
-"""The one thread of this package: an event loop in the background that synchronous code hands coroutines to."""
+"""The only thread of this package: an event loop that runs coroutines for synchronous code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ A = TypeVar("A")
 
 
 class EventLoopThread:
-    """An event loop in a daemon thread, started by the first `run` and ended by `close`."""
+    """An event loop in a daemon thread. The first `run` starts it and `close` ends it."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -24,11 +24,11 @@ class EventLoopThread:
         self._starting = threading.Lock()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Starts ``work``; its result comes through the future."""
+        """Starts ``work`` and returns a future of its result."""
         return asyncio.run_coroutine_threadsafe(work, self._running())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs ``work`` and waits for it; interrupting the wait cancels it."""
+        """Runs ``work`` and waits for its result. An interrupt of the wait cancels the work."""
         future = self.submit(work)
         try:
             return future.result()
@@ -37,7 +37,7 @@ class EventLoopThread:
             raise
 
     def close(self) -> None:
-        """Cancels what still runs and ends the thread."""
+        """Cancels running work and ends the thread."""
         with self._starting:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -52,7 +52,7 @@ class EventLoopThread:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="offsetmgr-wire", daemon=True)
                 self._thread.start()
-                # Left open, the loop would be torn down in the middle of its work, with complaints on stderr.
+                # Without this the interpreter would tear the loop down during its work, with warnings on stderr.
                 atexit.register(self.close)
             return self._loop
 
@@ -70,7 +70,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def batches(items: Iterable[A], *, first: int, most: int, key: Callable[[A], str]) -> Iterator[list[A]]:
-    """Cuts a stream lazily into lists that grow from ``first`` to ``most`` items; a list never holds a key twice."""
+    """Splits a stream lazily into lists that grow from ``first`` to ``most`` items; a list never contains a key
+    twice."""
     source, size = iter(items), first
     carried: list[A] = []
     while True:
@@ -97,10 +98,10 @@ def in_flight(
     key: Callable[[A], str],
     finish: bool,
 ) -> Iterator[T]:
-    """Runs ``do`` on lists of items, at most ``most`` lists at a time, and yields results as they come.
+    """Runs ``do`` on lists of items, at most ``most`` lists at a time, and yields results in the order of completion.
 
-    A list waits while another that shares a key with it is in flight, so that items of one key stay in order.
-    Where the consumer stops early, what is in flight is carried to its end (``finish``) or cancelled.
+    A list waits while another list with one of its keys is in flight, so that items of one key stay in order. If the
+    consumer stops early, lists in flight are finished (``finish``) or cancelled.
     """
     running: dict[concurrent.futures.Future[list[T]], set[str]] = {}
 

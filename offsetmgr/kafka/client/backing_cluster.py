@@ -1,7 +1,8 @@
-"""`BackingClusterClient`: what the offsets endpoint asks of the real cluster: its id, its topics, and offsets by time.
+"""`BackingClusterClient`: requests of the listener to the Kafka cluster behind it: its id, its topics, and offsets by
+time.
 
-Answers go on to clients, so errors are Kafka's codes, one a topic or partition.  Nothing is repeated in here: clients
-repeat what is retriable.
+The results go to clients, so an error is a Kafka error code of its topic or partition. This client never retries,
+because the listener's clients retry.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _LIST_OFFSETS_FLEXIBLE: Final = 6
 
 
 _OLDEST_VERSION: Final[Mapping[int, int]] = {-3: 7, -4: 8, -5: 9}
-"""ListOffsets versions in which the special times came: of the largest timestamp (KIP-734), earliest local (KIP-405),
-latest tiered (KIP-1005)."""
+"""The ListOffsets versions that introduced the special times: the largest timestamp (KIP-734), earliest local
+(KIP-405), latest tiered (KIP-1005)."""
 
 
 class PartitionLayout(NamedTuple):
-    """A partition, with the error that it has (0: none)."""
+    """A partition and its error code (0: none)."""
 
     partition: int
     error: int
@@ -46,7 +47,7 @@ class PartitionLayout(NamedTuple):
 
 
 class TopicLayout(NamedTuple):
-    """A topic, with the error that it has (0: none)."""
+    """A topic and its error code (0: none)."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -56,14 +57,14 @@ class TopicLayout(NamedTuple):
 
 
 class OffsetQuery(NamedTuple):
-    """A partition and the time to look for (milliseconds since 1970, or one of ListOffsets' special numbers)."""
+    """A partition and a time (milliseconds since 1970, or a special value of ListOffsets)."""
 
     partition: int
     timestamp: int
 
 
 class FoundOffset(NamedTuple):
-    """What a leader answered; -1 is nothing found."""
+    """The response of a leader; -1 means that it found nothing."""
 
     partition: int
     error: int
@@ -73,23 +74,23 @@ class FoundOffset(NamedTuple):
 
 
 class BackingClusterClient:
-    """The real cluster, behind ``bootstrap``. Use it within one event loop; construction does no I/O."""
+    """The cluster behind ``bootstrap``. Use it within one event loop; the constructor performs no I/O."""
 
     def __init__(self, bootstrap: str, security: Security, *, timeout: float = 10.0) -> None:
-        """``timeout`` in seconds bounds every call."""
+        """``timeout`` in seconds limits every call."""
         self._client = Client(bootstrap, security)
         self._timeout = timeout
         self._cluster_id: str | None = None
 
     async def cluster_id(self) -> str | None:
-        """None for clusters that have none. Raises `OffsetMgrError`."""
+        """Returns the cluster id; None for clusters without one. Raises `OffsetMgrError`."""
         if self._cluster_id is None:
             answer = await self._metadata([])
             self._cluster_id = answer.cluster_id
         return self._cluster_id
 
     async def require(self, capability: Capability) -> None:
-        """Raises `UnsupportedOperation` where a broker of the cluster that answers lacks it."""
+        """Raises `UnsupportedOperation` if a broker of the cluster lacks the capability."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         _, brokers = await self._client.cluster(deadline)
         for address, versions in (await self._client.spoken(brokers, deadline)).items():
@@ -97,9 +98,9 @@ class BackingClusterClient:
                 raise capability.refusal(str(address), versions)
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
-        """The topics of these names and ids, each with its error; None: all that there are. Creates none.
+        """Returns the topics of these names and ids, each with its error; for None all topics. Creates none.
 
-        Raises `OffsetMgrError` if the cluster could not be asked.
+        Raises `OffsetMgrError` if the cluster cannot be reached.
         """
         asked: list[dict[str, Any]] | None = None
         if names is not None:
@@ -121,8 +122,8 @@ class BackingClusterClient:
     async def list_offsets(
         self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
-        """Each partition's leader is asked. Raises `OffsetMgrError` if the cluster could not be asked at all; the error
-        of a leader is that of its partitions."""
+        """Asks the leader of each partition. Raises `OffsetMgrError` if the cluster cannot be reached; the error of one
+        leader is the error of its partitions."""
         layouts = {topic.name: topic for topic in await self.topics(list(asked))}
         found: dict[str, list[FoundOffset]] = {name: [] for name in asked}
         by_leader: dict[Address, dict[str, list[OffsetQuery]]] = {}
@@ -146,7 +147,7 @@ class BackingClusterClient:
         return found
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Closes the connections."""
         await self._client.close()
 
     async def _ask_leader(
@@ -234,14 +235,16 @@ def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
 
 
 def _version(connection: BrokerConnection, api_key: int, ours: tuple[int, int]) -> int:
-    """The newest version that both sides speak; at least our oldest, so that a broker too old for it says so."""
+    """Returns the newest version that both sides support, but at least our oldest, so that a too old broker reports
+    it."""
     return max(ours[0], min(ours[1], connection.versions.get(api_key, ours)[1]))
 
 
 def _split(
     asked: Mapping[str, Sequence[OffsetQuery]], version: int
 ) -> tuple[dict[str, list[OffsetQuery]], list[tuple[str, FoundOffset]]]:
-    """What may be sent, and answers to what the broker is too old for (it would take it for a time)."""
+    """Returns the queries to send, and results for queries that the broker is too old for: it would take a special
+    value for a time."""
     sent: dict[str, list[OffsetQuery]] = {}
     refused: list[tuple[str, FoundOffset]] = []
     for name, parts in asked.items():

@@ -1,4 +1,4 @@
-"""The brokers of a cluster: where they listen, and what each of them speaks."""
+"""The brokers of a cluster: their addresses, and the API versions of each."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability, Versions
 
 
 class ClusterBroker(NamedTuple):
-    """One broker. ``id`` is -1 where the cluster does not tell it (0.8.2 without topics)."""
+    """One broker. ``id`` is -1 if the cluster does not report it (0.8.2 without topics)."""
 
     id: int
     address: Address
     versions: Versions | None
-    """None for a broker that does not answer."""
+    """None for a broker that does not respond."""
     release: str | None
-    """The oldest release that speaks these versions, as far as they tell releases apart."""
+    """The oldest release with these API versions."""
     capabilities: tuple[Capability, ...]
-    """All that there are: `Capability.on` says whether the broker has one."""
+    """All known capabilities; `Capability.on` returns whether the broker has one."""
 
 
 async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroker]:
-    """Every broker of the cluster, by id. Raises where none answers."""
+    """Returns every broker of the cluster, by id. Raises if none responds."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
     places = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}

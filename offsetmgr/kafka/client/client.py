@@ -1,8 +1,8 @@
-"""The client of a whole cluster: bootstrap, finding coordinators, routing, and repeating what may succeed later.
+"""The client of a cluster: bootstrap, coordinators, routing and retries.
 
-Bulk calls answer with one outcome a group. A *retriable* error (coordinator moved, still loading, connection broken) is
-repeated with backoff until the deadline and is the outcome after it. A deadline is a time of the running event loop's
-clock, in seconds.
+Bulk calls return one outcome for each group. The client retries a *retriable* error (coordinator moved, still loading,
+connection broken) with backoff until the deadline; then the error is the outcome. A deadline is a time of the event
+loop's clock, in seconds.
 """
 
 from __future__ import annotations
@@ -46,62 +46,62 @@ T = TypeVar("T")
 _FIRST_BACKOFF: Final = 0.02
 _LONGEST_BACKOFF: Final = 0.5
 _TRANSACTION_PATIENCE: Final = 1.0
-"""Seconds; one group with a transaction that hangs must not hold up the others in its batch for long."""
+"""Seconds. A group with a hanging transaction must not delay the others of its batch for long."""
 _NOT_THIS_MEMBER: Final = NOT_A_MEMBER | {82}
 _DEAD_AFTER_S: Final = 5.0
-"""How long a broker may take to answer before it counts as dead."""
+"""Seconds without a response after which a broker counts as dead."""
 _FETCH_BATCH: Final = 25
-"""Groups in one OffsetFetch: few enough that the broker answers some while we read others."""
+"""Groups in one OffsetFetch request: few enough that the broker works on some while we read others."""
 
 
 class NotAMember(LockLost):
-    """A commit was refused because the group has members and we are none of them."""
+    """The coordinator rejected a commit because the group has members and the client is none of them."""
 
 
 class OffsetsTopic(Protocol):
-    """The topic in which brokers keep what groups have committed."""
+    """The topic in which brokers keep committed offsets."""
 
     async def groups(self, deadline: float) -> list[str]:
-        """Ids of all groups that have offsets."""
+        """Returns the ids of all groups with offsets."""
         ...
 
     async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
-        """The partitions for which each of these groups has committed offsets."""
+        """Returns the partitions for which each of these groups has committed offsets."""
         ...
 
 
 class Client:
-    """A cluster, reached through any of ``bootstrap``'s addresses. Use it within one event loop."""
+    """A cluster, reached through one of the addresses in ``bootstrap``. Use it within one event loop."""
 
     def __init__(self, bootstrap: str, security: Security, needed: Mapping[int, tuple[str, int]] | None = None) -> None:
-        """``needed``: the API versions without which nothing can be asked; by default any broker will do."""
+        """``needed``: the API versions that a broker must support; by default any broker is accepted."""
         self._security = security
         self._needed = needed or {}
         self.offsets_topic: OffsetsTopic | None = None
-        """Where the partitions of a group are found on brokers that cannot say them; set by whoever reads groups."""
+        """Lists the partitions of a group on brokers that cannot list them; the owner of the client sets it."""
         self._bootstrap = [Address.parse(part) for part in bootstrap.split(",") if part.strip()]
         self._nodes: dict[Address, BrokerNode] = {}
         self._known_good: Address | None = None
 
     def node(self, address: Address) -> BrokerNode:
-        """The broker at ``address``; connects when first used."""
+        """Returns the broker at ``address``, which connects on first use."""
         node = self._nodes.get(address)
         if node is None:
             node = self._nodes[address] = BrokerNode(address, self._security)
         return node
 
     async def any_connection(self, deadline: float) -> BrokerConnection:
-        """A connection to some broker that answers.
+        """Returns a connection to a broker that responds.
 
-        Raises what the last address tried answered: `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError`;
-        `UnsupportedOperation` where the brokers are too old.
+        Raises the error of the last address: `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError`;
+        `UnsupportedOperation` if the brokers are too old.
         """
         first = [self._known_good] if self._known_good else []
         candidates = list(dict.fromkeys([*first, *self._bootstrap, *self._nodes]))
         failure: OffsetMgrError = Unreachable("Kafka", "no bootstrap server was named")
         for left, address in zip(range(len(candidates), 0, -1), candidates, strict=True):
             now = asyncio.get_running_loop().time()
-            # An address that does not answer must leave time for the ones after it.
+            # An address that does not respond must leave time for the next ones.
             share = min(deadline, now + max((deadline - now) / left, 0.001))
             try:
                 connection = await self.node(address).connection(share)
@@ -115,18 +115,19 @@ class Client:
 
     @property
     def addresses(self) -> list[Address]:
-        """Where brokers are, as far as we were told."""
+        """Returns the known addresses of brokers."""
         return list(dict.fromkeys([*self._bootstrap, *self._nodes]))
 
     @property
     def reached(self) -> bool:
-        """Whether any broker has answered yet: until then, failing to connect is not worth repeating."""
+        """Returns whether any broker has responded yet. Before that, the client does not retry a failed connection."""
         return self._known_good is not None
 
     async def cluster(self, deadline: float) -> tuple[str, tuple[Address, ...]]:
-        """The cluster's id (empty before 0.10.1) and where its brokers listen. Raises as `any_connection`.
+        """Returns the cluster id (empty before 0.10.1) and the addresses of its brokers. Raises the errors of
+        `any_connection`.
 
-        While brokers are upgraded only some know the id, so those that answer are asked until one tells it.
+        During an upgrade only some brokers know the id, so the client asks one after the other until one returns it.
         """
         connection = await self.any_connection(deadline)
         answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
@@ -141,11 +142,11 @@ class Client:
         return cluster_id, brokers
 
     async def versions(self, address: Address, deadline: float) -> Versions:
-        """What the broker at ``address`` speaks. Raises as `BrokerNode.connection`."""
+        """Returns the API versions of the broker at ``address``. Raises the errors of `BrokerNode.connection`."""
         return (await self.node(address).connection(deadline)).versions
 
     async def spoken(self, brokers: Sequence[Address], deadline: float) -> dict[Address, Versions | None]:
-        """What each of these brokers speaks; None for one that does not answer within a few seconds."""
+        """Returns the API versions of these brokers; None for a broker that does not respond within a few seconds."""
         until = min(deadline, asyncio.get_running_loop().time() + _DEAD_AFTER_S)
 
         async def ask(broker: Address) -> Versions | None:
@@ -156,14 +157,14 @@ class Client:
 
         return dict(zip(brokers, await asyncio.gather(*map(ask, brokers)), strict=True))
 
-    # --- bulk calls, one outcome a group ----------------------------------------------------------
+    # --- bulk calls, one outcome for each group ------------------------------------------------------
 
     async def fetch(
         self, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
     ) -> dict[str, FetchedGroup | OffsetMgrError]:
-        """Committed offsets of many groups, of the partitions named or (None) of all.
+        """Returns committed offsets of many groups, for the given partitions or (None) all.
 
-        Partitions of open transactions are asked for again for a moment, since most transactions are short.
+        The client asks again for partitions with open transactions for a moment, since most transactions are short.
         """
         found = await self._fetch(asked, deadline)
         loop = asyncio.get_running_loop()
@@ -188,7 +189,7 @@ class Client:
             now = asyncio.get_running_loop().time
             started = now()
             named = await self._named(connection, {group: asked[group] for group in groups}, deadline)
-            until = deadline + now() - started  # reading the offsets topic has limits of its own
+            until = deadline + now() - started  # the read of the offsets topic has its own limits
             batches = list(_batches(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
                 *(
@@ -209,15 +210,15 @@ class Client:
     async def _named(
         self, connection: BrokerConnection, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
     ) -> Mapping[str, Sequence[TopicPartition] | None]:
-        """The same, with the partitions named of those groups of which this broker cannot say all offsets."""
+        """Adds the partitions of groups whose offsets this broker cannot list."""
         everything = [group for group, partitions in asked.items() if partitions is None]
         if not everything or self.offsets_topic is None or READS_ALL_OFFSETS.on(connection.versions):
             return asked
         return {**asked, **await self.offsets_topic.partitions(everything, deadline)}
 
     async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription | OffsetMgrError]:
-        """State and members of many groups, of the classic protocol and of KIP-848's. On brokers 0.8.2, where groups
-        have no members, the state is UNKNOWN."""
+        """Returns the state and members of many groups, of the classic protocol and of KIP-848. On brokers of 0.8.2,
+        which have no group members, the state is UNKNOWN."""
 
         async def ask(address: Address, groups: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
@@ -227,7 +228,7 @@ class Client:
                 requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline)
             )
             found = {str(g.group_id): requests.read_described(g, str(address)) for g in answer.groups}
-            # To the classic request a group of the new protocol does not exist: ask again in the new one's terms.
+            # A classic request does not see a group of the new protocol, so these are asked for with the new request.
             dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD"]
             if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
                 more = await connection.call(
@@ -250,11 +251,11 @@ class Client:
         at: Address | None = None,
         member: tuple[int, str, str | None] | None = None,
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """A simple commit, as no member: only a group without members takes it; or a ``member``'s (its generation, id
-        and instance id), which is passed on.
+        """Commits without membership, which only a group without members accepts; or forwards the commit of a
+        ``member`` (its generation, id and instance id).
 
-        Raises `NotAMember` where the group has members and we are none, else what `per_group` gave up with; partitions
-        have their own outcomes, a member that the coordinator does not take the broker's own code among them.
+        Raises `NotAMember` if the group has other members, else the error of `per_group`. Partitions have their own
+        outcomes; if the coordinator rejects the member, the outcome keeps the broker's code.
         """
         generation, member_id, instance_id = member or (-1, "", None)
         request = requests.offset_commit(
@@ -289,10 +290,10 @@ class Client:
             raise result
 
     async def find_coordinators(self, groups: Sequence[str], deadline: float) -> dict[str, Address | OffsetMgrError]:
-        """One attempt to find the coordinators of many groups.
+        """Looks up the coordinators of many groups once.
 
-        On a cluster whose ``__consumer_offsets`` does not exist yet the question provokes its creation, and is
-        answered COORDINATOR_NOT_AVAILABLE until that is done.
+        On a cluster without ``__consumer_offsets`` the request makes the broker create that topic; the response is
+        COORDINATOR_NOT_AVAILABLE until it exists.
         """
         connection = await self.any_connection(deadline)
         answer = await connection.call(requests.find_coordinator(groups), FindCoordinatorResponse, remaining(deadline))
@@ -304,7 +305,7 @@ class Client:
         }
 
     async def coordinator(self, group: str, deadline: float) -> Address:
-        """The coordinator of one group, asked again until it is known. Raises `OffsetMgrError`."""
+        """Looks up the coordinator of one group until it is known. Raises `OffsetMgrError`."""
 
         async def ask(address: Address, groups: list[str]) -> dict[str, Address | OffsetMgrError]:
             return dict.fromkeys(groups, address)
@@ -321,7 +322,7 @@ class Client:
         deadline: float,
         at: Address | None = None,
     ) -> dict[str, T | OffsetMgrError]:
-        """Asks each group's coordinator (first the one ``at``, if given), repeating what may succeed later.
+        """Sends a request to the coordinator of each group (first to ``at``, if given) and retries retriable errors.
 
         Raises only if no broker was ever reached.
         """
@@ -342,8 +343,8 @@ class Client:
         return done
 
     def _ask_somebody_else(self) -> None:
-        """Where coordinators are, another broker is asked next: one that came back a moment ago may not know yet that
-        they have moved, and would send us to the wrong one again and again."""
+        """Makes the next lookup of coordinators go to another broker: a restarted broker may not know yet that they
+        have moved, and would return the wrong one again."""
         known = self.addresses
         if self._known_good in known:
             self._known_good = known[(known.index(self._known_good) + 1) % len(known)]
@@ -355,7 +356,7 @@ class Client:
         deadline: float,
         at: Address | None,
     ) -> dict[str, T | OffsetMgrError]:
-        """One attempt; an answer for every group."""
+        """Makes one attempt; returns an outcome for every group."""
         answers: dict[str, T | OffsetMgrError] = {
             group: ServerError(f"group {group}", "the broker did not answer for it") for group in groups
         }
@@ -383,29 +384,29 @@ class Client:
         return answers
 
     async def close(self) -> None:
-        """Hangs up everywhere."""
+        """Closes all connections."""
         await asyncio.gather(*(node.close() for node in self._nodes.values()))
 
 
 def backoff() -> itertools.chain[float]:
-    """Pauses between attempts, seconds, without end; the caller watches the deadline."""
+    """Yields pauses between attempts in seconds, without end; the caller checks the deadline."""
     growing = itertools.takewhile(lambda p: p < _LONGEST_BACKOFF, (_FIRST_BACKOFF * 2**n for n in itertools.count()))
     return itertools.chain(growing, itertools.repeat(_LONGEST_BACKOFF))
 
 
 def is_retriable(error: OffsetMgrError) -> bool:
-    """Whether the same request is worth sending again; a lost membership needs more than that."""
+    """Returns whether the same request is worth sending again. A lost membership needs more than that."""
     return error.retriable and not isinstance(error, LockLost)
 
 
 def commit_outcomes(
     group: str, answer: OffsetCommitResponse, *, passed_on: bool = False
 ) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
-    """The outcome of each partition of a commit; of one ``passed_on`` for a member, the broker's code is kept where it
-    is the member that it does not take.
+    """Returns the outcome of each partition of a commit. If a commit is ``passed_on`` for a member that the coordinator
+    rejects, the outcome keeps the broker's code.
 
-    What concerns the group as a whole Kafka says in every partition: that is one error of the whole commit. A
-    retriable code in only some of them makes the commit worth repeating, which is safe: it says the same again.
+    Kafka reports an error of the whole group in every partition; that is one error of the commit. A retriable code in
+    some partitions makes the whole commit retriable, which is safe because the retry commits the same offsets.
     """
     outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
     for topic in answer.topics:
@@ -435,7 +436,7 @@ def _check_versions(connection: BrokerConnection, versions: Mapping[int, tuple[s
 
 
 def remaining(deadline: float) -> float:
-    """Seconds until the deadline. Raises `TimedOut` behind it."""
+    """Returns the seconds until the deadline. Raises `TimedOut` after it."""
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
         raise TimedOut("Kafka", "the time-out is over")

@@ -1,4 +1,5 @@
-"""Carrying out a conditional commit (see `conditional`): only where the coordinator has announced that it knows how."""
+"""Sends a conditional commit (`offsetmgr.kafka.protocol.conditional_commit`) to a coordinator that has announced
+support."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ Outcomes = dict[TopicPartition, OffsetMgrError | None]
 
 
 class CommitResult(NamedTuple):
-    """What became of each partition; ``repeated``: an earlier try may have been carried out, so that a condition which
-    does not hold may have been overtaken by our own commit."""
+    """The outcome of each partition. ``repeated`` means that an earlier attempt may have succeeded, so that our own
+    commit may be the reason for a conflict."""
 
     outcomes: Outcomes
     repeated: bool
@@ -33,11 +34,11 @@ async def commit_if(
     expected: Mapping[TopicPartition, int],
     deadline: float,
 ) -> CommitResult:
-    """Commits, None deleting a partition's, each partition while the offset in ``expected`` is committed.
+    """Commits each partition (None deletes it) if the offset in ``expected`` is committed.
 
-    Retriable errors are repeated until the deadline.  A partition whose condition does not hold has the error
-    `Conflict`.  Raises `UnsupportedOperation` where the coordinator announces no conditions (then nothing was sent to
-    it), `NotAMember` where the group has members, else what the coordinator answered for the group as a whole.
+    Retries retriable errors until the deadline. A partition whose condition does not hold has the error `Conflict`.
+    Raises `UnsupportedOperation` if the coordinator does not announce conditional commits (nothing is sent then),
+    `NotAMember` if the group has members, else the coordinator's error for the whole group.
     """
     request = conditional_commit(group, offsets, expected)
     tries = 0
@@ -58,8 +59,8 @@ async def commit_if(
 
 
 def _outcomes(group: str, answer: OffsetCommitResponse) -> Outcomes | OffsetMgrError:
-    """A retriable code in any partition makes the whole worth repeating, which is safe: what was carried out conflicts
-    then with itself."""
+    """A retriable code in any partition makes the whole commit retriable, which is safe: a second attempt of a
+    successful commit conflicts with the first."""
     outcomes: Outcomes = {}
     for topic in answer.topics:
         for part in topic.partitions:

@@ -1,8 +1,8 @@
-"""One connection to one broker: frames, correlation, timeouts, TLS and SASL; no knowledge of groups or routing.
+"""One connection to one broker: frames, correlation, timeouts, TLS and SASL. It knows no groups and no routing.
 
-Ordering contract: a broker answers the requests of one connection in the order in which they were sent, and works on
-one at a time. So many requests may be in flight, but one that waits in the broker (a JoinGroup) holds up those behind
-it. A request that times out closes its connection, because nothing behind it can be answered either.
+Ordering contract: a broker responds to the requests of a connection in order and works on one at a time. Many requests
+may be in flight, but one that waits in the broker (a JoinGroup) delays those behind it. A timeout closes the
+connection, because no later request can be answered either.
 """
 
 from __future__ import annotations
@@ -50,30 +50,31 @@ R = TypeVar("R", bound=Payload)
 _LARGEST_FRAME: Final = 256 * 1024 * 1024
 _MOST_IN_FLIGHT: Final = 200
 _LOGIN_PATIENCE_S: Final = 2.0
-"""How long a broker may leave ApiVersions unanswered before a login finds out whether it is older than that request."""
+"""Seconds without a response to ApiVersions after which a login checks whether the broker is older than that
+request."""
 _SILENT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
 _HEADER: Final = struct.Struct(">hhi")
 _INT32: Final = struct.Struct(">i")
 
 
 class ConnectionClosedByBroker(Exception):
-    """The broker closed the connection where that may not mean a failure: the next connection is to go on."""
+    """The broker closed the connection, which may not be a failure: the next connection continues."""
 
     def __init__(self, versions: Versions | None = None) -> None:
         super().__init__()
         self.versions = versions
-        """What the broker speaks, if that is known by now; else it is to be asked for with ApiVersions."""
+        """The API versions of the broker if they are known; None if ApiVersions has to be sent."""
 
 
 class BrokerConnection:
-    """An open connection. Make one with `open`; `call` may be used by many tasks at once."""
+    """An open connection, returned by `open`. Many tasks may use `call` at once."""
 
     def __init__(
         self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str
     ) -> None:
         self.address = address
         self.versions: Versions = {}
-        """What the broker speaks; empty as long as it is not known."""
+        """The API versions of the broker; empty until they are known."""
         self._reader = reader
         self._writer = writer
         name = client_id.encode()
@@ -84,9 +85,9 @@ class BrokerConnection:
         self._failure: OffsetMgrError | None = None
         self._answered = False
         self._unproved = False
-        """Whether all that the broker has answered yet is what it tells without a login, and we sent none."""
+        """Whether the broker has so far answered only requests that need no login, and we sent none."""
         self._bare = False
-        """Whether SASL tokens without headers are exchanged at the moment."""
+        """Whether SASL tokens without headers are exchanged now."""
         self._receiver = asyncio.create_task(self._receive())
 
     @classmethod
@@ -97,10 +98,9 @@ class BrokerConnection:
         timeout: float,
         versions: Versions | None = None,
     ) -> BrokerConnection:
-        """Connects, finds out the API versions (unless ``versions`` of this broker are known) and logs in, all within
-        ``timeout`` seconds.
+        """Connects, requests the API versions (unless ``versions`` are given) and logs in, within ``timeout`` seconds.
 
-        Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (what listens there is not Kafka).
+        Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (the server is not a Kafka broker).
         """
         known, login = versions, security.login() is not None
         probe, suspected, last = known is None and not login, None, False
@@ -115,7 +115,8 @@ class BrokerConnection:
                     except ConnectionClosedByBroker as hung_up:
                         await connection.close()
                         last = login
-                        # A broker that stops closes connections too: only the second time this shows a release.
+                        # A stopping broker closes connections too, so only the second closed connection shows the
+                        # release.
                         probe = not login and hung_up.versions is not None and hung_up.versions is not suspected
                         suspected = hung_up.versions
                         known = None if probe else suspected
@@ -139,7 +140,8 @@ class BrokerConnection:
                 f"broker {address}", f"no TLS connection ({error.reason})", "is this the TLS listener's port?"
             ) from None
         except OSError as error:
-            # asyncio words refusals in its own way; resolver errors have negative numbers and a text of their own.
+            # asyncio has its own text for refused connections; resolver errors have negative numbers and their own
+            # text.
             number = error.errno or 0
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
             hint = "is it running, and are host and port right?"
@@ -148,10 +150,10 @@ class BrokerConnection:
     async def _prepare(
         self, security: Security, versions: Versions | None, timeout: float, *, probe: bool, last: bool
     ) -> None:
-        """``probe``: the broker may be older than ApiVersions. ``last``: a closed connection is no reason for another.
+        """``probe``: the broker may be older than ApiVersions. ``last``: do not ask for another connection.
 
-        Raises `ConnectionClosedByBroker` where the broker closed the connection on what it does not know, or during a
-        login.
+        Raises `ConnectionClosedByBroker` if the broker closed the connection after a request that it does not know, or
+        during a login.
         """
         login = security.login()
         if versions is None and probe:
@@ -169,7 +171,7 @@ class BrokerConnection:
                 self._unproved = True
         else:
             self.versions = versions
-            self._answered = True  # on an earlier connection: this is a Kafka broker, whatever happens to it now
+            self._answered = True  # an earlier connection showed that this is a Kafka broker
         if login:
             await self._login(login, timeout, last=last)
 
@@ -178,9 +180,9 @@ class BrokerConnection:
         return {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
 
     async def _refuse_silence(self, asked: asyncio.Future[Versions], security: Security, timeout: float) -> None:
-        """Raises `UnsupportedOperation` where a broker that does not answer ApiVersions is older than that request.
+        """Raises `UnsupportedOperation` if a broker that does not respond to ApiVersions is older than that request.
 
-        Another connection finds it out, and only then: a listener that wants a login counts what is sent there as a
+        A second connection checks this, and only in this case: a listener that requires a login counts the check as a
         failed login.
         """
         done, _ = await asyncio.wait([asked], timeout=min(_LOGIN_PATIENCE_S, timeout / 2))
@@ -207,7 +209,7 @@ class BrokerConnection:
             raise LOGS_IN.refusal(str(self.address), self.versions)
         shake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
         if int(shake.error_code) != ErrorCode.NONE:
-            # Kafka 0.10 names mechanisms also where it takes none.
+            # Kafka 0.10 returns mechanisms even on ports that accept none.
             offered = "" if int(shake.error_code) == ErrorCode.ILLEGAL_SASL_STATE else ", ".join(shake.mechanisms)
             hint = f"it offers {offered}" if offered else "it takes no logins at this port: is there another for them?"
             raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
@@ -223,11 +225,11 @@ class BrokerConnection:
             message = login.answer(answer.auth_bytes)
 
     async def _login_with_tokens(self, login: Mechanism, token: bytes | None, timeout: float, *, last: bool) -> None:
-        """The login of Kafka 0.10 and 0.11 (KIP-43): each token is a frame without a header.
+        """Logs in to Kafka 0.10 and 0.11 (KIP-43), where each token is a frame without a header.
 
-        Such a broker closes the connection on wrong credentials, without a reason. A broker that stops closes the
-        connection too. So the login is tried on another connection, and fails if that is closed as well. Raises
-        `ConnectionClosedByBroker` for this, unless this is the ``last`` connection.
+        Such a broker closes the connection on wrong credentials, without a reason, and a stopping broker closes it too.
+        So the client tries a second connection and fails if that is closed as well. Raises `ConnectionClosedByBroker`
+        for the first, unless this is the ``last`` connection.
         """
         self._bare = True
         try:
@@ -246,10 +248,10 @@ class BrokerConnection:
             self._bare = False
 
     async def hand_over(self, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
-        """Leaves the open connection, logged in, to ``protocol``, which speaks raw frames on it from here on.
+        """Hands the open, authenticated connection to ``protocol``, which sends raw frames from now on.
 
-        Only while nothing is in flight. This object can do nothing any more, but must live as long as the transport is
-        used (asyncio closes a transport whose StreamWriter is thrown away). Raises `Unreachable` where it has broken.
+        No request may be in flight. This object must live as long as the transport, because asyncio closes the
+        transport of a discarded StreamWriter. Raises `Unreachable` if the connection is broken.
         """
         self._receiver.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -271,13 +273,13 @@ class BrokerConnection:
     async def call(
         self, request: Payload | EncodedRequest, response: type[R], timeout: float, *, yielding: bool = False
     ) -> R:
-        """Sends a request and waits for its answer, at most ``timeout`` seconds. Where the broker does not speak the
-        request's version, `old_versions` translates it.
+        """Sends a request and waits for its response, at most ``timeout`` seconds. If the broker does not support the
+        version of the request, `old_versions` translates it.
 
-        ``yielding``: a large answer is decoded in the codec thread, so that the event loop can do other work. This
-        takes longer than decoding on the event loop.
+        ``yielding``: the codec thread decodes a large response, so that the event loop can do other work. This takes
+        longer than decoding on the event loop.
 
-        Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the answer is not Kafka's).
+        Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the response is not valid).
         """
         api_key, version, _ = _named(request)
         if self.speaks(api_key, version):
@@ -295,12 +297,12 @@ class BrokerConnection:
             raise self._not_kafka() from error
 
     def speaks(self, api_key: int, version: int) -> bool:
-        """Whether the broker speaks this version of an API; True as long as it is not known what it speaks."""
+        """Returns whether the broker supports this version of an API; True until its versions are known."""
         low, high = self.versions.get(api_key, (0, -1))
         return low <= version <= high or not self.versions
 
     async def _translated(self, request: Payload | EncodedRequest, timeout: float) -> bytes:
-        """The answer's frame, as a broker would send it that speaks the version of the request."""
+        """Returns the response as a broker with the version of the request would send it."""
         from offsetmgr.kafka.protocol.old_versions import ask_older
         from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
 
@@ -315,18 +317,18 @@ class BrokerConnection:
         return head + encode_response(api_key, version, answer)
 
     async def call_raw(self, request: EncodedRequest, timeout: float) -> bytes:
-        """As `call`, for an answer that is not Kafka's: what follows the correlation id."""
+        """Works as `call` and returns the bytes after the correlation id."""
         return (await self._exchange(request, timeout))[4:]
 
     async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:
-        """Sends an encoded request and gives the whole answer, its correlation id first.
+        """Sends an encoded request and returns the whole response, its correlation id first.
 
         Raises `TimedOut`, `Unreachable` (the connection broke).
         """
         return await self._exchange(request, timeout)
 
     async def _exchange(self, request: Payload | EncodedRequest | bytes, timeout: float) -> bytes:
-        """Bytes are a SASL token: they are sent without a header, and so is the answer."""
+        """Sends a request. Bytes are a SASL token, which has no header in either direction."""
         async with self._slots:
             if self._failure is not None:
                 raise self._failure
@@ -365,7 +367,7 @@ class BrokerConnection:
                     raise self._not_kafka()
                 frame = await self._reader.readexactly(length)
                 correlation = 0 if self._bare else _INT32.unpack_from(frame)[0]
-                # Kafka 0.8.2 answers some requests that fail with the correlation id 0.
+                # Kafka 0.8.2 sends the correlation id 0 with some failed requests.
                 if not self._waiting or correlation not in (self._waiting[0][0], 0):
                     raise self._not_kafka()
                 self._answered, self._unproved = True, False
@@ -396,46 +398,48 @@ class BrokerConnection:
             _, answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # seen: a caller that was cancelled meanwhile will not look
+                answer.exception()  # a cancelled caller does not read it
         self._writer.close()
         self._receiver.cancel()
 
     async def close(self) -> None:
-        """Hangs up; requests in flight fail."""
+        """Closes the connection; requests in flight fail."""
         self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
         with contextlib.suppress(asyncio.CancelledError, OSError):
             await self._receiver
 
 
 def _named(request: Payload | EncodedRequest) -> tuple[int, int, bytes | None]:
-    """API key, version, and the body where it is encoded already."""
+    """Returns the API key, the version, and the body if it is already encoded."""
     if isinstance(request, EncodedRequest):
         return request
     return int(request.__api_key__), int(request.__version__), None
 
 
 def _shown(seconds: float) -> str:
-    """For people: what is left of 3 s after a millisecond is 3 s."""
+    """Rounds for messages: 3 s minus a millisecond is shown as 3 s."""
     return f"{round(seconds, 1 if seconds >= 1 else 3):g}"
 
 
 async def versions_without_asking(
     connection: BrokerConnection, timeout: float, assumed: Versions | None = None
 ) -> Versions | None:
-    """What a broker before 0.10.0 speaks, ``assumed`` if that is given; None for a later one, which is to be asked with
-    ApiVersions.
+    """Returns the API versions of a broker before 0.10.0 (``assumed`` if given); None for a later broker, which
+    supports ApiVersions.
 
-    A broker 0.9 never answers ApiVersions, and loses requests of its other clients by it. So Metadata version 1 is sent
-    first, for a topic that cannot exist: brokers before 0.10.0 answer it in the layout of version 0. Of these, 0.9
-    answers ListGroups and 0.8.2 closes the connection.
+    A broker of 0.9 never responds to ApiVersions and then loses requests of other clients. So the client first sends
+    Metadata version 1 for an impossible topic: brokers before 0.10.0 respond with the layout of version 0. Of these,
+    0.9 responds to ListGroups and 0.8.2 closes the connection.
 
-    Raises `ConnectionClosedByBroker` where the broker closed the connection, and as `BrokerConnection.exchange`.
+    Raises `ConnectionClosedByBroker` if the broker closed the connection, and the errors of
+    `BrokerConnection.exchange`.
     """
     one_impossible_topic = b"\0\0\0\1\0\1?"
     try:
         frame = await connection.exchange(EncodedRequest(ApiKey.METADATA, 1, one_impossible_topic), timeout)
     except (Unreachable, ServerError):
-        # A listener that wants a login, say: those answer ApiVersions. A broker 0.9 answers Metadata.
+        # For example a listener that requires a login; it responds to ApiVersions. A broker of 0.9 responds to
+        # Metadata.
         raise ConnectionClosedByBroker from None
     if not _is_metadata_0(frame):
         return None
@@ -449,7 +453,7 @@ async def versions_without_asking(
 
 
 def _is_metadata_0(frame: bytes) -> bool:
-    """Whether an answer has the layout of Metadata version 0, to its last byte."""
+    """Returns whether a response has the layout of Metadata version 0, to its last byte."""
     cursor = Cursor(frame, 4, flexible=False, answer=True)
     try:
         for _ in range(cursor.count(10)):
@@ -463,7 +467,7 @@ def _is_metadata_0(frame: bytes) -> bool:
                 cursor.number(INT16)  # error
                 cursor.int32()  # partition
                 cursor.int32()  # leader
-                for _ in range(2):  # replicas, and those in sync
+                for _ in range(2):  # replicas and in-sync replicas
                     cursor.take(4 * cursor.count(4))
     except InvalidRequest:
         return False
