@@ -1,8 +1,8 @@
-"""Fetch and ListOffsets: what is asked of a partition's leader, and what it answers; pure but for the asking itself.
+"""Fetch and ListOffsets requests to the leader of a partition. Pure except for sending the request.
 
-Fetch v11 gives the log as it lies on the broker's disk, in any message format; brokers from 2.3 to 4.x speak it, and
-for older ones `old_versions` translates it. ListOffsets v0 is the only version that answers with several offsets a
-partition (one a segment); kio has no schema of it, since Kafka 4.0 removed it (KIP-896), so it is written here by hand.
+Fetch v11 returns the log as it is on the broker's disk, in any message format. Brokers from 2.3 to 4.x support it; for
+older ones `old_versions` translates it. ListOffsets v0 is the only version that returns several offsets of a partition
+(one for each segment). kio has no schema of it, since Kafka 4.0 removed it (KIP-896), so this module encodes it.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from offsetmgr.kafka.protocol.requests import by_topic
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""Times that stand for the ends of a log."""
+"""Special times that stand for the ends of a log."""
 
 _FETCH_VERSION: Final = 11
 _ONE_OFFSET_VERSION: Final = 4
 _CONSUMER: Final = -1
-"""The replica id of whoever is no broker."""
+"""The replica id of a client that is not a broker."""
 _ALL_BYTES: Final = 0x7FFFFFFF
 
 
 class FetchLimits(NamedTuple):
-    """What a broker may put into one answer, and how long it may wait for it."""
+    """Limits of a broker's response, and the time that the broker may wait before it responds."""
 
     max_bytes: int = 1024 * 1024
-    """Of one partition. A first batch that is larger comes whole all the same (KIP-74)."""
+    """The limit for one partition. A larger first batch is returned in full (KIP-74)."""
     min_bytes: int = 0
     max_wait_ms: int = 0
 
 
 class FetchedPartition(NamedTuple):
-    """A piece of a partition's log. It may begin before the offset asked for, and end within a batch.
+    """A piece of a partition's log. It may begin before the requested offset, and end within a batch.
 
-    ``log_start_offset`` is None where the broker does not say.
+    ``log_start_offset`` is None if the broker does not report it.
     """
 
     high_watermark: int
@@ -54,7 +54,7 @@ class FetchedPartition(NamedTuple):
 async def fetch(
     connection: BrokerConnection, offsets: Mapping[TopicPartition, int], limits: FetchLimits, timeout: float
 ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
-    """Asks for the log from these offsets on, within ``timeout`` seconds. Raises as `ask`."""
+    """Fetches the log from these offsets on, within ``timeout`` seconds. Raises the errors of `ask`."""
     message = {
         "replica_id": _CONSUMER,
         "max_wait": limits.max_wait_ms,
@@ -97,11 +97,11 @@ async def fetch(
 async def offsets_before(
     connection: BrokerConnection, times: Mapping[TopicPartition, int], most: int, timeout: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-    """Offsets at which a segment begins (or the log ends) that was last written at or before a time: descending, at
-    most ``most`` of each partition.
+    """Returns offsets at which a segment begins (or the log ends) that was last written at or before a time: in
+    descending order, at most ``most`` for each partition.
 
-    A broker that does not speak version 0 any more (4.0 and later) knows no segments: of it only the one offset of
-    `EARLIEST` or `LATEST` can be had, and all else is refused with `UnsupportedOperation`. Raises as `ask`.
+    A broker without version 0 (4.0 and later) reports no segments: it returns only the offset of `EARLIEST` or
+    `LATEST`, and any other time raises `UnsupportedOperation`. Raises the errors of `ask`.
     """
     if connection.versions.get(ApiKey.LIST_OFFSETS, (0, 0))[0] == 0:
         return await _by_segments(connection, times, most, timeout)
@@ -147,8 +147,8 @@ async def _by_segments(
 async def begin_and_end_offsets(
     connection: BrokerConnection, ends: Mapping[TopicPartition, int], timeout: float
 ) -> dict[TopicPartition, int | OffsetMgrError]:
-    """Where logs begin (`EARLIEST`) or end (`LATEST`), as their leader knows it, or the first offset at or after a time
-    in milliseconds since 1970 (-1: none). Raises as `ask`."""
+    """Returns where logs begin (`EARLIEST`) or end (`LATEST`) according to their leader, or the first offset at or
+    after a time in milliseconds since 1970 (-1: none). Raises the errors of `ask`."""
     message = {
         "replica_id": _CONSUMER,
         "isolation_level": 0,

@@ -1,7 +1,7 @@
-"""Finding the brokers that lead partitions, and asking each for its own, repeating what may succeed later.
+"""Routes requests to the leaders of partitions, with retries.
 
-The counterpart for partitions of `Client.per_group` for groups: one outcome a partition, and a *retriable* error (the
-leader moved, the connection broke) leads to a new look for the leader, after a pause, until the deadline.
+It is the counterpart of `Client.per_group` for partitions: one outcome for each partition. After a *retriable* error
+(the leader moved, the connection broke) it looks the leader up again after a pause, until the deadline.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 T = TypeVar("T")
 
 UNKNOWN_PATIENCE: Final = 2.0
-"""Seconds for which a topic that no broker knows is asked for again: it may just have been made, or all have just come
-back."""
+"""Seconds for which an unknown topic is asked for again: the topic may be new, or all brokers may have just started."""
 _SHARE: Final = 3
-"""A broker that does not answer gets a third of the time that is left: the others must have theirs."""
+"""A broker that does not respond gets a third of the remaining time, so that the others have theirs."""
 _SHORTEST: Final = 1.0
 
 
 class PartitionLeaders:
-    """Where partitions are led, as far as is known. Use it within the client's event loop."""
+    """The known leaders of partitions. Use it within the client's event loop."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -44,10 +43,11 @@ class PartitionLeaders:
         deadline: float,
         wait: float = 0.0,
     ) -> dict[TopicPartition, T | OffsetMgrError]:
-        """Asks each partition's leader: ``ask`` is given it, its partitions, and when the attempt must have ended.
+        """Sends a request to the leader of each partition: ``ask`` receives the leader, its partitions, and the
+        deadline of the attempt.
 
-        ``wait`` is for how many seconds a leader may wait on purpose before it answers. Raises only if no broker was
-        ever reached.
+        ``wait`` is the number of seconds for which a leader may wait on purpose. Raises only if no broker was ever
+        reached.
         """
         loop = asyncio.get_running_loop()
         patience = min(deadline, loop.time() + UNKNOWN_PATIENCE)
@@ -73,7 +73,7 @@ class PartitionLeaders:
         ask: Callable[[Address, list[TopicPartition], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
         deadline: float,
     ) -> tuple[dict[TopicPartition, T | OffsetMgrError], Collection[TopicPartition]]:
-        """One attempt: an answer for every partition, and those that have no leader to be asked."""
+        """Makes one attempt; returns an outcome for every partition with a leader, and the partitions without one."""
         answers: dict[TopicPartition, T | OffsetMgrError] = {
             tp: ServerError(str(tp), "the broker did not answer for it") for tp in partitions
         }
@@ -102,7 +102,7 @@ class PartitionLeaders:
     async def _look_up(
         self, partitions: Sequence[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError]:
-        """Learns who leads these partitions; the errors of those of which nobody says it."""
+        """Looks up the leaders of these partitions; returns the errors of partitions without a known leader."""
         if not partitions:
             return {}
         failed: dict[TopicPartition, OffsetMgrError] = {}
@@ -117,10 +117,10 @@ class PartitionLeaders:
 async def layout(
     client: Client, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
-    """The leader of each partition, or why none is known.
+    """Returns the leader of each partition, or the reason why none is known.
 
-    That there is no such partition is believed once all brokers that we know and that answer say so: one that has just
-    started knows none. Raises as `Client.any_connection`.
+    A partition counts as missing once all known brokers that respond say so, because a broker that has just started
+    knows none. Raises the errors of `Client.any_connection`.
     """
     first = await client.any_connection(deadline)
     found = await _layout_of(first, partitions, deadline)
@@ -130,7 +130,7 @@ async def layout(
             break
         if address != first.address:
             try:
-                # One that does not answer is no reason to wait long: those that do have said what they know.
+                # Waits only briefly for a broker that does not respond, because the others have responded.
                 by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST)
                 connection = await client.node(address).connection(by_then)
                 found |= await _layout_of(connection, missing, by_then)
@@ -142,7 +142,7 @@ async def layout(
 async def _layout_of(
     connection: BrokerConnection, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
-    """The same as one broker knows it."""
+    """Returns the same according to one broker."""
     topics = list(dict.fromkeys(tp.topic for tp in partitions))
     answer = await connection.call(requests.metadata(topics), MetadataResponse, remaining(deadline))
     brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
@@ -166,7 +166,7 @@ async def _layout_of(
 
 
 def _again(answer: object, patient: bool) -> bool:
-    """Whether the partition is worth asking for again."""
+    """Returns whether to ask for the partition again."""
     if isinstance(answer, UnknownTopicOrPartition):
         return patient
     return isinstance(answer, OffsetMgrError) and answer.retriable

@@ -1,9 +1,9 @@
-"""All groups of a cluster, or an error: never some of them.
+"""Lists all groups of a cluster, or raises an error; it never returns only some of them.
 
 A broker lists the groups of those partitions of ``__consumer_offsets`` that it has loaded. While a coordinator moves,
-the old broker does not list its groups any more and the new one not yet, and neither says so (seen on 3.9.1: 100 of
-300 groups, without an error). So a list counts only if before it and after it every partition had the same leader in
-the same epoch, and that leader answered for a group of the partition, as only a coordinator that has loaded it does.
+neither the old nor the new broker lists its groups, and neither reports an error (3.9.1 listed 100 of 300 groups). So a
+list counts only if every partition had the same leader in the same epoch before and after it, and each leader responded
+for a group of the partition, which it does only after loading.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 
 _OFFSET_HOLDERS: Final = frozenset({"consumer", "streams", ""})
-"""Protocol types of groups that commit offsets (simple consumers have none); Connect's workers, say, do not."""
+"""Protocol types of groups that commit offsets (simple consumers have none). Connect's workers, for example, do not."""
 _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED})
-"""Who may not look at the offsets topic or describe any group must do without the proof."""
+"""Without authorization for the offsets topic or for any group there is no such proof."""
 
 
 class _Layout(NamedTuple):
-    """Which brokers there are, and which partition of the offsets topic is led by whom, in which leader epoch."""
+    """The brokers, and the leader and leader epoch of each partition of the offsets topic."""
 
     brokers: tuple[Address, ...]
     leaders: dict[int, tuple[Address, int]]
 
 
 async def list_groups(client: Client, deadline: float) -> list[str]:
-    """Ids of all groups that may hold offsets, whatever their state. Where a broker lists only groups with members, or
-    none at all, the offsets topic is read for the others.
+    """Returns the ids of all groups that may have offsets, in any state. If a broker lists only groups with members, or
+    none, the client reads the offsets topic for the others.
 
-    Raises `OffsetMgrError` if a broker could not be asked, or a coordinator was on its way until the deadline.
+    Raises `OffsetMgrError` if a broker could not be asked, or if a coordinator was moving until the deadline.
     """
     for pause in backoff():
         try:
@@ -75,7 +75,8 @@ async def _listed(client: Client, broker: Address, deadline: float) -> list[str]
 
 
 async def _layout(client: Client, deadline: float) -> _Layout:
-    """Who leads what, once every leader has proved that it has loaded its partitions. Raises `OffsetMgrError`."""
+    """Returns the leaders after every one of them has proved that it has loaded its partitions. Raises
+    `OffsetMgrError`."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), MetadataResponse, remaining(deadline))
     brokers = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}
@@ -93,7 +94,8 @@ async def _layout(client: Client, deadline: float) -> _Layout:
 
 
 def _leaders(topics: tuple[MetadataResponseTopic, ...], brokers: dict[int, Address]) -> dict[int, tuple[Address, int]]:
-    """The leaders of the offsets topic's partitions; none where it does not exist yet, or may not be looked at."""
+    """Returns the leaders of the offsets topic's partitions; none if the topic does not exist or is not visible to this
+    client."""
     leaders: dict[int, tuple[Address, int]] = {}
     for topic in topics:
         code = int(topic.error_code)
@@ -125,9 +127,9 @@ async def _probe(client: Client, leader: Address, groups: list[str], deadline: f
 
 @lru_cache(maxsize=4)
 def probe_groups(partitions: int) -> list[str]:
-    """A group id for every partition of an offsets topic of so many.
+    """Returns a group id for every partition of an offsets topic with this number of partitions.
 
-    Only ids with a hash that is not negative, for which all versions of Kafka's ``Utils.abs`` agree.
+    The hash of each id is not negative, because all versions of Kafka's ``Utils.abs`` agree on those.
     """
     found: dict[int, str] = {}
     for number in itertools.count():
@@ -141,7 +143,7 @@ def probe_groups(partitions: int) -> list[str]:
 
 
 def java_hash(ascii_text: str) -> int:
-    """Java's ``String.hashCode`` of ASCII text, as an unsigned number of 32 bits."""
+    """Returns Java's ``String.hashCode`` of ASCII text as an unsigned 32-bit number."""
     value = 0
     for byte in ascii_text.encode("ascii"):
         value = (31 * value + byte) & 0xFFFFFFFF

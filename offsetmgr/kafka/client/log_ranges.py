@@ -1,4 +1,4 @@
-"""Which topics exist, from where to where their logs reach, and where a time lies in them."""
+"""Existing topics, the ranges of their logs, and offsets by time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 
 _SHORTEST: Final = 1.0
-"""Seconds for a broker that does not answer, where another one has said what it knows."""
+"""Seconds to wait for a broker that does not respond after another one has responded."""
 
 
 async def partition_counts(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
-    """Partitions of those of these topics (None: of all topics) that exist. Raises as `Client.any_connection`.
+    """Returns the number of partitions of those ``topics`` (None: all) that exist. Raises the errors of
+    `Client.any_connection`.
 
-    That there is no such topic is believed once all brokers that we know and that answer say so (see `leaders.layout`).
+    A topic counts as missing once all known brokers that respond say so (see `leader_routing.layout`).
     """
     if topics is None:
         return await _counts_of(await client.any_connection(deadline), None, deadline)
@@ -57,8 +58,8 @@ async def _counts_of(connection: BrokerConnection, topics: Collection[str] | Non
 async def log_ranges(
     client: Client, partitions: Collection[TopicPartition], deadline: float
 ) -> dict[TopicPartition, LogRange | OffsetMgrError]:
-    """One outcome a partition, asked of its leader, twice: where the log begins, and then where it ends. Raises only if
-    no broker was ever reached. Nobody is asked about a topic whose name Kafka cannot have."""
+    """Returns one outcome for each partition. The leader is asked twice: for the start of the log and then for its end.
+    Raises only if no broker was ever reached. A topic with an impossible name is not asked for."""
     leaders = PartitionLeaders(client)
     found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_impossible(partitions)}
     asked = [tp for tp in dict.fromkeys(partitions) if tp not in found]
@@ -71,7 +72,7 @@ async def log_ranges(
         elif isinstance(end, OffsetMgrError):
             found[tp] = end
         else:
-            assert end is not None  # asked for, since it has a start
+            assert end is not None  # the partition has a start, so its end was asked for
             found[tp] = LogRange(start, end)
     return found
 
@@ -79,8 +80,8 @@ async def log_ranges(
 async def offsets_for_time(
     client: Client, partitions: Collection[TopicPartition], timestamp_ms: int, deadline: float
 ) -> dict[TopicPartition, int | OffsetMgrError | None]:
-    """The first offset whose record's timestamp is at or after ``timestamp_ms``, None where there is none; one outcome
-    a partition. Raises only if no broker was ever reached."""
+    """Returns the first offset whose record has a timestamp at or after ``timestamp_ms``, None if there is none; one
+    outcome for each partition. Raises only if no broker was ever reached."""
     impossible = _impossible(partitions)
     asked = [tp for tp in dict.fromkeys(partitions) if tp not in impossible]
     found = await _edge(client, PartitionLeaders(client), asked, timestamp_ms, deadline)
@@ -88,7 +89,7 @@ async def offsets_for_time(
 
 
 def _impossible(partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMgrError]:
-    """The errors of partitions whose topic's name Kafka cannot have."""
+    """Returns the errors of partitions whose topic has an impossible name."""
     return {
         tp: UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
         for tp in partitions

@@ -1,7 +1,7 @@
-"""Asking offset managers about themselves: a request of our own beside Kafka's, with JSON both ways.
+"""Requests to offset managers about themselves: an API of offsetmgr next to Kafka's, with JSON in both directions.
 
-It travels on the same port, connection and login as everything else, so `manager status` needs no second address.  The
-API's number is announced in ApiVersions by managers only: a broker is never sent it.
+It uses the same port, connection and login as other requests, so `manager status` needs no second address. Only
+managers announce the API in ApiVersions; a broker never receives it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 
 
 async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]:
-    """Node id and address of every manager that the first one reached knows.
+    """Returns the node id and address of every manager that the first responding manager knows.
 
-    Raises `UnsupportedOperation` where a broker answers that is no manager; else as `Client.any_connection`.
+    Raises `UnsupportedOperation` if a broker responds, else the errors of `Client.any_connection`.
     """
     connection = await client.any_connection(deadline)
     _check(connection)
@@ -33,7 +33,7 @@ async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]
 
 
 async def inspect(client: Client, address: Address, question: dict[str, Any], deadline: float) -> dict[str, Any]:
-    """One manager's answer. Raises `OffsetMgrError`."""
+    """Returns the response of one manager. Raises `OffsetMgrError`."""
     connection = await client.node(address).connection(deadline)
     _check(connection)
     request = EncodedRequest(INSPECT, VERSION, json.dumps(question).encode())

@@ -1,11 +1,10 @@
-"""All groups of the offset managers at an address, or an error: never some of them.
+"""Lists all groups of the offset managers at an address, or raises an error; it never returns only some of them.
 
-Each manager lists the groups of the shards that it owns, and says so if one of them is not loaded. While a shard group
-of shards changes hands, its old owner does not list it any more and the new one not yet. So a list counts only if
-before and after it every shard group had the same owner, and that owner answered for groups of the shard group, as only
-one does that holds it. How groups are mapped to shard groups is not asked: there are 8 shard groups at most
-(`offsetmgr.manager.log.base`), so 200 groups of any names fall into all of them, but for one case in 10 to the power of
-10.
+Each manager lists the groups of the shards that it owns, and reports a shard that is not loaded. While a shard group
+changes its owner, neither manager lists its groups. So a list counts only if every shard group had the same owner
+before and after it, and the owner responded for a group of the shard group, which only the owner does. There are at
+most 8 shard groups (`offsetmgr.manager.log.base`), so 200 groups with any names cover all of them, except with a
+probability of 1 in 10 to the power of 10.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ PROBES: Final = tuple(f"offsetmgr-probe-{number}" for number in range(200))
 
 
 async def list_manager_groups(client: Client, deadline: float) -> list[str]:
-    """Ids of all groups with offsets. Raises `OffsetMgrError` if a manager could not be asked, or shards were on their
-    way until the deadline."""
+    """Returns the ids of all groups with offsets. Raises `OffsetMgrError` if a manager could not be asked, or if shards
+    were moving until the deadline."""
     for pause in backoff():
         try:
             before = await _owners(client, deadline)
@@ -48,7 +47,7 @@ async def list_manager_groups(client: Client, deadline: float) -> list[str]:
 
 
 async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
-    """The owner of each probe's shard group."""
+    """Returns the owner of the shard group of each probe."""
     owners: dict[str, Address] = {}
     for probe, owner in (await client.find_coordinators(PROBES, deadline)).items():
         if isinstance(owner, OffsetMgrError):
@@ -58,7 +57,7 @@ async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
 
 
 async def _prove(client: Client, manager: Address, probes: Sequence[str], deadline: float) -> None:
-    """Raises an error unless the manager answers for these groups at this very moment."""
+    """Raises an error unless the manager owns the shard groups of these groups now."""
     connection = await client.node(manager).connection(deadline)
     question = requests.offset_fetch(dict.fromkeys(probes, ()))
     answer = await connection.call(question, OffsetFetchResponse, remaining(deadline))

@@ -1,4 +1,4 @@
-"""`Managers`: the running manager processes, for synchronous callers who want to know how they are."""
+"""`Managers`: the status of the running manager processes, for synchronous callers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from offsetmgr.kafka.protocol.channel import Address
 
 
 class ManagerReport(NamedTuple):
-    """One manager's status, or why it could not be had."""
+    """The status of one manager, or the error that prevented it."""
 
     node_id: int
     address: Address
@@ -27,21 +27,22 @@ class ManagerReport(NamedTuple):
 
 
 class Managers:
-    """All manager processes that the first one reached knows. Construction does no I/O."""
+    """All manager processes that the first responding manager knows. The constructor performs no I/O."""
 
     def __init__(self, bootstrap: str, connection: ConnectionConfig | None = None) -> None:
         connection = connection or ConnectionConfig()
         self._timeout = connection.timeout_ms / 1000
-        # Whether it is a manager at all is asked before anything else, so nothing is demanded of its versions here.
+        # The first request checks whether it is a manager, so no API versions are required here.
         self._client = Client(bootstrap, Security.of(connection.kafka), needed={})
         self._runner = EventLoopThread()
 
     def reports(self) -> list[ManagerReport]:
-        """Every manager's status, asked all at once. Raises as `offsetmgr.kafka.client.manager_admin.managers`."""
+        """Returns the status of every manager; all requests run in parallel. Raises the errors of
+        `offsetmgr.kafka.client.manager_admin.managers`."""
         return self._runner.run(self._reports())
 
     def owned(self, partition: int) -> Mapping[str, Any] | None:
-        """A shard as its owner tells of it now; None where no manager owns it."""
+        """Returns the status of a shard from its owner; None if no manager owns it."""
         for report in self.reports():
             for shard in (report.status or {}).get("shards", ()):
                 if shard["partition"] == partition and shard["role"] == "owner":
@@ -49,9 +50,9 @@ class Managers:
         return None
 
     def dump(self, partition: int) -> Iterator[Mapping[str, Any]]:
-        """What the owner of a shard holds, sorted by group, topic and partition, asked for page by page.
+        """Yields the content of a shard from its owner, sorted by group, topic and partition, page by page.
 
-        Raises `NotCoordinator` where no manager owns the shard now, `UsageError` where there is no such shard.
+        Raises `NotCoordinator` if no manager owns the shard, `UsageError` if there is no such shard.
         """
         reports = self.reports()
         owner = next((r.address for r in reports if _owns(r.status, partition)), None)

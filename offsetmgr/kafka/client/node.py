@@ -1,7 +1,7 @@
-"""One broker: a connection that all share for quick requests, and lanes for requests that may wait in the broker.
+"""One broker: a shared connection for quick requests, and lanes for requests that may wait in the broker.
 
-A broker works on the requests of one connection one at a time.  A lane is a connection that one user has for itself,
-so a JoinGroup that waits there delays nobody else, and appends to the log of many groups go on side by side.
+A broker works on one request of a connection at a time. A lane is a connection for one user, so that a waiting
+JoinGroup delays no other request, and commits of many groups run in parallel.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import Versions
 
 BUSY_LANES: Final = 32
-"""Lanes that work at the same time; those whose request merely waits in the broker do not count (see
+"""The number of lanes that work at the same time. Lanes whose request waits in the broker do not count (see
 `DedicatedConnection.park`)."""
 
 
 class DedicatedConnection:
-    """A connection borrowed for a while."""
+    """A borrowed connection."""
 
     def __init__(self, connection: BrokerConnection, admission: asyncio.Semaphore) -> None:
         self.connection = connection
@@ -31,7 +31,7 @@ class DedicatedConnection:
         self._counted = True
 
     def park(self) -> None:
-        """Says that this lane only waits from now on (for a rebalance), so another one may work in its stead."""
+        """Marks this lane as waiting (for a rebalance), so that another one may work."""
         if self._counted:
             self._counted = False
             self._admission.release()
@@ -51,16 +51,16 @@ class BrokerNode:
         self._admission = asyncio.Semaphore(BUSY_LANES)
 
     async def connection(self, deadline: float) -> BrokerConnection:
-        """The shared connection. Raises as `BrokerConnection.open`."""
+        """Returns the shared connection. Raises the errors of `BrokerConnection.open`."""
         async with self._opening:
             if self._shared is not None and self._shared.closed:
-                self._shared = self._versions = None  # it may come back as another release
+                self._shared = self._versions = None  # the broker may restart with another release
             if self._shared is None:
                 self._shared = await self.open(deadline)
             return self._shared
 
     async def open(self, deadline: float) -> BrokerConnection:
-        """A connection of the caller's own, who closes it."""
+        """Returns a new connection, which the caller closes."""
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
             raise TimedOut(f"broker {self.address}", "the time-out is over")
@@ -70,7 +70,7 @@ class BrokerNode:
 
     @asynccontextmanager
     async def lane(self, deadline: float) -> AsyncIterator[DedicatedConnection]:
-        """Borrows a connection that nobody else uses meanwhile."""
+        """Borrows a connection that no other task uses meanwhile."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._admission.acquire()
@@ -94,7 +94,7 @@ class BrokerNode:
                     self._idle.append(lane.connection)
 
     async def close(self) -> None:
-        """Hangs up all connections."""
+        """Closes all connections."""
         shared = [self._shared] if self._shared else []
         for connection in [*shared, *self._idle, *self._busy]:
             await connection.close()

@@ -1,4 +1,4 @@
-"""A client for those who know the coordinator, and want that one and no other."""
+"""A client that sends every request to one given coordinator."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS
 
 
 class PinnedCoordinatorClient(Client):
-    """Takes ``address`` for the coordinator of every group: nobody else is asked, or asked who it is.
+    """Takes ``address`` for the coordinator of every group and never looks up another one.
 
-    Where the group has another coordinator the error is `NotCoordinator`, after the usual repetitions.
+    If a group has another coordinator, the error is `NotCoordinator` after the usual retries.
     """
 
     def __init__(self, address: Address, security: Security) -> None:

@@ -1,16 +1,16 @@
-"""The numbers that both ends of `inspection` share; no kio in here."""
+"""Constants of the manager API for both ends, without an import of kio."""
 
 from __future__ import annotations
 
 from typing import Final
 
 INSPECT: Final = 30_001
-"""The API's key: far from Kafka's own, which count up from 0."""
+"""The API key, far from Kafka's keys, which count up from 0."""
 
 VERSION: Final = 0
 
 FIRST_MANAGER: Final = 1_000_000_000
-"""Managers have node ids from here on, brokers below it."""
+"""The lowest node id of a manager; brokers have lower ids."""
 
 MOST_ROWS: Final = 5_000
-"""Of a dump, in one answer."""
+"""The maximum number of rows of a dump in one response."""

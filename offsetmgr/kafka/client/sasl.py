@@ -1,7 +1,7 @@
-"""The client's side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), free of any I/O.
+"""The client side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), without I/O.
 
-A mechanism is a generator of messages: `start` gives the first one, `answer` takes the server's and gives the next or
-None when the exchange is complete. No message or error text carries the password (data rule "secrets stay secret").
+A mechanism produces messages: `start` returns the first one; `answer` takes the server's message and returns the next
+one, or None at the end. No message or error text contains the password (data rule "secrets stay secret").
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Mechanism(Protocol):
 
 
 class Plain:
-    """User name and password in the clear: for TLS connections."""
+    """User name and password in clear text, for TLS connections."""
 
     name = "PLAIN"
 
@@ -42,7 +42,7 @@ class Plain:
 
 
 class Scram:
-    """SCRAM-SHA-256 and SCRAM-SHA-512; also proves that the server knows the password."""
+    """SCRAM-SHA-256 and SCRAM-SHA-512; the server also proves that it knows the password."""
 
     def __init__(self, name: str, username: str, password: str, *, nonce: str | None = None) -> None:
         self.name = name
@@ -93,7 +93,7 @@ def _decode(text: str) -> bytes:
 
 
 def mechanism(name: str, username: str, password: str) -> Mechanism:
-    """A fresh exchange of the mechanism named as Kafka names it. Raises `UnsupportedOperation` for others."""
+    """Returns a new exchange of the mechanism with this name. Raises `UnsupportedOperation` for other names."""
     upper = name.upper()
     if upper == "PLAIN":
         return Plain(username, password)

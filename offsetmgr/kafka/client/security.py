@@ -1,4 +1,4 @@
-"""How a connection is secured, from librdkafka's property names (as `ConnectionConfig.kafka` holds them)."""
+"""The security settings of connections, from librdkafka's property names (`ConnectionConfig.kafka`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNSUPPORTED = ("ssl.keystore.location", "ssl.engine.location", "ssl.providers")
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """TLS and SASL settings of all connections of one client; never shows its secrets."""
+    """TLS and SASL settings of all connections of a client. Its representation shows no secret."""
 
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     check_hostname: bool = True
@@ -27,14 +27,14 @@ class Security:
     """Mechanism, user name, password."""
     client_id: str = "offsetmgr"
     assumed_versions: Versions | None = None
-    """What brokers before 0.10.0 speak, where ``broker.version.fallback`` names such a release. Later brokers, and
-    those that want a login, are asked."""
+    """The API versions of brokers before 0.10.0, if ``broker.version.fallback`` names such a release. Later brokers and
+    brokers with SASL are asked."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Security:
-        """Reads librdkafka properties; those that do not concern connections are ignored.
+        """Reads librdkafka properties and ignores those that do not concern connections.
 
-        Raises `ConfigError` for values that make no sense, `UnsupportedOperation` for what only librdkafka can do.
+        Raises `ConfigError` for invalid values, `UnsupportedOperation` for features that only librdkafka has.
         """
         protocol = properties.get("security.protocol", "plaintext").lower()
         if protocol not in _PROTOCOLS:
@@ -50,7 +50,7 @@ class Security:
         return cls(tls, check, sasl, properties.get("client.id", "offsetmgr"), assumed)
 
     def login(self) -> Mechanism | None:
-        """A fresh SASL exchange, or None where the connection needs none."""
+        """Returns a new SASL exchange, or None if the connection has no SASL."""
         return mechanism(*self.sasl) if self.sasl else None
 
 
@@ -86,7 +86,7 @@ def _reason(error: OSError) -> str:
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
-    # Python's ssl takes certificates from files only: one that only we can read, gone at once.
+    # Python's ssl reads certificates only from files: this file is readable only by us, and removed at once.
     handle, name = tempfile.mkstemp(suffix=".pem")
     try:
         with os.fdopen(handle, "w") as file:

@@ -1,4 +1,4 @@
-"""Settings of brokers: as they tell them (DescribeConfigs, from 0.11 on), else what is known of their release."""
+"""Settings of brokers, from DescribeConfigs (0.11 and later) or the defaults of their release."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import TELLS_SETTINGS, Versions, before
 
 _BROKER: Final = 4
-"""The type of a resource, in Kafka's numbers."""
+"""Kafka's number of the resource type broker."""
 _VERSION: Final = 1
 _MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 24 * 60 * _MINUTE_MS
 
 
 async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
-    """``offsets.retention.minutes`` of a broker, in milliseconds; the default of its release where it does not tell,
-    None where it refuses to. Raises `Unreachable`, `TimedOut`, and as `Client.any_connection`."""
+    """Returns ``offsets.retention.minutes`` of a broker in milliseconds; the default of its release if the broker does
+    not support the request, None if it denies it. Raises `Unreachable`, `TimedOut`, and the errors of
+    `Client.any_connection`."""
     connection = await client.any_connection(deadline)
     if not TELLS_SETTINGS.on(connection.versions):
         return default_retention_ms(connection.versions)
@@ -35,12 +36,13 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
 
 
 def default_retention_ms(versions: Versions) -> int:
-    """How long brokers keep offsets unless they are set otherwise: a day, and a week from 2.0 on (KIP-186)."""
+    """Returns the default retention of offsets: one day, and one week from 2.0 on (KIP-186)."""
     return _DAY_MS if before("2.0", versions) else 7 * _DAY_MS
 
 
 async def broker_setting(client: Client, broker: int, name: str, deadline: float) -> str | None:
-    """One setting of a live broker; None where it does not tell. Raises `Unreachable`, `TimedOut`."""
+    """Returns one setting of a running broker; None if the broker does not report it. Raises `Unreachable`,
+    `TimedOut`."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
     where = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}.get(broker)

@@ -1,4 +1,4 @@
-"""Topic ids (KIP-516), which tell a recreated topic from the one of the same name before it."""
+"""Topic ids (KIP-516), which distinguish a recreated topic from its predecessor of the same name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _TOPICS_AT_ONCE: Final = 5000
 
 
 async def topic_ids(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, str]:
-    """Ids of those of ``topics`` (None: all) that exist, as Kafka prints them; nothing from brokers without topic ids.
+    """Returns the ids of those ``topics`` (None: all) that exist, in Kafka's text form; none from brokers without topic
+    ids.
 
-    Raises as `Client.any_connection`.
+    Raises the errors of `Client.any_connection`.
     """
     connection = await client.any_connection(deadline)
     if not TELLS_TOPIC_IDS.on(connection.versions):
@@ -46,7 +47,7 @@ async def topic_ids(client: Client, topics: Collection[str] | None, deadline: fl
 
 
 def as_kafka_prints(topic_id: bytes) -> str:
-    """A topic id in URL-safe Base64 without padding (``org.apache.kafka.common.Uuid``)."""
+    """Returns a topic id in URL-safe Base64 without padding (``org.apache.kafka.common.Uuid``)."""
     from base64 import urlsafe_b64encode
 
     return urlsafe_b64encode(topic_id).decode().rstrip("=")

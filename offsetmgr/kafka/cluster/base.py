@@ -1,4 +1,4 @@
-"""`Cluster`: what must be known of a Kafka cluster besides committed offsets."""
+"""`Cluster`: facts about a Kafka cluster other than committed offsets."""
 
 from __future__ import annotations
 
@@ -11,66 +11,69 @@ from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
 
 
 class Logs(Protocol):
-    """The part of a `Cluster` that tells of topics and logs: all that an offset is checked against."""
+    """The topics and logs of a `Cluster`, against which offsets are checked."""
 
     def cluster_id(self) -> str | None:
-        """The cluster's id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
+        """Returns the cluster id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def brokers(self) -> frozenset[str]:
-        """Where the brokers listen, each as ``host:port`` in lower case. Raises `Unreachable`, `TimedOut`."""
+        """Returns the addresses of the brokers as ``host:port`` in lower case. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def topics(self, names: Iterable[str]) -> Mapping[str, int]:
-        """Partition counts of those of ``names`` that exist. Missing topics are simply not there."""
+        """Returns the partition counts of those ``names`` that exist."""
         ...
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-        """Log start and end offsets. A missing partition's outcome is `UnknownTopicOrPartition`."""
+        """Returns the start and end offsets of logs. The outcome of a missing partition is
+        `UnknownTopicOrPartition`."""
         ...
 
 
 @runtime_checkable
 class Cluster(Protocol):
-    """Read-only knowledge about a Kafka cluster. Construction does no I/O.
+    """Read-only facts about a Kafka cluster. The constructor performs no I/O.
 
-    Bulk answers carry one outcome a key: the value, or the error of that key alone (data rule "absent is not zero").
+    Bulk calls return one outcome for each key: the value, or the error of that key (data rule "absent is not zero").
     """
 
     def cluster_id(self) -> str | None:
-        """The cluster's id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
+        """Returns the cluster id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def brokers(self) -> frozenset[str]:
-        """Where the brokers listen, each as ``host:port`` in lower case. Raises `Unreachable`, `TimedOut`."""
+        """Returns the addresses of the brokers as ``host:port`` in lower case. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
-        """Partition counts of the topics that exist (of ``names``, or all). Missing topics are simply not there."""
+        """Returns the partition counts of existing topics (of ``names``, or all)."""
         ...
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-        """Log start and end offsets. A missing partition's outcome is `UnknownTopicOrPartition`."""
+        """Returns the start and end offsets of logs. The outcome of a missing partition is
+        `UnknownTopicOrPartition`."""
         ...
 
     def offsets_for_time(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
-        """The first offset whose record's timestamp is at or after ``timestamp_ms``; None where there is no such
-        record (callers take the log end then, and say so)."""
+        """Returns the first offset whose record has a timestamp at or after ``timestamp_ms``; None if there is no such
+        record (callers then use the log end and report that)."""
         ...
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        """State and members of groups, as their coordinators see them. An unknown group is in state DEAD."""
+        """Returns the state and members of groups from their coordinators. An unknown group has the state DEAD."""
         ...
 
     def offsets_retention_ms(self) -> int | None:
-        """How long the offsets of a group without members are kept after each commit
-        (``offsets.retention.minutes``); None where the broker does not tell."""
+        """Returns how long offsets of a group without members are kept after each commit
+        (``offsets.retention.minutes``); None if the broker does not report it."""
         ...
 
     def broker_setting(self, broker: int, name: str) -> str | None:
-        """One setting of a live broker (its ``server.properties`` with its defaults); None where it does not tell.
+        """Returns one setting of a running broker (``server.properties`` and defaults); None if the broker does not
+        report it.
 
         Raises `Unreachable`, `TimedOut`.
         """

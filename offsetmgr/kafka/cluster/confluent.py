@@ -1,4 +1,4 @@
-"""`KafkaCluster`: a cluster's id, topics, log ranges, groups and settings, over Kafka's protocol."""
+"""`KafkaCluster`: the id, topics, log ranges, groups and settings of a cluster, over Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def open_cluster(bootstrap: str, config: ConnectionConfig | None = None) -> Cluster:
-    """The cluster of these brokers; does no I/O. Raises `ConfigError` for settings that make no sense."""
+    """Returns the cluster of these brokers without I/O. Raises `ConfigError` for invalid settings."""
     try:
         return KafkaCluster(bootstrap, config)
     except UnsupportedOperation:
@@ -28,10 +28,10 @@ def open_cluster(bootstrap: str, config: ConnectionConfig | None = None) -> Clus
 
 
 class KafkaCluster:
-    """A cluster of brokers from 0.8.2 on; see `offsetmgr.kafka.cluster.base.Cluster` for what the methods promise."""
+    """A cluster of brokers from 0.8.2 on. The methods are those of `offsetmgr.kafka.cluster.base.Cluster`."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
-        """Raises `UnsupportedOperation` for logins and keys that only librdkafka knows, and `ConfigError`."""
+        """Raises `UnsupportedOperation` for logins and keys that only librdkafka supports, and `ConfigError`."""
         from offsetmgr.kafka.client.background_loop import EventLoopThread
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security
@@ -50,7 +50,8 @@ class KafkaCluster:
         return frozenset(str(broker).lower() for broker in brokers)
 
     def describe_brokers(self) -> list[ClusterBroker]:
-        """Every broker with its release and its capabilities. Raises `Unreachable`, `TimedOut` where none answers."""
+        """Returns every broker with its release and its capabilities. Raises `Unreachable`, `TimedOut` if none
+        responds."""
         from offsetmgr.kafka.client.brokers import describe_brokers
 
         return self._run(lambda deadline: describe_brokers(self._client, deadline))
@@ -107,7 +108,7 @@ class KafkaCluster:
         self.close()
 
     def _run(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Waits for a call in the loop, which is given its deadline."""
+        """Runs a call in the event loop with a deadline and waits for it."""
         import asyncio
 
         async def within() -> T:
@@ -119,7 +120,7 @@ class KafkaCluster:
 def _by_kind(
     partitions: Iterable[TopicPartition],
 ) -> tuple[list[TopicPartition], dict[TopicPartition, OffsetMgrError]]:
-    """The partitions that can be asked for, and the errors of those of Kafka 0.7."""
+    """Returns the partitions to ask for, and the errors of partitions of Kafka 0.7."""
     asked = list(dict.fromkeys(partitions))
     old: dict[TopicPartition, OffsetMgrError] = {
         tp: UnknownTopicOrPartition(str(tp), "is a partition of Kafka 0.7, of which this cluster has no log")

@@ -1,8 +1,8 @@
-"""`LibrdkafkaCluster`: a cluster's id, topics, log ranges and groups, through confluent-kafka's Admin client.
+"""`LibrdkafkaCluster`: the id, topics, log ranges and groups of a cluster through confluent-kafka's Admin client.
 
-`KafkaCluster` answers the same for all releases of brokers. This one is for logins and keys that only librdkafka
-knows. `Admin` in here is the project's one way to make and to ask an Admin client: librdkafka tries dead servers for
-ever and prints what it meets, so every call is bounded, its log is silenced, and what it reports becomes our errors.
+`KafkaCluster` returns the same for all releases of brokers. This class is for logins and keys that only librdkafka
+supports. All Admin clients of the project are created by `Admin`: librdkafka retries dead servers without end and
+prints errors, so `Admin` limits every call, silences the log, and turns reports into errors of offsetmgr.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 
 T = TypeVar("T")
 
-# The package does not say the types of these.
+# confluent-kafka declares no types for these.
 _OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
 _ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
 _ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
@@ -52,8 +52,8 @@ _SLICE: Final = 0.05
 _RETRY_PAUSE: Final = 0.1
 _FIRST_ATTEMPT: Final = 1.0
 _DESCRIBED_AT_ONCE: Final = 500
-"""Groups in one call of the Admin client: it sends a request for each of them at once, and with 20,000 of them
-confluent-kafka 2.16.1 ends the whole process (SIGSEGV, seen)."""
+"""Groups in one call of the Admin client. It sends one request for each group at once, and with 20,000 requests
+confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
 _REPORTS_KEPT: Final = 100
 _SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
 _SILENT.addHandler(logging.NullHandler())
@@ -81,12 +81,11 @@ _RETRIABLE_CODES: Final = frozenset(
     }
 )
 _STALE_EPOCH: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
-"""The client has missed a change of leaders (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH). librdkafka's Admin client asks
-with the epoch that it has seen first, and does not look again."""
+"""The client has missed a change of leaders. librdkafka's Admin client keeps the first epoch that it has seen."""
 
 
 def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
-    """The error of this project for one of librdkafka's or the broker's."""
+    """Returns the error of offsetmgr for an error of librdkafka or of the broker."""
     code = error.code()
     if code in _TIMED_OUT:
         return TimedOut(what, "no answer within the time-out")
@@ -104,20 +103,20 @@ def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
 
 
 class Admin:
-    """An Admin client whose every call ends within the timeout, with errors of this project."""
+    """An Admin client whose every call ends within the timeout, with errors of offsetmgr."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
         self.bootstrap = bootstrap
         self.timeout = config.timeout_ms / 1000
         self.cluster_id: str | None = None
         self.brokers: dict[int, str] = {}
-        """Addresses of the brokers, by id."""
+        """Addresses of the brokers by id."""
         self._config = config
         self._client: AdminClient | None = None
         self._reported: deque[ck.KafkaError] = deque(maxlen=_REPORTS_KEPT)
 
     def client(self, timeout: float | None = None) -> AdminClient:
-        """The connected client; ``timeout`` (seconds) in place of the configured one.
+        """Returns the connected client; ``timeout`` (seconds) replaces the configured one.
 
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (not Kafka), `ConfigError`.
         """
@@ -136,14 +135,15 @@ class Admin:
         name: str = "",
         timeout: float | None = None,
     ) -> dict[T, Any]:
-        """A bulk call with a future a key: each key's value, or its `OffsetMgrError`; retriable ones are repeated.
-        ``timeout`` (seconds) in place of the configured one."""
+        """Makes a bulk call with one future for each key, and returns the value or the `OffsetMgrError` of each key. It
+        retries retriable errors. ``timeout`` (seconds) replaces the configured one."""
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         client = self.client(timeout)
         done: dict[T, Any] = {}
         pending, attempt = list(keys), _FIRST_ATTEMPT
         while pending:
-            # Short first attempts: on a fresh cluster librdkafka waits out its timeout, though it had been answered.
+            # The first attempts are short: on a new cluster librdkafka waits for its timeout although the broker has
+            # responded.
             left = min(attempt, max(deadline - time.monotonic(), 0.1))
             attempt *= 2
             again: list[T] = []
@@ -171,15 +171,15 @@ class Admin:
         return done
 
     def close(self) -> None:
-        """Lets the client go."""
+        """Releases the client."""
         self._client = None
 
     def _create(self) -> AdminClient:
         settings: dict[str, Any] = {
-            # Reconnects are quick, since every call of ours is bounded anyway.
+            # Reconnects are quick, because every call has a limit anyway.
             "reconnect.backoff.ms": "50",
             "reconnect.backoff.max.ms": "500",
-            # Asking about a topic must not create it.
+            # A request about a topic must not create it.
             "allow.auto.create.topics": "false",
             **self._config.kafka,
             "bootstrap.servers": self.bootstrap,
@@ -191,7 +191,7 @@ class Admin:
             raise ConfigError("Kafka connection settings", error.args[0].str()) from None
 
     def _first_answer(self, client: AdminClient, timeout: float) -> Any:
-        """Asks who the cluster is; fails at once where librdkafka reports that nobody can be reached."""
+        """Sends the first request; fails at once if librdkafka reports that no broker can be reached."""
         what, deadline = f"Kafka at {self.bootstrap}", time.monotonic() + timeout
         future = client.describe_cluster(request_timeout=max(timeout, 0.1))
         while True:
@@ -212,11 +212,11 @@ class Admin:
 
     def _why_nobody(self, what: str) -> OffsetMgrError | None:
         reported = tuple(self._reported)
-        # What says most comes first, in whatever order it was reported.
+        # The most specific report comes first, in any order of arrival.
         for error in reported:
             if error.code() == ck.KafkaError._AUTHENTICATION:
                 return error_of(error, what)
-        # The same failed handshake is reported as _SSL, or as _TRANSPORT with OpenSSL's words, as it happens.
+        # librdkafka reports the same failed handshake as _SSL or as _TRANSPORT with the text of OpenSSL.
         if any(error.code() == ck.KafkaError._SSL or "SSL routines" in error.str() for error in reported):
             return ServerError(what, "no TLS connection", "is this the TLS listener's port, and its CA trusted?")
         for error in reported:
@@ -225,7 +225,7 @@ class Admin:
                 return _not_kafka(what)
             if error.code() in (ck.KafkaError._TRANSPORT, ck.KafkaError._RESOLVE):
                 return Unreachable(what, _plain(text), "is it running, and are host and port right?")
-        # A connection that is made and then dropped without a word is reported by nothing but the sum of it.
+        # librdkafka reports a silently dropped connection only in its summary.
         return _not_kafka(what) if self._reported else None
 
 
@@ -238,13 +238,13 @@ def _not_kafka(what: str) -> ServerError:
 
 
 def _plain(text: str) -> str:
-    """librdkafka's text without its internals: ``Connection refused``."""
+    """Returns librdkafka's text without its internals: ``Connection refused``."""
     head = text.split(" (after ", maxsplit=1)[0]
     return head.rsplit("failed: ", 1)[-1].rsplit(": ", 1)[-1] or text
 
 
 class LibrdkafkaCluster:
-    """A real cluster; see `offsetmgr.kafka.cluster.base.Cluster` for what the methods promise."""
+    """A real cluster. The methods are those of `offsetmgr.kafka.cluster.base.Cluster`."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         self._admin = Admin(bootstrap, config or ConnectionConfig())
@@ -297,8 +297,8 @@ class LibrdkafkaCluster:
         if not asked:
             return {}
         described: dict[str, GroupDescription | OffsetMgrError] = {}
-        # The first one alone: while a new cluster makes its offsets topic nobody coordinates any group, and asked for
-        # hundreds meanwhile librdkafka 2.16.1 ends the process (in rd_kafka_enq_once_del_source_return, seen).
+        # The first group alone: while a new cluster creates its offsets topic no group has a coordinator, and a call
+        # for hundreds of groups made librdkafka 2.16.1 crash (in rd_kafka_enq_once_del_source_return).
         for at in (0, *range(1, len(asked), _DESCRIBED_AT_ONCE)):
             found = self._admin.ask_each(
                 asked[at : at + _DESCRIBED_AT_ONCE if at else 1],
@@ -341,7 +341,7 @@ class LibrdkafkaCluster:
         self.close()
 
     def _list_offsets(self, partitions: list[TopicPartition], spec: Any) -> dict[TopicPartition, int | OffsetMgrError]:
-        """One specification of offset for all partitions."""
+        """Lists offsets with one specification for all partitions."""
 
         def call(client: AdminClient, keys: list[TopicPartition], left: float) -> Mapping[TopicPartition, Any]:
             asked = {ck.TopicPartition(tp.topic, tp.partition): spec for tp in keys}
@@ -353,7 +353,7 @@ class LibrdkafkaCluster:
             for tp in partitions
             if isinstance(tp.partition, BrokerPartition)
         }
-        # With one such name in a call librdkafka waits out the timeout, and answers for none of the others.
+        # With one such name in a call librdkafka waits for the timeout and returns no result for the others.
         answers |= {tp: _no_such_name(tp) for tp in partitions if not is_valid_topic_name(tp.topic)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)
@@ -366,7 +366,8 @@ def _no_such_name(tp: TopicPartition) -> UnknownTopicOrPartition:
 
 
 def _told(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
-    """The offset in an answer; librdkafka gives one of its own, and no error, where none came in time."""
+    """Returns the offset of a response. If no response came in time, librdkafka returns its own constant and no
+    error."""
     if found.offset == ck.OFFSET_INVALID:
         return TimedOut(str(tp), "no answer within the time-out")
     return int(found.offset)
@@ -377,7 +378,7 @@ def _certain(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrE
 
 
 def _state(state: Any) -> str:
-    """Kafka's name of a group's state; librdkafka calls two of them by names of its own."""
+    """Returns Kafka's name of a group's state; librdkafka has its own names for two of them."""
     return state.name.replace("REBALANCING", "REBALANCE") if state is not None else "UNKNOWN"
 
 

@@ -1,6 +1,6 @@
-"""`GroupLock`: an idle group held for the milliseconds of one edit.
+"""`GroupLock`: the lock of an idle group for the milliseconds of one edit.
 
-It needs no heartbeat: a session outlasts the edit, and if it should not, the commit is refused.
+It sends no heartbeat: the session outlasts the edit; if it does not, the coordinator rejects the commit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class GroupLock:
-    """The lock while it is held; got from `locked`."""
+    """The lock while it is held; `locked` returns it."""
 
     def __init__(self, client: Client, connection: BrokerConnection, mine: LockMembership, deadline: float) -> None:
         self._client = client
@@ -34,19 +34,20 @@ class GroupLock:
         self._deadline = deadline
 
     async def fetch(self, partitions: Sequence[TopicPartition] | None) -> FetchedGroup:
-        """Committed offsets as they stand, and will stand until we write or leave."""
+        """Returns committed offsets, which cannot change until this lock writes or leaves."""
         return await self._repeated(lambda c: lock_membership.fetch(c, self._mine.group, partitions, self._deadline))
 
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """One commit, one outcome a partition. Raises `LockLost` if the lock was lost: then nothing was written."""
+        """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost; then nothing was
+        written."""
         return await self._repeated(
             lambda c: lock_membership.commit(c, self._mine, offsets, self._deadline), writes=True
         )
 
     async def delete(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Deletes commits, having proved with a heartbeat that the lock is still ours (the request cannot say so)."""
+        """Deletes commits after a heartbeat has proved that the lock is still held (the request has no generation)."""
 
         async def proved(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
             left = max(self._deadline - asyncio.get_running_loop().time(), 0.001)
@@ -58,25 +59,25 @@ class GroupLock:
         return await self._repeated(proved, writes=True)
 
     async def leave(self) -> None:
-        """Gives the group free."""
+        """Releases the lock."""
         await lock_membership.leave(self._client, self._connection, self._mine, self._deadline)
 
     async def _repeated(self, attempt: Callable[[BrokerConnection], Awaitable[T]], *, writes: bool = False) -> T:
-        """Repeats what may succeed later, at the coordinator of that moment: a membership moves with its group.
+        """Retries retriable errors at the current coordinator, because a membership moves with its group.
 
-        Writing the same again as the same member changes nothing, so this is safe.
+        A repeated write of the same values by the same member changes nothing, so this is safe.
         """
         unanswered: OffsetMgrError | None = None
         for pause in backoff():
             try:
                 return await attempt(self._connection)
             except LockLost:
-                # An earlier attempt without an answer may have been written: that is what must be told.
+                # An earlier attempt without a response may have been written, so its error is the one to report.
                 raise unanswered or LockLost(
                     f"lock of group {self._mine.group}", "was lost before the write; nothing was written"
                 ) from None
             except OffsetMgrError as error:
-                # A coordinator that finds too few replicas may have appended the commit all the same.
+                # A coordinator that finds too few replicas may have appended the commit.
                 if writes and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
                     unanswered = type(error)(error.what, f"{error.why}; whether it wrote is not known")
                     error = unanswered
@@ -90,12 +91,12 @@ class GroupLock:
 
 @asynccontextmanager
 async def locked(client: Client, group: str, deadline: float, at: Address | None = None) -> AsyncIterator[GroupLock]:
-    """Holds the lock of an idle group; join errors that may pass are repeated until the deadline.
+    """Holds the lock of an idle group; retries retriable errors of the join until the deadline.
 
-    ``at`` is the coordinator, where it is known.
+    ``at`` is the coordinator, if it is known.
 
-    Joining a group with members makes them rebalance, so look before you lock: this is for groups seen idle.
-    Raises `GroupActive`, with the members' names, where somebody was quicker.
+    A join makes the members of a group rebalance, so callers check first that the group is idle. Raises `GroupActive`
+    with the members' names if another client joined first.
     """
     async with AsyncExitStack() as held:
         lock = await _acquire(held, client, group, deadline, at)

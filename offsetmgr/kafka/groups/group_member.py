@@ -1,13 +1,12 @@
-"""`KafkaGroupMember`: a lasting member of a group of our own, by the classic protocol: joins, syncs, keeps up its
-heartbeat.
+"""`KafkaGroupMember`: a member of a group over the classic protocol that joins, syncs and sends heartbeats.
 
-It knows nothing of what the group is for: metadata and assignments are bytes, and what is to follow from the
-coordinator's answers is its `MembershipListener`' affair.  Members are dynamic (KIP-345's static membership keeps a
-dead process's place for a whole session, and hands it to whoever comes with the name).
+It does not know the purpose of the group: metadata and assignments are bytes, and its `MembershipListener` reacts to
+the coordinator's responses. Members are dynamic, because static membership (KIP-345) keeps the place of a dead process
+for a whole session and gives it to any process with the name.
 
-Two connections to the coordinator, since a JoinGroup may wait there for as long as the rebalance takes: one for joining
-and syncing, one for heartbeats, which go on all the while.  Times are those of ``clock``, seconds; each
-`MembershipListener.kept` tells when the request that was answered had been *sent*.
+It has two connections to the coordinator, since a JoinGroup may wait there for the whole rebalance: one for joins and
+syncs, one for heartbeats. Times are seconds of ``clock``; each `MembershipListener.kept` receives the time at which the
+answered request had been *sent*.
 """
 
 from __future__ import annotations
@@ -34,48 +33,48 @@ _MEMBERSHIP_OVER: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 )
 _NAME_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
-"""Of these, those after which the member id is of no use either."""
+"""The codes of these after which the member id is invalid too."""
 _SLACK: Final = 10.0
-"""Seconds beyond the rebalance timeout that an answer of the coordinator may take (a new group's first join waits for
-the broker's group.initial.rebalance.delay.ms)."""
+"""Seconds beyond the rebalance timeout that a response may take (the first join of a new group waits for the broker's
+group.initial.rebalance.delay.ms)."""
 _MOST_BETWEEN_HEARTBEATS: Final = 0.25
-"""Seconds: members learn of a rebalance from their next heartbeat, so this is what moving a shard group waits for."""
+"""Seconds. A member learns of a rebalance from its next heartbeat, so a move of a shard group waits for it."""
 
 _log = logging.getLogger(__name__)
 
 Lead = Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]]
-"""From a generation and its members' metadata to their assignments, all by member id: what the leader does."""
+"""Computes the assignments of members from a generation and their metadata, by member id; the leader calls it."""
 
 
 class MembershipListener(Protocol):
-    """What a member tells, on the event loop; none of it may block or raise."""
+    """Callbacks of a member on the event loop; they must not block or raise."""
 
     def kept(self, sent: float, *, settled: bool) -> None:
-        """The coordinator has answered what was sent then, to a member of its current generation. ``settled``: and
-        owed it neither a JoinGroup nor a SyncGroup at that moment."""
+        """The coordinator answered a request that a member of its current generation had sent at that time.
+        ``settled``: at that moment the coordinator owed it neither a JoinGroup nor a SyncGroup response."""
         ...
 
     def rebalance(self) -> None:
-        """A rebalance is on: `KafkaGroupMember.join` has to be called."""
+        """A rebalance has started, so the caller must call `KafkaGroupMember.join`."""
         ...
 
     def ended(self, why: OffsetMgrError) -> None:
-        """The membership is over, and with it everything that was assigned."""
+        """The membership has ended, and with it the assignment."""
         ...
 
 
 class Generation(NamedTuple):
-    """A generation that has been joined and synced."""
+    """A generation after join and sync."""
 
     member_id: str
     generation: int
     assignment: bytes
     sent: float
-    """When the SyncGroup was sent."""
+    """The time at which the SyncGroup was sent."""
 
 
 class KafkaGroupMember:
-    """Construction does no I/O. Use it within one event loop; `join` by one task at a time."""
+    """The constructor performs no I/O. Use it within one event loop; only one task may call `join`."""
 
     def __init__(
         self,
@@ -89,7 +88,8 @@ class KafkaGroupMember:
         rebalance: float,
         clock: Callable[[], float],
     ) -> None:
-        """``session`` (brokers allow 6 s to 30 min by default) and ``rebalance``: the member's timeouts, seconds."""
+        """``session`` (brokers allow 6 s to 30 min by default) and ``rebalance`` are the timeouts of the member in
+        seconds."""
         self._client = client
         self._group = group
         self._events = events
@@ -99,7 +99,7 @@ class KafkaGroupMember:
         self._clock = clock
         self._interval = min(session / 6, _MOST_BETWEEN_HEARTBEATS)
         self._patience = session / 5
-        """Seconds for one heartbeat, or for finding the coordinator: several fit into a session."""
+        """Seconds for one heartbeat or one lookup of the coordinator; several fit into a session."""
         self._coordinator: Address | None = None
         self._locating = asyncio.Lock()
         self._member_id = ""
@@ -107,19 +107,19 @@ class KafkaGroupMember:
         self._synced = False
         self._joining: BrokerConnection | None = None
         self._waiting = False
-        """Whether a JoinGroup is on its way, so that the generation may change at any moment."""
+        """Whether a JoinGroup is in flight, so that the generation may change at any moment."""
         self._overtaken: float | None = None
-        """Since when the coordinator is in a later generation than that JoinGroup's answer has told us."""
+        """The time since which the coordinator has a later generation than the response to that JoinGroup reported."""
         self._beating: asyncio.Task[None] | None = None
         self._trouble = ""
 
     async def join(self, metadata: Callable[[], bytes], lead: Lead) -> Generation:
-        """Joins, or rejoins, until a generation is complete and its assignment known; ``metadata`` is asked for again
-        for every JoinGroup.
+        """Joins or rejoins until a generation is complete and its assignment is known. It calls ``metadata`` for every
+        JoinGroup.
 
-        Goes on through everything that may be better later: rebalances, coordinators that move, are away or do not know
-        us any more (then as a new member, after `MembershipListener.ended`). Raises `OffsetMgrError` for the rest: not
-        authorized, another protocol spoken in the group, a session timeout that the broker does not allow.
+        It continues after rebalances and after coordinators that move, are unavailable or do not know the member any
+        more (it then joins as a new member, after `MembershipListener.ended`). Raises `OffsetMgrError` for other
+        errors: not authorized, another protocol in the group, a session timeout that the broker rejects.
         """
         if self._beating is None:
             self._beating = asyncio.create_task(self._beat())
@@ -137,8 +137,8 @@ class KafkaGroupMember:
         raise AssertionError("back-off has no end")
 
     async def leave(self, timeout: float) -> None:
-        """Leaves the group, so that nobody waits for our session to end; takes ``timeout`` seconds at most. What cannot
-        be told ends with the session."""
+        """Leaves the group, so that no client waits for the session to end; takes at most ``timeout`` seconds. If the
+        request fails, the membership ends with the session."""
         mine, self._mine = self._mine, None
         deadline = asyncio.get_running_loop().time() + timeout
         if mine is not None:
@@ -149,7 +149,7 @@ class KafkaGroupMember:
         await self.close()
 
     async def close(self) -> None:
-        """Hangs up without a word: the membership ends with its session."""
+        """Closes the connections; the membership ends with its session."""
         if self._beating is not None:
             self._beating.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -158,10 +158,10 @@ class KafkaGroupMember:
         if self._joining is not None:
             await self._joining.close()
 
-    # --- joining ----------------------------------------------------------------------------------
+    # --- join ----------------------------------------------------------------------------------------
 
     async def _attempt(self, metadata: Callable[[], bytes], lead: Lead) -> Generation | None:
-        """One JoinGroup and one SyncGroup; None: at once again."""
+        """Makes one JoinGroup and one SyncGroup; None means to retry at once."""
         connection = await self._connect()
         try:
             joined = await self._join(connection, metadata())
@@ -174,7 +174,7 @@ class KafkaGroupMember:
             raise error
 
     async def _connect(self) -> BrokerConnection:
-        """The connection for joining, at the coordinator of this moment."""
+        """Returns the connection for joins, to the current coordinator."""
         address = await self._locate()
         if self._joining is None or self._joining.closed or self._joining.address != address:
             if self._joining is not None:
@@ -197,7 +197,7 @@ class KafkaGroupMember:
         finally:
             self._waiting, self._overtaken = False, None
         code = int(answer.error_code)
-        if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394: dynamic members come twice
+        if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394: a dynamic member joins twice
             self._member_id = answer.member_id
             return None
         if code:
@@ -215,7 +215,7 @@ class KafkaGroupMember:
             assignments = lead(generation, [(m.member_id, m.metadata) for m in joined.members])
         request = member_requests.sync_as(self._group, generation, joined.member_id, assignments)
         sent = self._clock()
-        # It waits for the leader's, and a leader that has died is put out after a session.
+        # It waits for the leader's SyncGroup; the coordinator removes a dead leader after a session.
         answer = await connection.call(request, SyncGroupResponse, self._session + self._patience)
         code = int(answer.error_code)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -223,7 +223,7 @@ class KafkaGroupMember:
         if code:
             raise self._refused(code, connection.address)
         if self._mine is None or self._mine.generation != generation:
-            return None  # a heartbeat was told meanwhile that the membership is over
+            return None  # a heartbeat reported that the membership has ended
         self._synced = True
         return Generation(joined.member_id, generation, answer.assignment, sent)
 
@@ -242,7 +242,7 @@ class KafkaGroupMember:
         if had is not None:
             self._events.ended(why)
 
-    # --- the heartbeat ----------------------------------------------------------------------------
+    # --- heartbeat -----------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
@@ -263,7 +263,7 @@ class KafkaGroupMember:
                 await connection.close()
 
     async def _beat_once(self, connection: BrokerConnection | None, mine: LockMembership) -> BrokerConnection:
-        """One heartbeat, at the coordinator of this moment; gives the connection for the next one."""
+        """Sends one heartbeat to the current coordinator; returns the connection for the next one."""
         address = await self._locate()
         try:
             if connection is None or connection.closed or connection.address != address:
@@ -281,7 +281,7 @@ class KafkaGroupMember:
     async def _heard(self, address: Address, mine: LockMembership, code: int, sent: float, synced: bool) -> None:
         now = self._mine
         if now is None or now.member_id != mine.member_id:
-            return  # the membership that it was sent for is over
+            return  # its membership has ended
         if code == ErrorCode.NONE:
             self._well()
             self._events.kept(sent, settled=synced)
@@ -291,27 +291,27 @@ class KafkaGroupMember:
         elif code == ErrorCode.ILLEGAL_GENERATION and (
             now.generation != mine.generation or self._may_be_answered_yet()
         ):
-            pass  # the JoinGroup that makes the new generation has been answered, or is about to be
+            pass  # the response to the JoinGroup of the new generation has arrived or will arrive
         elif code in _MEMBERSHIP_OVER:
             self._end(kafka_error(code, f"group {self._group}"), code)
             self._events.rebalance()
             if self._joining is not None:
-                await self._joining.close()  # what waits there waits for a member that is none any more
+                await self._joining.close()  # its request belongs to a membership that has ended
         else:
             if code in RETRIABLE:
                 self._mislay(address)
             self._in_trouble(kafka_error(code, f"heartbeat of group {self._group}"))
 
     def _may_be_answered_yet(self) -> bool:
-        """Whether the JoinGroup on its way may be what has begun the generation that we do not know of: its answer is
-        then about to come, if it is not lost."""
+        """Returns whether the JoinGroup in flight may have started the generation that we do not know; its response is
+        then about to arrive, unless it is lost."""
         if not self._waiting:
             return False
         now = asyncio.get_running_loop().time()
         self._overtaken = now if self._overtaken is None else self._overtaken
         return now - self._overtaken < self._patience
 
-    # --- the coordinator --------------------------------------------------------------------------
+    # --- coordinator ---------------------------------------------------------------------------------
 
     async def _locate(self) -> Address:
         async with self._locating:
@@ -321,21 +321,21 @@ class KafkaGroupMember:
                     raise found
                 self._coordinator = found
                 if self._joining is not None and self._joining.address != found:
-                    await self._joining.close()  # what waits there waits at a coordinator that is none any more
+                    await self._joining.close()  # its request waits at a former coordinator
             return self._coordinator
 
     def _mislay(self, address: Address) -> None:
-        """The group may have another coordinator now."""
+        """Forgets the coordinator, because the group may have another one now."""
         if self._coordinator == address:
             self._coordinator = None
 
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._patience
 
-    # --- what people are told ---------------------------------------------------------------------
+    # --- logging -------------------------------------------------------------------------------------
 
     def _in_trouble(self, error: OffsetMgrError) -> None:
-        """Once for each reason, not for each attempt."""
+        """Logs each reason once, not each attempt."""
         if str(error) != self._trouble:
             self._trouble = str(error)
             _log.warning("managers' group %s: %s", self._group, error)

@@ -1,8 +1,9 @@
-"""Being the only member of a group: join, commit with the generation, leave (the group lock, at its core).
+"""The group lock: join as the only member of a group, commit with the generation, leave.
 
-Kafka has no compare-and-set on offsets, but while a group has members the coordinator takes commits from them only,
-each with its generation. So the only member of a group may read, compare and write, and nobody comes between. The lock
-is safe without clocks: whoever lost the membership, unknowing or frozen, finds its commits refused.
+Kafka has no compare-and-set on offsets, but the coordinator of a group with members accepts commits only from them,
+with their generation. So the only member of a group may read, compare and write, and no other commit comes between. The
+lock needs no clock: the coordinator rejects the commits of a process that lost its membership, even if that process was
+frozen.
 """
 
 from __future__ import annotations
@@ -48,23 +49,24 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 R = TypeVar("R", bound=Payload)
 
 SESSION_MS: Final = LOCK_SESSION_S * 1000
-"""How long the coordinator keeps a member that it hears nothing of: what a killed process blocks its groups for.
+"""Milliseconds for which the coordinator keeps a silent member; a killed process blocks its groups for this time.
 Brokers allow 6 s to 30 min by default."""
 
 _PARK_AFTER: Final = 0.1
-"""Seconds after which a join is taken to wait for the broker's rebalance delay."""
+"""Seconds after which a join counts as waiting for the broker's rebalance delay."""
 
 _READS: Final = 5
 _OLD_AFTER_S: Final = 1.0
-"""Seconds after which an answer counts as old, and is asked for again: this process may have been stopped meanwhile."""
+"""Seconds after which a response counts as old and the request is repeated, because this process may have been stopped
+meanwhile."""
 
 _LEAST_TO_LEAVE: Final = 1.0
-"""Seconds that leaving may take where no time is left."""
+"""Minimum number of seconds for the leave request after the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockMembership:
-    """What proves to the coordinator that we are the group's member."""
+    """The proof of membership for the coordinator."""
 
     group: str
     member_id: str
@@ -73,12 +75,13 @@ class LockMembership:
 
 
 def no_member(group: str) -> LockMembership:
-    """Whoever commits without being a member: an empty group takes it."""
+    """Returns the membership of a client that is no member; an empty group accepts its commits."""
     return LockMembership(group, "", -1)
 
 
 def active_members_error(group: str, members: Sequence[str], lock_ends_s: float = 0) -> GroupActive:
-    """The refusal of an edit because others are members, with their names. ``lock_ends_s``: see `GroupDescription`."""
+    """Returns the error of an edit of a group with other members, with their names. ``lock_ends_s``: see
+    `GroupDescription`."""
     named = ", ".join(members)
     return GroupActive(
         f"group {group}",
@@ -92,7 +95,7 @@ def active_members_error(group: str, members: Sequence[str], lock_ends_s: float 
 async def join_as_static_member(
     lane: DedicatedConnection, client: Client, group: str, instance_id: str | None, deadline: float
 ) -> LockMembership:
-    """As `join_alone`; while the join waits in the broker, another lane may work in this one's stead."""
+    """Works as `join_alone`; while the join waits in the broker, another lane may work."""
     parking = asyncio.get_running_loop().call_later(_PARK_AFTER, lane.park)
     try:
         return await join_alone(lane.connection, client, group, instance_id, deadline)
@@ -103,12 +106,12 @@ async def join_as_static_member(
 async def join_alone(
     connection: BrokerConnection, client: Client, group: str, instance_id: str | None, deadline: float
 ) -> LockMembership:
-    """Becomes the only member, once; errors are not repeated here.
+    """Becomes the only member; makes one attempt.
 
-    Raises `GroupActive` where others are members too (after leaving again), else what the coordinator answered.
+    Raises `GroupActive` if there are other members (it leaves again first), else the error of the coordinator.
     """
     request = member_requests.join_group(group, instance_id, SESSION_MS)
-    # An empty group's first join takes as long as the broker's group.initial.rebalance.delay.ms.
+    # The first join of an empty group takes as long as the broker's group.initial.rebalance.delay.ms.
     answer: JoinGroupResponse | StaticJoinGroupResponse
     if instance_id is None:
         answer = await connection.call(request, JoinGroupResponse, _left(deadline))
@@ -119,7 +122,7 @@ async def join_alone(
     mine = LockMembership(group, answer.member_id, int(answer.generation_id), instance_id)
     try:
         leads = answer.leader == answer.member_id
-        # A static member that takes over from its dead self is told of no members: then the group says who is in it.
+        # A static member that replaces its dead predecessor receives no member list, so the group is described.
         if (not leads and instance_id is None) or len(answer.members) > 1:
             raise await _others(client, mine, deadline)
         sync = await connection.call(
@@ -129,7 +132,7 @@ async def join_alone(
         )
         if (
             int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS
-        ):  # somebody joined in this very moment; they wait, and we give way
+        ):  # another client joined at this moment; it waits and this member leaves
             raise await _others(client, mine, deadline)
         if sync.error_code:
             raise kafka_error(int(sync.error_code), f"lock of group {group}")
@@ -144,10 +147,10 @@ async def join_alone(
 
 
 async def leave(client: Client, connection: BrokerConnection, mine: LockMembership, deadline: float) -> None:
-    """Gives the group free, at its coordinator of this moment: a membership moves with its group.
+    """Leaves the group at its current coordinator, because a membership moves with its group.
 
-    If the coordinator cannot be told within the deadline (a second at least, a session at most), the membership ends
-    with its session.
+    If the request fails until the deadline (at least a second, at most a session), the membership ends with its
+    session.
     """
     request = member_requests.leave_group(mine.group, mine.member_id, mine.instance_id)
     now = asyncio.get_running_loop().time
@@ -171,7 +174,7 @@ async def leave(client: Client, connection: BrokerConnection, mine: LockMembersh
 async def fetch(
     connection: BrokerConnection, group: str, partitions: Sequence[TopicPartition] | None, deadline: float
 ) -> FetchedGroup:
-    """The group's committed offsets, from its coordinator."""
+    """Returns the committed offsets of the group from its coordinator."""
     answer = await connection.call(requests.offset_fetch({group: partitions}), OffsetFetchResponse, _left(deadline))
     found = requests.read_offset_fetch(answer.groups[0])
     if isinstance(found, OffsetMgrError):
@@ -185,7 +188,7 @@ async def commit(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     deadline: float,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Commits as the member. Raises `LockLost` if we are it no more; partitions have their own outcomes."""
+    """Commits as the member. Raises `LockLost` if the membership has ended; partitions have their own outcomes."""
     answer = await connection.call(
         requests.offset_commit(
             mine.group,
@@ -213,10 +216,10 @@ async def delete(
     deadline: float,
     compared: Mapping[TopicPartition, Committed] | None = None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Deletes commits; the request carries no generation, but nobody else can commit while we are the member.
+    """Deletes commits. The request carries no generation, but no other client can commit while we are the member.
 
-    A broker that cannot delete single offsets is made to let them expire. ``compared`` is what the caller decided on:
-    without the group lock, an offset that is another by now is a `Conflict` and stays.
+    On a broker that cannot delete single offsets, the offsets are made to expire. ``compared`` are the offsets that the
+    caller decided on: without the group lock, an offset that has changed since is a `Conflict` and stays.
     """
     group = mine.group
     if not DELETES_OFFSETS.on(connection.versions):
@@ -241,7 +244,7 @@ async def _expire(
     deadline: float,
     compared: Mapping[TopicPartition, Committed] | None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Commits the same offsets once more, with the mark of a deletion and a life that is over."""
+    """Commits the same offsets again with the mark of a deletion and a retention that has ended."""
     from offsetmgr.kafka.protocol.old_versions import expire_offsets
 
     now = asyncio.get_running_loop().time
@@ -280,7 +283,7 @@ async def _expire(
 
 
 async def heartbeat(connection: BrokerConnection, mine: LockMembership, timeout: float) -> int:
-    """Tells the coordinator that we live; its answer's error code (0: still the member)."""
+    """Sends a heartbeat and returns the error code of the response (0: still the member)."""
     request = HeartbeatRequest(
         group_id=GroupId(mine.group),
         generation_id=i32(mine.generation),

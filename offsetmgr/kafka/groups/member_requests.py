@@ -1,6 +1,6 @@
-"""The requests of a group's member: joining, syncing, leaving, and what only makes sense as the only member; pure.
+"""The requests of a group member: join, sync, leave, and requests for the only member. Pure.
 
-Apart from `requests`, because most commands only read, and need none of them.
+They are separate from `requests` because most commands only read and do not need them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_ass
 from offsetmgr.kafka.protocol.requests import by_topic
 
 PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", "sticky")
-"""Our own name first, then the usual ones: a consumer that joins while we hold the group must find one in common,
-or the coordinator answers it INCONSISTENT_GROUP_PROTOCOL instead of letting it wait until we leave."""
+"""The lock's own protocol first, then the usual ones: a consumer that joins while the lock is held must find a common
+protocol, or the coordinator answers INCONSISTENT_GROUP_PROTOCOL instead of making it wait."""
 
 _PROTOCOLS: Final = tuple(JoinGroupRequestProtocol(name=n, metadata=encode_subscription()) for n in PROTOCOLS)
 _STATIC_PROTOCOLS: Final = tuple(
@@ -37,7 +37,7 @@ _STATIC_PROTOCOLS: Final = tuple(
 
 
 def milliseconds(value: int) -> i32Timedelta:
-    """kio's form of a time span."""
+    """Returns kio's type of a duration."""
     return i32Timedelta.parse(datetime.timedelta(milliseconds=value))
 
 
@@ -59,7 +59,7 @@ def join_group(
 ) -> JoinGroupRequest | StaticJoinGroupRequest:
     """Joins with an empty subscription.
 
-    Version 3 spares dynamic members the second round trip of KIP-394; static membership needs version 5 (KIP-345).
+    Version 3 saves dynamic members the second round trip of KIP-394; static membership needs version 5 (KIP-345).
     """
     timeout = milliseconds(session_timeout_ms)
     if instance_id is None:
@@ -85,7 +85,7 @@ def join_group(
 def sync_group(
     group: str, generation: int, member_id: str, instance_id: str | None, *, leader: bool
 ) -> SyncGroupRequest:
-    """The leader's sync assigns nothing to the only member; a follower's brings no assignment."""
+    """The leader's sync assigns nothing to the only member; a follower's sync has no assignment."""
     mine = SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment())
     return SyncGroupRequest(
         group_id=GroupId(group),
@@ -111,7 +111,7 @@ def join_as(
     session_timeout_ms: int,
     rebalance_timeout_ms: int,
 ) -> StaticJoinGroupRequest:
-    """Joins a group of one protocol of our own, as a dynamic member (an empty id: for the first time)."""
+    """Joins a group with one protocol as a dynamic member (an empty id for the first time)."""
     return StaticJoinGroupRequest(
         group_id=GroupId(group),
         session_timeout=milliseconds(session_timeout_ms),
@@ -124,7 +124,7 @@ def join_as(
 
 
 def sync_as(group: str, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
-    """A follower brings no assignments, the leader everybody's."""
+    """A follower sends no assignments, the leader those of all members."""
     return SyncGroupRequest(
         group_id=GroupId(group),
         generation_id=i32(generation),

@@ -1,13 +1,13 @@
-"""`StaticMemberLock`: a group held for as long as a process wants it, by heartbeats and under a name that outlives the
-process.
+"""`StaticMemberLock`: the lock of a group for as long as a process needs it, with heartbeats and under a name that
+outlives the process.
 
-Static membership (KIP-345) gives the name: a restarted holder takes its dead self's place at once, and the dead one,
-should it only have been frozen, is fenced (FENCED_INSTANCE_ID).  As soon as a consumer wants to join, the hold gives
-way: it leaves, says so in `lost`, and the consumer runs on.
+Static membership (KIP-345) provides the name: a restarted process replaces its dead predecessor at once, and a
+predecessor that was only frozen is fenced (FENCED_INSTANCE_ID). When a consumer joins, the lock leaves the group and
+reports it in `lost`, and the consumer continues.
 
-On brokers without group membership (0.8.2) nothing can be held: others may commit at any moment, and `locked` is False.
+Brokers without group membership (0.8.2) have no lock: other clients may commit at any moment, and `locked` is False.
 
-A membership is not bound to a connection, so thousands of holds share those of their broker.
+A membership does not depend on a connection, so thousands of locks share the connections of their broker.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 T = TypeVar("T")
 
 _HEARTBEAT: Final = 1.0
-"""Seconds between heartbeats: how long a consumer that wants the group waits for us at most, about."""
+"""Seconds between heartbeats, which is about how long a consumer that joins waits for the lock."""
 _COORDINATOR_MOVES: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 
 
 class StaticMemberLock:
-    """A held group. Take it with `take`; end it with `release`."""
+    """A locked group. `take` takes the lock and `release` releases it."""
 
     def __init__(
         self, client: Client, coordinator: Address, mine: LockMembership, *, replaced: bool, keeps_epochs: bool
@@ -48,17 +48,17 @@ class StaticMemberLock:
         self._coordinator = coordinator
         self._mine = mine
         self.replaced = replaced
-        """Whether a holder of the same name, dead or alive, was in the group when it was taken."""
+        """Whether a process of the same name, dead or alive, was a member when this one took the lock."""
         self.keeps_epochs = keeps_epochs
-        """Whether the group's coordinator keeps the leader epochs of commits."""
+        """Whether the coordinator keeps the leader epochs of commits."""
         self._lost: OffsetMgrError | None = None
         self._beating = asyncio.create_task(self._beat()) if self.locked else None
 
     @classmethod
     async def take(cls, client: Client, group: str, instance_id: str, deadline: float) -> StaticMemberLock:
-        """Becomes the group's only member under the name ``instance_id``, in place of a former holder of that name.
+        """Becomes the only member under the name ``instance_id`` and replaces an earlier process of that name.
 
-        Raises `GroupActive`, with the members' names, where others are members.
+        Raises `GroupActive` with the members' names if there are other members.
         """
         for pause in backoff():
             try:
@@ -89,16 +89,16 @@ class StaticMemberLock:
 
     @property
     def locked(self) -> bool:
-        """Whether others are kept from committing."""
+        """Returns whether other clients are prevented from committing."""
         return self._mine != lock_membership.no_member(self.group)
 
     @property
     def lost(self) -> OffsetMgrError | None:
-        """Why the hold has ended against our will, as far as is known; None while it is held."""
+        """Returns why the lock was lost; None while it is held."""
         return self._lost
 
     async def fetch(self, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
-        """The group's committed offsets. Raises `LockLost`."""
+        """Returns the committed offsets of the group. Raises `LockLost`."""
         if not self.locked:
             found = (await self._client.fetch({self.group: partitions}, deadline))[self.group]
             if isinstance(found, OffsetMgrError):
@@ -111,7 +111,7 @@ class StaticMemberLock:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """One commit, one outcome a partition. Raises `LockLost`."""
+        """Commits, and returns one outcome for each partition. Raises `LockLost`."""
         return await self._repeated(
             lambda c: lock_membership.commit(c, self._mine, offsets, deadline), deadline, in_lane=True
         )
@@ -127,7 +127,7 @@ class StaticMemberLock:
         )
 
     async def release(self, deadline: float) -> None:
-        """Gives the group free. Does nothing where the hold is lost already."""
+        """Releases the lock. Does nothing if it is already lost."""
         if self._beating is not None:
             self._beating.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -145,13 +145,13 @@ class StaticMemberLock:
             raise self._refusal(self._lost)
 
     def _refusal(self, lost: OffsetMgrError) -> LockLost:
-        """Every call after the end of the hold is refused in the same way, whatever ended it."""
+        """Every call after the loss of the lock raises the same error."""
         return lost if isinstance(lost, LockLost) else LockLost(f"hold of group {self.group}", f"was lost: {lost}")
 
     async def _repeated(
         self, attempt: Callable[[BrokerConnection], Awaitable[T]], deadline: float, *, in_lane: bool = False
     ) -> T:
-        """``in_lane``: for what the broker appends to its log, so that others need not wait for that."""
+        """``in_lane``: the broker appends the request to its log, so it uses its own connection."""
         for pause in backoff():
             if self._lost is not None:
                 raise self._refusal(self._lost)
@@ -177,7 +177,7 @@ class StaticMemberLock:
             await lock_membership.leave(self._client, connection, self._mine, deadline)
 
     async def _beat(self) -> None:
-        """Keeps the session alive until somebody wants the group or the membership is gone."""
+        """Keeps the session alive until another client joins or the membership ends."""
         session = lock_membership.SESSION_MS / 1000
         while self._lost is None:
             await asyncio.sleep(_HEARTBEAT)

@@ -1,4 +1,4 @@
-"""One request with plain dicts; `old_versions` translates it for a broker that does not speak its version."""
+"""Sends one request as a plain dict; `old_versions` translates it for a broker without support for its version."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ async def ask(
     *,
     yielding: bool = False,
 ) -> Message:
-    """The broker's answer, within ``timeout`` seconds; of a broker that does not speak the version, see `old_versions`.
-    ``yielding``: see `Connection.call`.
+    """Returns the broker's response within ``timeout`` seconds. ``yielding``: see `BrokerConnection.call`.
 
     Raises `TimedOut`, `Unreachable`, `ServerError`, `UnsupportedOperation`.
     """

@@ -1,4 +1,4 @@
-"""What the codecs need of a connection to a broker: its address, the versions that it speaks, and one exchange."""
+"""The part of a connection to a broker that the codecs use: its address, its API versions, and one exchange."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from offsetmgr.kafka.protocol.releases import Versions
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The address of a broker."""
 
     host: str
     port: int
@@ -19,7 +19,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """From ``host:port``, ``[v6]:port`` or ``host`` (port 9092)."""
+        """Parses ``host:port``, ``[v6]:port`` or ``host`` (port 9092)."""
         host, colon, port = text.strip().rpartition(":")
         if not colon or port.endswith("]"):
             host, port = text.strip(), "9092"
@@ -29,7 +29,7 @@ class Address(NamedTuple):
 
 
 class EncodedRequest(NamedTuple):
-    """A request whose body is encoded already (hot requests that kio's writer is too slow for)."""
+    """A request with an encoded body, for frequent requests that kio encodes too slowly."""
 
     api_key: int
     version: int
@@ -44,11 +44,11 @@ class Channel(Protocol):
 
     @property
     def versions(self) -> Versions:
-        """The versions of each API that the broker speaks; empty as long as they are not known."""
+        """The API versions of the broker; empty until they are known."""
         ...
 
     def speaks(self, api_key: int, version: int) -> bool:
-        """Returns whether the broker speaks this version of an API."""
+        """Returns whether the broker supports this version of an API."""
         ...
 
     async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:

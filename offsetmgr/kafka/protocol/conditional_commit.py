@@ -1,11 +1,11 @@
-"""Conditional commits: what our listener understands beyond Kafka's protocol, and how a client knows that it does.
+"""Conditional commits: an extension of Kafka's protocol that the listener supports, and how a client detects it.
 
-Kafka has no compare-and-set on offsets.  OffsetCommit is flexible from version 8 on (KIP-482), so a partition may
-carry tagged fields that a broker ignores.  Ours means: commit this partition only while that offset is committed.  A
-client believes in it only on a connection whose ApiVersions answer announces the feature, as a broker or an older
-manager would ignore the condition and commit.
+Kafka has no compare-and-set on offsets. OffsetCommit is flexible from version 8 on (KIP-482), so a partition may carry
+tagged fields that a broker ignores. The tag of offsetmgr means: commit this partition only while that offset is
+committed. A client uses it only on a connection whose ApiVersions response announces the feature, because a broker or
+an older manager would ignore the condition and commit.
 
-Both ends of the wire take their numbers from here.
+Client and server share these constants.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS, count, string, varint
 
 CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
-"""Supported feature (KIP-584) in the ApiVersions answer, level 1: OffsetCommit versions 8 and 9 take `EXPECTED_TAG`."""
+"""Supported feature (KIP-584) in the ApiVersions response, level 1: OffsetCommit versions 8 and 9 accept
+`EXPECTED_TAG`."""
 
 EXPECTED_TAG: Final = 10_001
-"""Tagged field of a partition in OffsetCommit: 8 bytes, the offset that must be committed for the partition to be
-changed; `NOTHING` for none.  With it, a new offset of -1 deletes the commit instead.  Tags from 10,000 on are ours:
-Kafka numbers its own from 0."""
+"""Tagged field of a partition in OffsetCommit: 8 bytes, the offset that must be committed for the change to happen;
+`NOTHING` for none. With it, a new offset of -1 deletes the commit. Tags from 10,000 on are offsetmgr's; Kafka numbers
+its own from 0."""
 
 EXPECTED: Final = struct.Struct(">q")
 
 NOTHING: Final = -1
 
 CONFLICT: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
-"""OPERATION_NOT_ATTEMPTED, for a partition whose condition does not hold, or cannot be told yet because another commit
-to it is under way. Clients do not repeat it by themselves."""
+"""The code for a partition whose condition does not hold, or cannot be checked yet because another commit to it is in
+flight. Kafka's clients do not retry it."""
 
 LOG_FEATURE: Final = "offsetmgr.manager.log."
-"""Beginning of the feature that names the topic in which the manager keeps the offsets."""
+"""The prefix of the feature that names the topic in which the manager keeps the offsets."""
 
 STORE_FEATURE: Final = "offsetmgr.store."
-"""Beginning of the feature that names the kind of store behind the listener, where it is not a manager."""
+"""The prefix of the feature that names the kind of store behind the listener, if it is not a manager."""
 
 CONDITIONAL_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 8)
-"""API key and version of the request that carries conditions."""
+"""API key and version of the request with conditions."""
 
 DROPS_METADATA: Final = "offsetmgr.drops-metadata"
 DROPS_LEADER_EPOCH: Final = "offsetmgr.drops-leader-epoch"
-"""Features of a listener before a store that cannot keep these."""
+"""Features of a listener in front of a store that cannot keep these fields."""
 
 _PARTITION: Final = struct.Struct(">iqi")
 _TAG: Final = b"\1" + varint(EXPECTED_TAG) + varint(EXPECTED.size)
-"""One tagged field, and what comes before its value."""
+"""One tagged field, and the bytes before its value."""
 
 
 def conditional_commit(
@@ -59,7 +60,7 @@ def conditional_commit(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | None],
     expected: Mapping[TopicPartition, int],
 ) -> EncodedRequest:
-    """OffsetCommit v8 of nobody's, each partition on the condition that ``expected`` names; None deletes."""
+    """Encodes OffsetCommit v8 without membership, each partition with its condition in ``expected``; None deletes."""
     topics: dict[str, list[tuple[int, OffsetAndMetadata | None]]] = {}
     for (topic, partition), after in offsets.items():
         topics.setdefault(topic, []).append((partition, after))

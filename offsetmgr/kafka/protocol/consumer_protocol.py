@@ -1,7 +1,7 @@
-"""What members of a consumer group tell each other through the coordinator: subscription and assignment.
+"""The bytes that members of a consumer group exchange through the coordinator: subscription and assignment.
 
-Source: ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json; version 0 of both, which every client
-reads and whose fields every later version keeps at the front.
+Source: ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json, version 0 of both. Every client reads
+that version, and every later version has its fields first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _NO_USER_DATA: Final = struct.pack(">i", -1)
 
 
 def encode_subscription(topics: Iterable[str] = ()) -> bytes:
-    """A version 0 subscription to ``topics`` without user data."""
+    """Encodes a version 0 subscription to ``topics`` without user data."""
     names = [name.encode() for name in topics]
     listed = b"".join(struct.pack(">h", len(name)) + name for name in names)
     return struct.pack(">hi", 0, len(names)) + listed + _NO_USER_DATA
 
 
 def decode_subscription(data: bytes) -> tuple[str, ...]:
-    """The subscribed topics; of any version. Raises `MalformedData`."""
+    """Returns the subscribed topics, for any version. Raises `MalformedData`."""
     try:
         (count,) = struct.unpack_from(">i", data, 2)
         at, topics = 6, []
@@ -39,7 +39,7 @@ def decode_subscription(data: bytes) -> tuple[str, ...]:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:
-    """A version 0 assignment of ``partitions`` without user data."""
+    """Encodes a version 0 assignment of ``partitions`` without user data."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
@@ -52,7 +52,7 @@ def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The assigned partitions, sorted; of any version. No bytes (a member that was given nothing yet): none.
+    """Returns the assigned partitions, sorted, for any version; none for empty bytes (a member without an assignment).
 
     Raises `MalformedData`.
     """

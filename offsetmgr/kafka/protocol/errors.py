@@ -1,4 +1,4 @@
-"""Kafka's protocol error codes as this project's errors: the one table for both ways of talking to a broker.
+"""Maps Kafka's error codes to errors of offsetmgr, for both Kafka clients.
 
 Source: org.apache.kafka.common.protocol.Errors.
 """
@@ -30,7 +30,7 @@ from offsetmgr.core.errors import (
 
 
 class UnstableOffset(ServerError):
-    """A transaction that has not ended yet is about to commit or abort this offset (UNSTABLE_OFFSET_COMMIT)."""
+    """An open transaction will commit or abort this offset (UNSTABLE_OFFSET_COMMIT)."""
 
     code = ErrorCode.UNSTABLE_OFFSET_COMMIT
     name = "UNSTABLE_OFFSET_COMMIT"
@@ -38,7 +38,8 @@ class UnstableOffset(ServerError):
 
 
 class PartitionUnavailable(ServerError):
-    """The broker asked does not lead the partition, or nobody does at this moment: its leader is to be found again."""
+    """The broker does not lead the partition, or the partition has no leader now: the client looks up its leader
+    again."""
 
     retriable = True
 
@@ -128,7 +129,7 @@ RETRIABLE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Codes of a commit after which the very same request may succeed a moment later."""
+"""Codes of a commit after which the same request may succeed a moment later."""
 
 LEADER_UNKNOWN: Final = frozenset(
     {
@@ -142,7 +143,7 @@ LEADER_UNKNOWN: Final = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
-"""Codes of one partition after which its leader is looked up again."""
+"""Codes of a partition after which the client looks up its leader again."""
 
 NOT_A_MEMBER: Final = frozenset(
     {
@@ -152,18 +153,18 @@ NOT_A_MEMBER: Final = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-"""What a coordinator answers to a commit by a client that is no member of a group with members."""
+"""Codes of a commit by a client that is not a member of a group with members."""
 
 
 def reason(code: int) -> str:
-    """The code's name and meaning, for a person."""
+    """Returns the meaning and the name of the code for messages."""
     if code not in _REASONS:
         return f"Kafka answered with this code (error {code})"
     return f"{_REASONS[code]} ({ErrorCode(code).name})"
 
 
 def kafka_error(code: int, what: str, *, detail: str = "", hint: str = "") -> OffsetMgrError:
-    """The error of this project for a protocol error code other than 0; ``detail`` is the broker's own text."""
+    """Returns the error for a code other than 0; ``detail`` is the broker's own text."""
     why = reason(code)
     if detail:
         why = f"{why}: {detail}"

@@ -1,8 +1,8 @@
-"""Requests to brokers that do not speak the version in which a request is written.
+"""Translates requests for brokers that do not support their version.
 
-All other modules write each request in one version and read its answer in that version. Here such a request becomes one
-or several requests in versions that the broker speaks, and their answers become one answer in the version asked for.
-Messages are dicts, as `schema_codec` has them. The layouts that kio has no schema of are written by hand.
+Other modules write each request in one version and read its response in that version. This module turns it into
+requests in versions that the broker supports, and merges their responses into one of the original version. Messages are
+dicts, as in `schema_codec`. Layouts without a schema in kio are encoded by hand.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 NO_TOPIC: Final = "?"
-"""A name that no topic can have: asking for it asks for no topic, and creates none."""
+"""A name that no topic can have: a request for it returns no topic and creates none."""
 
 _CHECKS_PARTITIONS: Final = 4
-"""The version of OffsetCommit that Kafka 2.0 brought: from then on brokers refuse partitions that do not exist."""
+"""The version of OffsetCommit of Kafka 2.0: from then on brokers reject partitions that do not exist."""
 _COUNTS_LAST_S: Final = 5.0
 _counts: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
-"""When the partitions of a cluster's topics were asked for, in the loop's time, and their numbers, by broker."""
+"""The time (of the event loop) of the last request for the partitions of a cluster's topics, and their numbers, by
+broker."""
 _PARTITION: Final = struct.Struct(">hiii")
 """A partition in Metadata 0 to 3: error, number, leader, and the number of replica ids that follow."""
 _NO_REPLICAS: Final[Mapping[str, Any]] = {"replica_nodes": (), "isr_nodes": ()}
@@ -42,7 +43,7 @@ _OF_THE_GROUP: Final = frozenset(
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
     }
 )
-"""Codes that concern a whole group. OffsetFetch before version 2 says them of each partition."""
+"""Codes of a whole group. OffsetFetch before version 2 returns them for each partition."""
 
 _NEEDED: Final[Mapping[int, Capability]] = {
     **{capability.api_key: capability for capability in reversed(releases.CAPABILITIES)},
@@ -51,17 +52,17 @@ _NEEDED: Final[Mapping[int, Capability]] = {
     ApiKey.SYNC_GROUP: releases.HOLDS_LOCK,
     ApiKey.LIST_GROUPS: releases.DESCRIBES_MEMBERS,
 }
-"""The capability that a broker lacks which does not know an API at all."""
+"""The capability that is missing in a broker without the API."""
 
 
 class _Broker(NamedTuple):
-    """The broker that is asked, and how many seconds each request may take."""
+    """The broker, and the seconds that each request may take."""
 
     connection: Channel
     timeout: float
 
     def version(self, api_key: int, asked: int) -> int:
-        """The highest version up to ``asked`` that the broker speaks. Raises `UnsupportedOperation`."""
+        """Returns the highest version up to ``asked`` that the broker supports. Raises `UnsupportedOperation`."""
         low, high = self.connection.versions.get(api_key, (0, -1))
         if high < 0 and api_key in _NEEDED:
             raise _NEEDED[api_key].refusal(str(self.connection.address), self.connection.versions)
@@ -77,7 +78,7 @@ class _Broker(NamedTuple):
         return await ask_exactly(self.connection, api_key, version, message, self.timeout)
 
     async def by_hand(self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], Message]) -> Message:
-        """Sends a body that was written by hand, and reads the answer by hand."""
+        """Sends a body that was encoded by hand, and decodes the response with ``read``."""
         frame = await self.connection.exchange(EncodedRequest(api_key, version, body), self.timeout)
         try:
             return read(Cursor(frame, 4, flexible=False, answer=True))
@@ -89,11 +90,7 @@ class _Broker(NamedTuple):
 async def ask_older(
     connection: Channel, api_key: int, version: int, message: Mapping[str, Any], timeout: float
 ) -> Message:
-    """The answer, in ``version``, of a broker that does not speak this version of the API.
-
-    Each request may take ``timeout`` seconds. Raises `UnsupportedOperation` where no older version says the same, and
-    as `Connection.call`.
-    """
+    """Returns the response in ``version`` from a broker that does not support this version of the API."""
     translate = _TRANSLATIONS.get(api_key, _nearest)
     return await translate(_Broker(connection, timeout), api_key, version, message)
 

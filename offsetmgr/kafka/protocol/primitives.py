@@ -1,8 +1,7 @@
-"""Numbers, strings, arrays and tags of Kafka's protocol, in both spellings: the classic one and the flexible one of
-KIP-482.
+"""Numbers, strings, arrays and tags of Kafka's protocol, in the classic encoding and the flexible one (KIP-482).
 
-For bytes from strangers: a `Cursor` checks every length against what is there before anything is allocated.  kio's own
-reader is not for them, since it allocates what an array's length field says and aborts the process where that fails.
+They are safe for bytes of unknown clients: a `Cursor` checks every length against the message before it allocates
+memory. kio's reader allocates the length of an array field and aborts the process if that fails.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ FLOAT64: Final = struct.Struct(">d")
 NO_TAGS: Final = b"\0"
 
 _MOST_ITEMS: Final = 200_000
-"""Items of all arrays in one message: small ones take hundreds of times their bytes once they are objects."""
+"""The maximum number of array items in one message: as objects, small items take hundreds of times their bytes."""
 _ITEM_BYTES: Final = 4
-"""Bytes that an item of an answer has at least, on average: those of a replica's id. An answer of Metadata for a large
+"""The minimum average size of an item of a response, which is that of a replica id. A Metadata response of a large
 cluster has millions of them."""
 
 
 @dataclass(slots=True)
 class StringDecoding:
-    """Limits on what one message may hold; see `DECODING`."""
+    """Limits of one message; see `DECODING`."""
 
     tags: int = 64
-    """Tagged fields of one structure. Each takes three bytes of a request and a turn of a loop here."""
+    """Tagged fields of one structure. Each takes three bytes of a request and one iteration here."""
     string_bytes: int = 32_767
-    """Of one string, as long as the classic spelling allows; the flexible one has no limit of its own."""
+    """The limit of a string, which is that of the classic encoding; the flexible one has no limit of its own."""
 
 
 DECODING: Final = StringDecoding()
-"""The limits of this process. `manager serve` sets them at its start."""
+"""The limits of this process. `manager serve` sets them when it starts."""
 
 
 class Cursor:
-    """A place in a message. Every method raises `InvalidRequest` for what breaks the format."""
+    """A position in a message. Every method raises `InvalidRequest` for invalid bytes."""
 
     __slots__ = ("at", "data", "flexible", "items_left", "longest")
 
@@ -58,8 +57,8 @@ class Cursor:
         flexible: bool,
         answer: bool = False,
     ) -> None:
-        """``answer``: the message is a broker's answer to a request of ours. Its own size limits its strings and its
-        number of items, since the connection limits that size."""
+        """``answer``: the message is a broker's response. Its size limits its strings and items, since the connection
+        limits that size."""
         self.longest = len(data) if answer else DECODING.string_bytes
         self.data = data
         self.at = at
@@ -67,7 +66,7 @@ class Cursor:
         self.items_left = max(_MOST_ITEMS, len(data) // _ITEM_BYTES) if answer else _MOST_ITEMS
 
     def number(self, form: struct.Struct) -> int:
-        """A number of a fixed size."""
+        """Reads a number of a fixed size."""
         value: int = form.unpack_from(self.data, self.take(form.size))[0]
         return value
 
@@ -85,13 +84,13 @@ class Cursor:
         return self.data[self.take(1)] != 0
 
     def uuid(self) -> uuid.UUID | None:
-        """None for the one that is all zeros, which Kafka uses for "none"."""
+        """Reads a UUID; None for the one of zeros, which is Kafka's "none"."""
         at = self.take(16)
         value = uuid.UUID(bytes=self.data[at : self.at])
         return value if value.int else None
 
     def string(self) -> str:
-        """Names must be readable: one that was repaired would be another name."""
+        """Reads a string. Names must be valid, because a corrected name would be another name."""
         return self._text(self._not_null(self.length()))
 
     def nullable_string(self) -> str | None:
@@ -110,7 +109,7 @@ class Cursor:
         return self.data[at : self.at]
 
     def length(self) -> int:
-        """The length of a string, -1 for null."""
+        """Reads the length of a string, -1 for null."""
         if self.flexible:
             return self.varint() - 1
         value = self.number(INT16)
@@ -119,11 +118,11 @@ class Cursor:
         return value
 
     def count(self, smallest: int) -> int:
-        """The length of an array whose items have at least ``smallest`` bytes."""
+        """Reads the length of an array whose items have at least ``smallest`` bytes."""
         return self._not_null(self.nullable_count(smallest))
 
     def nullable_count(self, smallest: int) -> int:
-        """The same, -1 for null."""
+        """Reads the length of an array, -1 for null."""
         count = self.varint() - 1 if self.flexible else self.int32()
         if count < -1 or count * smallest > len(self.data) - self.at:
             raise InvalidRequest("message", f"an array of {count} items does not fit in it")
@@ -133,13 +132,13 @@ class Cursor:
         return count
 
     def varint(self) -> int:
-        """An unsigned variable-length number of at most 5 bytes."""
+        """Reads an unsigned varint of at most 5 bytes."""
         value, self.at = read_varint(self.data, self.at)
         return value
 
     def tags(self, known: Callable[[int, int], None] | None = None) -> None:
-        """Over the tagged fields; nothing where the version is not flexible. ``known`` is called with each tag and
-        its size, the cursor standing before the field, and need not move it."""
+        """Skips the tagged fields; does nothing if the version is not flexible. ``known`` is called with each tag and
+        its size while the cursor is before the field, and need not move it."""
         if not self.flexible:
             return
         number = self.varint()
@@ -155,7 +154,7 @@ class Cursor:
                 self.at = end
 
     def take(self, size: int) -> int:
-        """Moves on by ``size`` bytes; where they begin."""
+        """Moves by ``size`` bytes and returns their start."""
         at = self.at
         self.at = at + size
         if self.at > len(self.data):
@@ -185,7 +184,7 @@ class Cursor:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned variable-length number of at most 5 bytes, and where it ends. Raises `InvalidRequest`."""
+    """Returns an unsigned varint of at most 5 bytes and its end. Raises `InvalidRequest`."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 28:
@@ -199,7 +198,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """An unsigned variable-length number."""
+    """Encodes an unsigned varint."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -211,11 +210,11 @@ def varint(value: int) -> bytes:
 
 
 def string(text: str, *, flexible: bool) -> bytes:
-    """A string that is not null; what UTF-8 cannot say becomes a question mark."""
+    """Encodes a string that is not null. Characters that UTF-8 cannot encode become question marks."""
     data = text.encode("utf-8", "replace")
     return (varint(len(data) + 1) if flexible else INT16.pack(len(data))) + data
 
 
 def count(number: int, *, flexible: bool) -> bytes:
-    """The length of an array."""
+    """Encodes the length of an array."""
     return varint(number + 1) if flexible else INT32.pack(number)

@@ -1,9 +1,9 @@
-"""Releases of Kafka: which versions of each API a broker of a release speaks, and what it can do.
+"""Releases of Kafka: the API versions of each release and its capabilities.
 
-From 0.10.0 on a broker answers ApiVersions itself. Brokers 0.8.2 and 0.9 do not know that request, so their versions
-stand here. A release is named from the versions of the APIs: brokers do not tell their release.
+From 0.10.0 on a broker responds to ApiVersions. Brokers of 0.8.2 and 0.9 do not know that request, so this module lists
+their versions. Brokers do not report their release, so the API versions identify it.
 
-A *capability* is something that an operation needs. Operations ask for capabilities, never for releases.
+A *capability* is something that an operation needs. Operations check capabilities and never releases.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from offsetmgr.core.model import Weakness
 from offsetmgr.kafka.protocol.api_key import ApiKey
 
 Versions: TypeAlias = Mapping[int, tuple[int, int]]
-"""Lowest and highest version of each API that a broker speaks, by API key."""
+"""The lowest and the highest supported version of each API, by API key."""
 
 
 KAFKA_0_8_2: Final[Versions] = {
@@ -69,13 +69,13 @@ _SIGNS: Final[tuple[tuple[str, int, int], ...]] = (
     ("0.10.0", ApiKey.API_VERSIONS, 0),
     ("0.9", ApiKey.JOIN_GROUP, 0),
 )
-"""The version of an API that a release was the first to speak, the latest release first. Releases that cannot be told
-from the one before them by this are left out."""
+"""The API version that a release introduced, latest release first. Releases that cannot be told from their predecessor
+are omitted."""
 _FIRST: Final = "0.8.2"
 
 
 def release(versions: Versions) -> str:
-    """The oldest release that speaks these versions, such as ``2.8``, as far as they tell releases apart."""
+    """Returns the oldest release with these versions, such as ``2.8``."""
     for name, api_key, version in _SIGNS:
         if versions.get(api_key, (0, -1))[1] >= version:
             return name
@@ -83,13 +83,13 @@ def release(versions: Versions) -> str:
 
 
 def before(name: str, versions: Versions) -> bool:
-    """Whether a broker that speaks these versions is older than the release of this name, one of those told apart."""
+    """Returns whether a broker with these versions is older than the named release, which must be one of the table."""
     api_key, version = next((api_key, version) for known, api_key, version in _SIGNS if known == name)
     return versions.get(api_key, (0, -1))[1] < version
 
 
 def fallback(text: str) -> Versions | None:
-    """The versions of the release that the setting ``broker.version.fallback`` names; None for one that answers
+    """Returns the versions of the release that ``broker.version.fallback`` names; None for a release with
     ApiVersions."""
     if text.startswith("0.8"):
         return KAFKA_0_8_2
@@ -97,26 +97,26 @@ def fallback(text: str) -> Versions | None:
 
 
 class Capability(NamedTuple):
-    """Something that a broker can do from a release on."""
+    """Something that brokers can do from a release on."""
 
     name: str
-    """What the broker does: a verb and its object."""
+    """A verb and its object."""
     since: str
-    """The release that brought it."""
+    """The release that introduced it."""
     api_key: int
     version: int
-    """The broker has it if it speaks this version of this API, or a later one."""
+    """A broker with this version of the API, or a later one, has the capability."""
     without: str = ""
-    """What holds on brokers without it, as a clause; empty where offsetmgr refuses what needs it."""
+    """The consequence on brokers without it, as a clause; empty if offsetmgr then refuses the operation."""
     weakens: bool = False
     """Whether a guarantee of edits is weaker on brokers without it."""
 
     def on(self, versions: Versions) -> bool:
-        """Whether a broker that speaks these versions has the capability."""
+        """Returns whether a broker with these versions has the capability."""
         return versions.get(self.api_key, (0, -1))[1] >= self.version
 
     def refusal(self, where: str, versions: Versions) -> UnsupportedOperation:
-        """The error for an operation that needs the capability, on the broker ``where``, which lacks it."""
+        """Returns the error for an operation that needs the capability, on the broker ``where`` without it."""
         return UnsupportedOperation(
             f"broker {where}",
             f'Kafka {release(versions)} lacks the capability "{self.name}", which came with Kafka {self.since}',
@@ -140,8 +140,8 @@ HOLDS_LOCK: Final = Capability(
     weakens=True,
 )
 LOGS_IN: Final = Capability("takes SASL logins", "0.10.0", ApiKey.API_VERSIONS, 0)
-"""Told by ApiVersions, which came with SaslHandshake: offset managers that want no login do not list the latter. A
-broker 0.9 with SASL takes Kerberos tickets only, which offsetmgr does not send."""
+"""Detected by ApiVersions, which Kafka introduced with SaslHandshake: offset managers without login do not list the
+latter. A broker of 0.9 with SASL accepts only Kerberos tickets, which offsetmgr does not send."""
 LISTS_GROUPS: Final = Capability(
     "lists groups", "0.10.1", ApiKey.METADATA, 2, "offsetmgr finds groups without members in __consumer_offsets"
 )
@@ -225,19 +225,19 @@ CAPABILITIES: Final = (
     SEES_TRANSACTIONS,
     TELLS_TOPIC_IDS,
 )
-"""All of them, by the release that brought them."""
+"""All capabilities, by the release that introduced them."""
 
 
 def weaknesses(spoken: Collection[Versions]) -> tuple[Weakness, ...]:
-    """The guarantees of edits that are weaker in a cluster of such brokers than on Kafka 3.0."""
+    """Returns the guarantees of edits that are weaker in a cluster of such brokers than on Kafka 3.0."""
     found = []
     for capability in CAPABILITIES:
         lacking = [versions for versions in spoken if not capability.on(versions)]
-        if capability is KEEPS_PLACES:  # only a lock can outlive the process that took it
+        if capability is KEEPS_PLACES:  # only a lock can outlive its process
             lacking = [versions for versions in lacking if HOLDS_LOCK.on(versions)]
         if not lacking:
             continue
-        # Before 0.11 there are no transactions that could be open.
+        # Before 0.11 there are no transactions.
         if capability.weakens or (capability is SEES_TRANSACTIONS and any(map(FENCES_WRITERS.on, lacking))):
             oldest = min((release(versions) for versions in lacking), key=_number)
             lacks = f'Kafka {oldest} lacks "{capability.name}" (from {capability.since} on)'

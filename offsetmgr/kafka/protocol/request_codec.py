@@ -1,4 +1,4 @@
-"""One request in exactly one version, with plain dicts (see `offsetmgr.kafka.protocol.schema_codec`)."""
+"""Sends one request in exactly one version, with plain dicts (see `offsetmgr.kafka.protocol.schema_codec`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def ask_exactly(
     *,
     yielding: bool = False,
 ) -> Message:
-    """The broker's answer in this very version. Raises `TimedOut`, `Unreachable`, `ServerError`."""
+    """Returns the broker's response in this version. Raises `TimedOut`, `Unreachable`, `ServerError`."""
     flexible = request_is_flexible(api_key, version)
     body = encode_request(api_key, version, message)
     frame = await connection.exchange(EncodedRequest(api_key, version, NO_TAGS + body if flexible else body), timeout)

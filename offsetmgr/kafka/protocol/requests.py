@@ -1,8 +1,8 @@
-"""The requests that we send and the answers that we read, in the model's terms; pure, no I/O.
+"""The requests of the Kafka client and their responses as values of `offsetmgr.core.model`. Pure.
 
-One fixed version of each: the lowest that carries what we need. Brokers from 3.0 to 4.x speak these (FindCoordinator v4
-and OffsetFetch v8 ask for many groups at once, KIP-699, KIP-709; 4.0 removed only older ones, KIP-896). For brokers
-before 3.0 `old_versions` translates them.
+Each request has one version: the lowest with all needed fields. Brokers from 3.0 to 4.x support them (FindCoordinator
+v4 and OffsetFetch v8 take many groups, KIP-699, KIP-709; 4.0 removed only older ones, KIP-896). For brokers before 3.0
+`old_versions` translates them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, decode_ass
 from offsetmgr.kafka.protocol.errors import kafka_error
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-"""The topic in which brokers keep what groups have committed."""
+"""The topic in which brokers keep committed offsets."""
 
 OFFSET_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 7)
 
@@ -53,7 +53,7 @@ NEEDED_OF_MANAGERS: Final[Mapping[int, tuple[str, int]]] = {
     42: ("DeleteGroups", 1),
     47: ("OffsetDelete", 0),
 }
-"""Versions that an offset manager must speak, by API key."""
+"""The API versions that an offset manager must support, by API key."""
 
 _PARTITION: Final = struct.Struct(">iqih")
 _STRING: Final = struct.Struct(">h")
@@ -61,15 +61,15 @@ _INT32: Final = struct.Struct(">i")
 
 
 class FetchedGroup(NamedTuple):
-    """One group's answer to an OffsetFetch: what is committed (absent partitions are not in it), and the partitions
-    that could not be read."""
+    """The OffsetFetch response for one group: committed offsets (absent partitions are missing) and partitions that
+    could not be read."""
 
     offsets: dict[TopicPartition, Committed]
     errors: dict[TopicPartition, OffsetMgrError]
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers under their topics."""
+    """Returns partition numbers by topic."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -81,7 +81,7 @@ def find_coordinator(groups: Sequence[str]) -> FindCoordinatorRequest:
 
 
 def metadata(topics: Sequence[str] | None = ()) -> MetadataRequest:
-    """Asks for the brokers, and for these topics only (None: for all)."""
+    """Requests the brokers and these topics (None: all)."""
     return MetadataRequest(
         topics=None if topics is None else tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
         allow_auto_topic_creation=False,
@@ -107,7 +107,7 @@ def consumer_group_describe(groups: Sequence[str]) -> ConsumerGroupDescribeReque
 
 
 def offset_fetch(asked: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
-    """Asks for stable offsets only: a transaction's pending commits make a partition unreadable, not old (KIP-447)."""
+    """Requests only stable offsets: pending commits of a transaction make a partition unreadable, not old (KIP-447)."""
     return OffsetFetchRequest(
         groups=tuple(
             OffsetFetchRequestGroup(
@@ -126,7 +126,7 @@ def offset_fetch(asked: Mapping[str, Sequence[TopicPartition] | None]) -> Offset
 
 
 def read_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | OffsetMgrError:
-    """One group of an OffsetFetch answer."""
+    """Returns one group of an OffsetFetch response."""
     if answer.error_code:
         return kafka_error(int(answer.error_code), f"group {answer.group_id}")
     offsets: dict[TopicPartition, Committed] = {}
@@ -153,7 +153,7 @@ def offset_commit(
     member_id: str = "",
     instance_id: str | None = None,
 ) -> EncodedRequest:
-    """OffsetCommit v7, encoded here: kio's writer takes 20 times as long, and bulk edits are made of these."""
+    """Encodes OffsetCommit v7. kio's writer takes 20 times as long, and bulk edits consist of these requests."""
     body = bytearray(_string(group))
     body += _INT32.pack(generation)
     body += _string(member_id)
@@ -174,7 +174,7 @@ def offset_commit(
 
 
 def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
-    """One group of a DescribeGroups answer; Kafka's ``PreparingRebalance`` becomes PREPARING_REBALANCE."""
+    """Returns one group of a DescribeGroups response; Kafka's ``PreparingRebalance`` becomes PREPARING_REBALANCE."""
     group = str(answer.group_id)
     if answer.error_code:
         return kafka_error(int(answer.error_code), f"group {group}")
@@ -199,12 +199,12 @@ def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription
 
 
 def undescribed(group: str, coordinator: str) -> GroupDescription:
-    """A group of a broker that has no group members (0.8.2)."""
+    """Returns the description of a group on a broker without group members (0.8.2)."""
     return GroupDescription(group, "UNKNOWN", coordinator=coordinator, membership=False)
 
 
 def read_new_described(answer: NewDescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
-    """One group of a ConsumerGroupDescribe answer: groups of the protocol of KIP-848."""
+    """Returns one group of a ConsumerGroupDescribe response: groups of the protocol of KIP-848."""
     group = str(answer.group_id)
     if answer.error_code:
         return kafka_error(int(answer.error_code), f"group {group}", detail=answer.error_message or "")

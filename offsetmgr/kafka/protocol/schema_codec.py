@@ -1,12 +1,12 @@
-"""The server's side of Kafka's protocol, for whatever is not asked often enough to deserve a codec of its own: requests
-of strangers into plain dicts, plain dicts into responses, in any version that kio has the schema of.
+"""Encodes and decodes messages of Kafka's protocol as plain dicts, in any version that kio has a schema of. It is for
+requests that are too rare for a codec of their own.
 
-Only kio's *schemas* are used, not its reader: that one allocates what an array's length field says, and aborts the
-process where that fails (a request of 20 bytes is enough).  Messages are dicts of kio's field names; a field that a
-version does not have is not in them when read, and left out when written, so one handler serves all versions.  Times
-are milliseconds, error codes and ids plain numbers, nested messages dicts, arrays lists.
+It uses only kio's *schemas* and not its reader, which allocates the length of an array field and aborts the process if
+that fails (a request of 20 bytes is enough). The keys of a dict are kio's field names. A field that a version does not
+have is missing when read and ignored when written, so one handler serves all versions. Times are milliseconds, error
+codes and ids numbers, nested messages dicts, arrays lists.
 
-The relay uses the other two directions, `decode_response` and `encode_request`.
+Servers use `decode_request` and `encode_response`, clients `encode_request` and `decode_response`.
 """
 
 from __future__ import annotations
@@ -44,35 +44,38 @@ _Write: TypeAlias = Callable[[bytearray, Any], None]
 
 
 def decode_request(api_key: int, version: int, frame: bytes, at: int) -> Message:
-    """The request whose body begins at ``at``. Raises `InvalidRequest` for what breaks the format or exceeds a
-    limit."""
+    """Returns the request whose body begins at ``at``. Raises `InvalidRequest` for invalid bytes and exceeded
+    limits."""
     schema = _request(api_key, version)
     return schema.read(Cursor(frame, at, flexible=schema.flexible))
 
 
 def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:
-    """The response's body. Fields that are left out have their default. Raises KeyError where they have none."""
+    """Encodes the body of a response. Missing fields have their default. Raises KeyError for a field without a
+    default."""
     return _response(api_key, version).encode(message)
 
 
 def decode_response(api_key: int, version: int, frame: bytes, at: int) -> Message:
-    """The response whose body begins at ``at``. Raises `InvalidRequest` for what breaks the format."""
+    """Returns the response whose body begins at ``at``. Raises `InvalidRequest` for invalid bytes."""
     schema = _response(api_key, version)
     return schema.read(Cursor(frame, at, flexible=schema.flexible, answer=True))
 
 
 def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:
-    """The request's body. Fields that are left out have their default. Raises KeyError where they have none."""
+    """Encodes the body of a request. Missing fields have their default. Raises KeyError for a field without a
+    default."""
     return _request(api_key, version).encode(message)
 
 
 def request_is_flexible(api_key: int, version: int) -> bool:
-    """Whether the request's header has tagged fields (and its response's, but ApiVersions')."""
+    """Returns whether the header of the request has tagged fields (and that of the response, except for
+    ApiVersions)."""
     return _request(api_key, version).flexible
 
 
 def is_known(api_key: int, version: int) -> bool:
-    """Whether there is a schema of this API and version."""
+    """Returns whether kio has a schema of this API and version."""
     try:
         _request(api_key, version)
     except UnknownEntity:
@@ -81,33 +84,32 @@ def is_known(api_key: int, version: int) -> bool:
 
 
 class EncodedItems(NamedTuple):
-    """Items of an array that are encoded already, to be given in the array's place: for arrays that are so long that
-    one who encodes them must let others have their turn in between."""
+    """Encoded items in place of an array, for long arrays whose encoder must let other clients have their turn."""
 
     number: int
     data: bytes | bytearray
 
 
 def encode_items(api_key: int, version: int, field: str, items: Iterable[Mapping[str, Any]]) -> bytes:
-    """Some items of a response's array of that name."""
+    """Encodes items of the response's array ``field``."""
     return _response(api_key, version).encode_items(field, items)
 
 
 class _Field(NamedTuple):
-    """One field of a message: how it is read and written, its tag if it has one, and how few bytes it can take."""
+    """A field of a message: its reader and writer, its tag if it has one, and its minimum size."""
 
     name: str
     read: _Read
     write: _Write
     write_item: _Write
-    """The same as ``write``, of one item where the field is an array."""
+    """As ``write``, for one item of an array field."""
     tag: int | None
     default: Any
     smallest: int
 
 
 class _Schema:
-    """One message, or part of one, in one version."""
+    """A message, or a part of one, in one version."""
 
     def __init__(self, cls: Any) -> None:
         self.flexible: bool = cls.__flexible__
@@ -203,7 +205,7 @@ def _field(field: dataclasses.Field[Any], hint: Any, flexible: bool) -> _Field:
 
 
 def _not_null(hint: Any) -> tuple[bool, Any]:
-    """Whether a type allows None, and the type without it."""
+    """Returns whether a type allows None, and the type without it."""
     if typing.get_origin(hint) in (typing.Union, UnionType):
         (kind,) = (argument for argument in typing.get_args(hint) if argument is not type(None))
         return True, kind
@@ -226,7 +228,7 @@ def _number(form: struct.Struct) -> tuple[_Read, _Write, int]:
     unpack_from, pack, size = form.unpack_from, form.pack, form.size
 
     def read(cursor: Cursor) -> Any:
-        # The same as Cursor.number without its nested calls: decoding large answers takes 12 to 27 % less time.
+        # Cursor.number without its nested calls: large responses decode in 12 to 27 % less time.
         at = cursor.at
         try:
             (value,) = unpack_from(cursor.data, at)
@@ -242,7 +244,7 @@ def _number(form: struct.Struct) -> tuple[_Read, _Write, int]:
 
 
 def _primitive(kind: str, nullable: bool, flexible: bool) -> tuple[_Read, _Write, int]:
-    """How a primitive is read and written, and its fewest bytes."""
+    """Returns the reader, the writer and the minimum size of a primitive."""
     if kind in _NUMBERS:
         return _number(_NUMBERS[kind])
     if kind == "string":
@@ -294,7 +296,7 @@ def _write_uuid(out: bytearray, value: uuid.UUID | None) -> None:
 
 
 def _nested(schema: _Schema, nullable: bool) -> tuple[_Read, _Write, int]:
-    """A message within a message. Where it may be null, a byte in front says whether it is there."""
+    """A nested message. If it may be null, a byte before it says whether it is present."""
     if not nullable:
         return schema.read, schema.write, schema.smallest
 
