@@ -1,6 +1,6 @@
-"""The offset manager: owns the offsets of a set of groups, appends their commits to a log, answers from memory.
+"""The offset manager: it owns the offsets of a set of groups, appends their commits to a log, and serves fetches from
+memory.
 
-`shard` is the pure core: one shard a partition of the log. `runtime` runs the shards of the shard groups that this
-process owns, and is the only module with threads. Nothing in here knows a concrete log, a socket or Kafka's wire
-format.
+`shard` is the pure core, with one shard for each partition of the log. `runtime` runs the shards of the shard groups
+that this process owns, and has the threads.
 """

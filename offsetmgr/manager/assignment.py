@@ -1,10 +1,10 @@
-"""Who owns which shard group: `assign`, run by the leader of the managers' group in every rebalance; pure.
+"""`assign` decides which manager owns which shard group. The leader of the managers' group calls it in every rebalance.
+Pure.
 
-*Cooperative*: a shard group that a live member claims is given to nobody else. Its owner is asked to let it go, and
-once it has rejoined without it, the next rebalance gives it to the one that waits. So a change of the members settles
-within two rebalances, and no shard group ever has two owners. *Balanced*: in the end counts differ by one at most.
-*Sticky*: no more shard groups move than that takes. Deterministic: the same members give the same assignment, in
-whatever order they come.
+*Cooperative*: a shard group that a live member claims is not given to another. The owner is asked to revoke it, and
+after it has rejoined without the shard group, the next rebalance assigns it to the waiting member. So a change of
+members takes two rebalances, and no shard group ever has two owners. *Balanced*: the counts differ by at most one.
+*Sticky*: as few shard groups move as possible. Deterministic: the order of the members does not matter.
 """
 
 from __future__ import annotations
@@ -15,46 +15,47 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 FIRST_NODE_ID: Final = 1_000_000_000
-"""Brokers have small ids, so a manager's never is one of theirs."""
+"""Brokers have small ids, so the id of a manager never equals one of theirs."""
 
 _MINUTE_MS: Final = 60_000
 _NODE_IDS: Final = 2**31 - FIRST_NODE_ID
 
 
 class SharedConfig(NamedTuple):
-    """What all managers of one group must agree on."""
+    """The settings that all managers of a group must share."""
 
     topic: str
     partitions: int
     slots: int
     record_format: str
     protocol: int
-    """The version of the rules by which managers share shard groups (this package's)."""
+    """The version of the rules of assignment (of this package)."""
     retention_ms: int
-    """How long offsets of groups without members are kept: one with less would delete what the others keep."""
+    """The retention of offsets of groups without members: a manager with a shorter one would delete what the others
+    keep."""
     relay: bool
-    """Whether the brokers are asked which groups have members: who does not ask deletes what they committed."""
+    """Whether the manager asks the brokers which groups have members: one that does not would delete their offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerMetadata:
-    """What a member tells of itself when it joins."""
+    """The metadata that a member sends when it joins."""
 
     host: str
     port: int
     parameters: SharedConfig
     owned: Mapping[int, int] = field(default_factory=dict)
-    """The shard groups that it claims to own, and the generation that gave it each."""
+    """The shard groups that the member claims to own, and the generation that assigned each."""
     seen: int = -1
-    """The newest generation whose assignment it has received as this member; -1: none."""
+    """The newest generation whose assignment the member has received; -1: none."""
     seen_owners: Mapping[int, str] = field(default_factory=dict)
-    """Who had which shard group in that assignment, by member id (those asked to let one go included)."""
+    """The owners of shard groups in that assignment, by member id (including those asked to revoke one)."""
     relay: Mapping[str, Any] = field(default_factory=dict)
-    """For those who relay; not looked at here."""
+    """Data for the proxy, which this module ignores."""
 
 
 class NodeAddress(NamedTuple):
-    """A manager as clients see it."""
+    """The address of a manager for clients."""
 
     node_id: int
     host: str
@@ -63,7 +64,8 @@ class NodeAddress(NamedTuple):
 
 
 class PendingRevocation(NamedTuple):
-    """A shard group that changes hands: its owner until it lets go, and who will have it then (None: not known yet)."""
+    """A shard group that changes hands: its owner until it revokes the shard group, and the next owner (None: not known
+    yet)."""
 
     owner: str
     successor: str | None
@@ -71,35 +73,35 @@ class PendingRevocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One generation's assignment, the same for all members; members by their member id."""
+    """The assignment of one generation, the same for all members, which are named by their member id."""
 
     generation: int
     nodes: Mapping[str, NodeAddress]
     owners: Mapping[int, str]
-    """Shard groups that may be held in this generation, and by whom."""
+    """The shard groups that may be owned in this generation, and their owners."""
     waiting: Mapping[int, PendingRevocation] = field(default_factory=dict)
-    """The other shard groups that somebody still holds, and is asked to let go."""
+    """The other shard groups that a member still owns and is asked to revoke."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Members that get nothing, and why."""
+    """Members that receive nothing, and the reason."""
 
     def slots_of(self, member: str) -> frozenset[int]:
-        """What ``member`` may hold."""
+        """Returns the shard groups that ``member`` may own."""
         return frozenset(slot for slot, owner in self.owners.items() if owner == member)
 
     def to_let_go(self, member: str) -> frozenset[int]:
-        """What ``member`` is asked to let go."""
+        """Returns the shard groups that ``member`` is asked to revoke."""
         return frozenset(slot for slot, waiting in self.waiting.items() if waiting.owner == member)
 
     def holders(self) -> dict[int, str]:
-        """Who has each shard group that anybody has."""
+        """Returns the owner of each owned shard group."""
         return {**self.owners, **{slot: waiting.owner for slot, waiting in self.waiting.items()}}
 
 
 def assign(
     generation: int, members: Sequence[tuple[str, ManagerMetadata]], unreadable: Mapping[str, str] | None = None
 ) -> Assignment:
-    """The assignment of ``generation``. ``unreadable`` are members that cannot be understood, and why: never having
-    been given a shard group, they have none."""
+    """Returns the assignment of ``generation``. ``unreadable`` are members with invalid metadata, and the reason; they
+    never received a shard group, so they own none."""
     infos = dict(sorted(members))
     claims = _claims(infos)
     agreed = _agreed(infos, claims)
@@ -121,7 +123,8 @@ def assign(
 
 
 def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Ids that follow from the addresses alone; where two are the same, the later address takes the next free one."""
+    """Returns node ids computed from the addresses alone; if two are equal, the later address gets the next free
+    one."""
     taken: dict[int, tuple[str, int]] = {}
     for host, port in sorted(set(addresses)):
         digest = hashlib.sha256(f"{host}:{port}".encode()).digest()
@@ -133,11 +136,11 @@ def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]
 
 
 def _claims(infos: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
-    """For each claimed shard group the claim that holds: its generation and its member.
+    """Returns the valid claim of each claimed shard group: its generation and its member.
 
-    A member that joins without having seen the newest assignment counts as claiming what that gave it too: its
-    JoinGroup may be an old one that arrived late, while the process itself has gone on. Of two claims the younger
-    generation's holds: the older one was overtaken by it.
+    A member that joins without having seen the newest assignment also claims what that one gave it: its JoinGroup may
+    be an old one that arrived late, while the process has continued. Of two claims the one of the younger generation is
+    valid.
     """
     newest, map_of_newest = max(
         ((info.seen, m) for m, info in infos.items()), default=(-1, ""), key=lambda pair: (pair[0], pair[1])
@@ -155,8 +158,8 @@ def _claims(infos: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
 
 
 def _agreed(infos: Mapping[str, ManagerMetadata], claims: Mapping[int, tuple[int, str]]) -> SharedConfig | None:
-    """The parameters of those who own most shard groups: a newcomer that was set up wrongly, even one that leads, does
-    not turn out those that are at work. Where nobody owns any, what most members have."""
+    """Returns the settings of those who own most shard groups, so that a wrongly configured new member, even a leader,
+    does not displace working ones. If no member owns any, returns the settings of most members."""
     owned = [infos[member].parameters for _, member in claims.values()]
     told = [info.parameters for info in infos.values()]
     return min(set(told), default=None, key=lambda p: (-owned.count(p), -told.count(p), p))
@@ -173,7 +176,7 @@ def _difference(theirs: SharedConfig, agreed: SharedConfig) -> str:
 
 
 def _said(name: str, value: object) -> str:
-    """As the options of ``manager serve`` have it."""
+    """Returns the value in the form of the options of ``manager serve``."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if name == "retention_ms" and isinstance(value, int):
@@ -184,20 +187,22 @@ def _said(name: str, value: object) -> str:
 def _kept(
     accepted: Sequence[str], claims: Mapping[int, tuple[int, str]], slots: int
 ) -> tuple[dict[int, str], dict[str, int]]:
-    """What stays where it is, and how many shard groups more each member is to have."""
+    """Returns the shard groups that stay with their owner, and the number of additional shard groups for each
+    member."""
     held: dict[str, list[int]] = {member: [] for member in accepted}
     for slot, (_, member) in sorted(claims.items(), key=lambda item: (item[1][0], item[0])):
         if member in held and slot < slots:
             held[member].append(slot)
     share, more = divmod(slots, len(accepted)) if accepted else (0, 0)
-    richest = sorted(accepted, key=lambda m: -len(held[m]))  # stable: equals stay in the order of their addresses
+    richest = sorted(accepted, key=lambda m: -len(held[m]))  # stable: equal counts keep the order of their addresses
     quota = {member: share + (1 if n < more else 0) for n, member in enumerate(richest)}
     owners = {slot: member for member in accepted for slot in held[member][: quota[member]]}
     return owners, {member: quota[member] - min(len(held[member]), quota[member]) for member in accepted}
 
 
 def _neediest(room: dict[str, int], count: int) -> list[str]:
-    """Who gets the next ``count`` shard groups: each time the one that lacks most; ``room`` shrinks accordingly."""
+    """Returns the members that receive the next ``count`` shard groups: each time the one that lacks most; ``room``
+    shrinks accordingly."""
     chosen = []
     for _ in range(count):
         member = max(room, key=lambda m: room[m])

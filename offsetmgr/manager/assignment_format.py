@@ -1,8 +1,8 @@
-"""What managers tell each other through the group protocol, as bytes: a member's metadata and an assignment.
+"""The bytes that managers exchange through the group protocol: the metadata of a member and an assignment.
 
-JSON with a version in front of everything (data rule "versioned formats"). What a later version adds beside the known
-names is ignored; what it changes takes a new version and a new name of the group protocol, and the coordinator then
-lets in only those that know a common one.
+Everything is JSON with a version (data rule "versioned formats"). Readers ignore additional fields of a later version.
+A change of a field needs a new version and a new name of the group protocol; the coordinator then admits only members
+with a common one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 VERSION: Final = 1
 _MOST_SLOTS: Final = 1024
-"""Far beyond sense: what claims to have more is no manager."""
+"""No manager claims more shard groups."""
 _METADATA: Final = "metadata of a manager"
 _ASSIGNMENT: Final = "assignment of the managers' group"
 
 
 def encode_info(info: ManagerMetadata, attempt: int) -> bytes:
-    """``attempt`` makes each JoinGroup of a process another one: the coordinator answers a known member that says the
-    same again out of its memory, without a rebalance."""
+    """``attempt`` makes every JoinGroup of a process different: the coordinator answers an identical one from its
+    memory, without a rebalance."""
     return _encode(
         {
             "host": info.host,
@@ -41,7 +41,7 @@ def encode_info(info: ManagerMetadata, attempt: int) -> bytes:
 
 
 def decode_info(data: bytes) -> ManagerMetadata:
-    """Raises `UnknownVersion`, `MalformedData`."""
+    """Decodes metadata. Raises `UnknownVersion`, `MalformedData`."""
     found = _decode(data, _METADATA)
     named = _object(found, "parameters", _METADATA)
     parameters = SharedConfig(
@@ -79,7 +79,7 @@ def encode_assignment(assignment: Assignment) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Raises `UnknownVersion`, `MalformedData`."""
+    """Decodes an assignment. Raises `UnknownVersion`, `MalformedData`."""
     found = _decode(data, _ASSIGNMENT)
     refused = _object(found, "refused", _ASSIGNMENT)
     nodes = _object(found, "nodes", _ASSIGNMENT)
@@ -168,7 +168,7 @@ def _as_waiting(value: object, name: str, what: str) -> PendingRevocation:
 
 
 def _by_slot(found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]) -> dict[int, T]:
-    """JSON's names are texts; ours are shard group numbers."""
+    """Names in JSON are strings; shard groups are numbers."""
     read_in: dict[int, T] = {}
     for slot, value in _object(found, name, what).items():
         if not (slot.isascii() and slot.isdigit() and len(slot) < 10):

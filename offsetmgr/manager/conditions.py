@@ -1,7 +1,7 @@
-"""Conditional commits (`CommitRequest.expected`, the data rule "conditional writes"): which parts of a request hold
-against what is committed.
+"""Conditional commits (`CommitRequest.expected`, data rule "conditional writes"): compares a request with the committed
+offsets.
 
-Pure, and without a shard: it asks for what it compares with.
+Pure and independent of a shard: the caller passes functions that return the committed offsets.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.records.base import PartitionCommit
 
 NOTHING = -1
-"""As an expected offset: none is committed; as a new one, with a condition: none shall be."""
+"""As an expected offset: none is committed. As a new offset with a condition: delete the commit."""
 
 
 class ConditionCheck(NamedTuple):
     """The request without its conditions."""
 
     topics: list[tuple[str, list[PartitionCommit]]]
-    """What is to be committed, the parts without a condition among it."""
+    """The offsets to commit, including the parts without a condition."""
     doomed: set[tuple[str, int]]
-    """What is to be deleted."""
+    """The offsets to delete."""
     errors: dict[tuple[str, int], int]
-    """The partitions whose condition does not hold, or cannot be told."""
+    """The partitions whose condition does not hold or cannot be checked."""
 
 
 def check_conditions(
     request: CommitRequest, committed: Callable[[str, int], int], uncertain: Callable[[str, int], bool]
 ) -> ConditionCheck:
-    """``committed`` gives the offset of a topic's partition or `NOTHING`, and raises `CorruptData` or `UnknownVersion`;
-    ``uncertain`` says whether a change of it is under way, whose end nobody knows: then no condition holds."""
+    """``committed`` returns the offset of a topic's partition or `NOTHING`, and raises `CorruptData` or
+    `UnknownVersion`. ``uncertain`` returns whether a change of the partition is in flight; then no condition holds."""
     result = ConditionCheck([], set(), {})
     for topic, partitions in request.topics:
         accepted = []
@@ -60,7 +60,7 @@ def _error(
     committed: Callable[[str, int], int],
     uncertain: Callable[[str, int], bool],
 ) -> int:
-    """0 if the condition holds."""
+    """Returns 0 if the condition holds."""
     if uncertain(topic, partition):
         return ErrorCode.OPERATION_NOT_ATTEMPTED
     try:

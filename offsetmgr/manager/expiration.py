@@ -1,13 +1,13 @@
-"""When offsets expire, and how a pass over a shard is cut into pieces. Pure: no I/O, no clock, no state of a shard.
+"""Expiration of offsets, and the division of a pass over a shard into batches. Pure.
 
-Kafka's rules (KIP-211, GroupMetadata.removeExpiredOffsets): an offset whose commit named a retention of its own expires
-when that is over; any other one a retention after its commit, or, if its group had members, after the last of them
-left; and none while the group has members.
+The rules are Kafka's (KIP-211, GroupMetadata.removeExpiredOffsets). An offset whose commit had its own retention
+expires after it. Any other offset expires one retention after its commit or, if its group had members, after the last
+of them left. No offset expires while the group has members.
 
-When the last member left is known only from the group's record of its last activity, which is at most ``activity_ms``
-behind.  So offsets of groups that had members are kept that much longer: never shorter than Kafka would.  An offset
-committed after the group became empty counts from its own commit (Kafka counts from when the group became empty, and
-may expire such a commit at once).
+The time at which the last member left is known only from the group's activity record, which is at most ``activity_ms``
+old. So the offsets of such groups are kept that much longer, and never shorter than in Kafka. An offset committed after
+the group became empty counts from its own commit (Kafka counts from when the group became empty, and may expire such a
+commit at once).
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from offsetmgr.records.base import OffsetValue
 
 HOUR_MS: Final = 60 * 60 * 1000
 DEFAULT_RETENTION_MS: Final = 7 * 24 * HOUR_MS
-"""Of every way to run a manager: managers of one topic have to agree on it."""
+"""The default for all managers: managers of one topic have to agree on it."""
 
 
 class RetentionPolicy(NamedTuple):
-    """How long things are kept, in milliseconds."""
+    """Retention times in milliseconds."""
 
     retention_ms: int = DEFAULT_RETENTION_MS
-    """After an offset's commit, or after its group's last member left (``offsets.retention.minutes``)."""
+    """The time after an offset's commit, or after its group's last member left (``offsets.retention.minutes``)."""
     activity_ms: int = 6 * HOUR_MS
-    """How old the record of a group's activity may get while the group has members."""
+    """The maximum age of the activity record of a group with members."""
 
 
 class ExpiryReport(NamedTuple):
-    """What a pass, or a part of one, found and decided."""
+    """The result of a pass or of a part of one."""
 
     groups: int = 0
-    """Looked at."""
+    """Groups that were checked."""
     offsets: int = 0
-    """Expired."""
+    """Offsets that expired."""
     emptied: int = 0
-    """Groups that have no offsets any more."""
+    """Groups without offsets after the pass."""
     refreshed: int = 0
     """Groups with members, whose activity is recorded again."""
     busy: int = 0
-    """Groups left alone because something about them is in flight."""
+    """Groups that were skipped because a request for them is in flight."""
     unknown: int = 0
-    """Groups left alone because nobody could say whether they have members."""
+    """Groups that were skipped because it is not known whether they have members."""
     cut: bool = False
-    """Whether it stopped at the limit of tombstones: what it did not come to is for the next one."""
+    """Whether the pass stopped at the limit of tombstones; the next pass continues."""
 
     def plus(self, other: ExpiryReport) -> ExpiryReport:
-        """Both together."""
+        """Returns the sum of both reports."""
         return ExpiryReport(
             self.groups + other.groups,
             self.offsets + other.offsets,
@@ -63,7 +63,8 @@ class ExpiryReport(NamedTuple):
 
 
 def expires_at(value: OffsetValue, last_active: int | None, terms: RetentionPolicy) -> int:
-    """When an offset may go if its group has no members (ms since 1970). ``last_active`` None: it never had any."""
+    """Returns when an offset may expire if its group has no members (ms since 1970). ``last_active`` None: the group
+    never had members."""
     if value.expire_timestamp is not None:
         return value.expire_timestamp
     if last_active is None:
@@ -72,18 +73,18 @@ def expires_at(value: OffsetValue, last_active: int | None, terms: RetentionPoli
 
 
 def record_expires_at(last_active: int, terms: RetentionPolicy) -> int:
-    """When the record of a group that has no offsets and no members may go (ms since 1970)."""
+    """Returns when the record of a group without offsets and members may expire (ms since 1970)."""
     return last_active + terms.activity_ms + terms.retention_ms
 
 
 def activity_is_old(last_active: int | None, now_ms: int, terms: RetentionPolicy) -> bool:
-    """Whether a group that has members now needs a new record of that."""
+    """Returns whether a group with members needs a new activity record."""
     return last_active is None or now_ms - last_active >= terms.activity_ms
 
 
 def batches(groups: Iterable[str], size: Callable[[str], int], most: int) -> Iterator[Sequence[str]]:
-    """Groups in pieces of at most ``most`` offsets together (a larger group is a piece of its own), so that a pass can
-    let others run in between. ``size`` tells how many offsets a group has, and is asked when its turn comes."""
+    """Divides groups into batches of at most ``most`` offsets (a larger group is its own batch), so that other work can
+    run in between. ``size`` returns the number of offsets of a group."""
     batch: list[str] = []
     held = 0
     for group in groups:
@@ -98,7 +99,7 @@ def batches(groups: Iterable[str], size: Callable[[str], int], most: int) -> Ite
 
 
 class ExpirationSchedule:
-    """When each shard's next pass is due: one pass an interval, spread over it, so that they do not come together.
+    """The time of each shard's next pass: one pass in each interval, spread over it, so that passes do not coincide.
 
     Times are seconds of one monotonic clock, which the caller reads.
     """
@@ -109,16 +110,16 @@ class ExpirationSchedule:
         self._due: dict[int, float] = {}
 
     def start(self, partition: int, now: float) -> None:
-        """The shard is served from now on; its first pass comes after its part of an interval, never at once: what
-        was just loaded has had nobody to say which groups have members."""
+        """Adds a shard. Its first pass comes after its part of an interval and never at once, because after a load it
+        is not known yet which groups have members."""
         self._due[partition] = now + self._interval * (partition + 1) / self._partitions
 
     def stop(self, partition: int) -> None:
-        """The shard is not served any more."""
+        """Removes a shard."""
         self._due.pop(partition, None)
 
     def take_due(self, now: float) -> Sequence[int]:
-        """The shards whose pass is to begin now, longest overdue first; their next one is an interval from now."""
+        """Returns the shards whose pass is due, the longest overdue first; their next pass is one interval later."""
         due = sorted((at, partition) for partition, at in self._due.items() if at <= now)
         for _, partition in due:
             self._due[partition] = now + self._interval

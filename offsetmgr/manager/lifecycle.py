@@ -24,7 +24,7 @@ from offsetmgr.core.errors import OffsetMgrError
 
 
 class ShardState(Enum):
-    """See the module's docstring."""
+    """The states of the module's docstring."""
 
     INITIAL = "initial"
     LOADING = "loading"
@@ -51,24 +51,24 @@ _ANSWERS: Final[Mapping[ShardState, int]] = {
 
 
 class IllegalTransition(OffsetMgrError):
-    """A state was to follow another that it must not follow: a defect of the caller's."""
+    """A state followed another one that it must not follow: a defect of the caller."""
 
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """A state, and for people why it is in it. A value: `to` gives the next one."""
+    """A state and the reason for it. Immutable: `to` returns the next one."""
 
     state: ShardState = ShardState.INITIAL
     why: str = ""
 
     def to(self, state: ShardState, why: str = "") -> Lifecycle:
-        """The life in its next state. Raises `IllegalTransition`."""
+        """Returns the lifecycle in its next state. Raises `IllegalTransition`."""
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"{self.state.value} cannot become {state.value}", self.why)
         return replace(self, state=state, why=why)
 
     @property
     def error_code(self) -> int:
-        """The error that requests get in this state (the data rule "current or retriable": always a retriable one); 0
-        where they are served."""
+        """Returns the error code for requests in this state (data rule "current or retriable": always a retriable one);
+        0 if they are served."""
         return _ANSWERS[self.state]

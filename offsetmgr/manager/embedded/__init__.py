@@ -1,7 +1,7 @@
-"""An offset manager inside a program, for Spark drivers and others that want no extra server.
+"""An offset manager inside a program, for Spark drivers and other programs without an extra server.
 
-`manager` is what programs use; `requests` turns their calls into requests to the runtime; `node_assembly` puts them
-before `offsetmgr.managing`.
+Programs use `offset_manager`; `request_adapter` turns its calls into requests to the runtime; `node_assembly` opens and
+closes the `offsetmgr.manager.node`.
 """
 
 from offsetmgr.manager.embedded.offset_manager import OffsetManager as OffsetManager

@@ -1,5 +1,4 @@
-"""`EmbeddedNode`: a member of the managers that nobody reaches from outside, and the calls of its program. On the
-loop."""
+"""`EmbeddedNode`: a manager without a listener, and the calls of its program. It runs on the event loop."""
 
 from __future__ import annotations
 
@@ -14,18 +13,18 @@ from offsetmgr.manager.node.node_config import NodeConfig
 
 
 class EmbeddedNode:
-    """Opened and closed once. ``timeout`` (seconds) bounds the joining, and is that of `RequestAdapter`."""
+    """Opened and closed once. ``timeout`` (seconds) limits the join and the calls of `RequestAdapter`."""
 
     def __init__(self, settings: NodeConfig, timeout: float) -> None:
         self.requests: RequestAdapter | None = None
-        """Once it is open."""
+        """Set once the node is open."""
         self._timeout = timeout
-        # Instead of an address, since nobody listens: what people recognise, and no other manager is called.
+        # A readable unique name in place of an address, since the node has no listener.
         self._name = f"embedded-{uuid.uuid4().hex[:6]}-in-process-{os.getpid()}-of-{socket.gethostname()}"
         self._managing = ManagerNode(settings, self._name, 0)
 
     async def open(self) -> None:
-        """Raises `OffsetMgrError`; then, too, `close` has to be called."""
+        """Raises `OffsetMgrError`; the caller must call `close` also then."""
         managing = self._managing
         await managing.open()
         await managing.join(self._timeout)
@@ -41,6 +40,6 @@ class EmbeddedNode:
         self.requests = RequestAdapter(runtime, elsewhere, self._timeout)
 
     async def close(self) -> None:
-        """Leaves the group, ends what is in flight, lets the connections go."""
+        """Leaves the group, ends requests in flight and closes the connections."""
         self.requests = None
         await self._managing.close()

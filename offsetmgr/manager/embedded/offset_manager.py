@@ -1,9 +1,9 @@
-"""`OffsetManager`: the calls that programs make. They block; the manager runs on an event loop in a thread of its own.
+"""`OffsetManager`: the blocking API for programs. The manager runs on an event loop in its own thread.
 
-It is the same manager as ``offsetmgr manager serve`` without the listener: it joins the managers' group, owns what it
-is given there, appends to the same topic.  Alone it owns everything.  Where others are in the group each owns a part of
-the groups, and nobody can reach an embedded one from outside; so a program whose groups must be reachable for others
-talks to the servers instead.
+It is the same manager as ``offsetmgr manager serve`` without the listener: it joins the managers' group, owns the shard
+groups that are assigned to it, and appends to the same topic. Alone it owns everything. With other managers each owns a
+part of the groups, and no client can reach an embedded manager from outside; a program whose groups must be reachable
+uses the servers instead.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ T = TypeVar("T")
 class OffsetManager:
     """A context manager; `start` and `close` do the same.
 
-    ``config`` says how to reach the brokers, ``manager`` how to manage; ``retention_ms`` how long offsets of groups
-    without members are kept (None: as ``manager`` says, without it a week like ``manager serve``); ``timeout``
-    (seconds) is how long a call waits for a load or for the managers' group.  May be used by several threads.
+    ``config`` has the connection to the brokers, ``manager`` the settings of the manager. ``retention_ms`` is the
+    retention of offsets of groups without members (None: as in ``manager``, else one week as in ``manager serve``).
+    ``timeout`` (seconds) limits how long a call waits for a load or for the managers' group. Several threads may use
+    it.
 
-    Calls raise `NotCoordinator` for a group that another manager owns (the text names it), `CoordinatorNotAvailable`
-    where a commit could not be replicated in time (it may have happened nevertheless, or happen still),
-    `CoordinatorLoadInProgress` and `TimedOut` where ``timeout`` was not enough: all of them retriable.
+    Calls raise `NotCoordinator` for a group of another manager (the text names it), `CoordinatorNotAvailable` if a
+    commit could not be replicated in time (it may have succeeded or succeed later), `CoordinatorLoadInProgress` and
+    `TimedOut` if ``timeout`` was too short. All of them are retriable.
     """
 
     def __init__(
@@ -69,7 +70,8 @@ class OffsetManager:
         self._running = False
 
     def start(self) -> Self:
-        """Creates the topic if need be, joins the managers' group, begins to load. Raises `OffsetMgrError`."""
+        """Creates the topic if it does not exist, joins the managers' group and starts to load. Raises
+        `OffsetMgrError`."""
         self._running = True
         try:
             self._run(self._assembly.open())
@@ -79,7 +81,7 @@ class OffsetManager:
         return self
 
     def close(self) -> None:
-        """Ends commits in flight, hands over what is owned, and leaves the group."""
+        """Ends commits in flight, hands over the shard groups and leaves the group."""
         if self._running:
             self._running = False
             self._runner.run(self._assembly.close())
@@ -96,30 +98,31 @@ class OffsetManager:
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool = False
     ) -> None:
-        """Commits; returns once every in-sync replica has it.
+        """Commits, and returns once every in-sync replica has the commit.
 
-        Raises `PartialFailure` where some partitions failed, among them `RewindRefused` for offsets below the committed
-        ones unless ``allow_rewind``.
+        Raises `PartialFailure` if some partitions failed, with `RewindRefused` for offsets below the committed ones
+        unless ``allow_rewind``.
         """
         self._run(self._requests.commit(group, offsets, allow_rewind=allow_rewind))
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Offset]:
-        """The committed offsets of these partitions, `Absent` where there is none; None: all that are committed.
+        """Returns the committed offsets of these partitions, `Absent` for those without one; None: all committed
+        offsets.
 
-        Raises `PartialFailure` where some cannot be read.
+        Raises `PartialFailure` if some cannot be read.
         """
         return self._run(self._requests.fetch(group, None if partitions is None else list(partitions)))
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Deletes offsets (None: all of the group's); what does not exist is no error."""
+        """Deletes offsets (None: all of the group). A missing offset is no error."""
         self._run(self._requests.delete(group, None if partitions is None else list(partitions)))
 
     def groups(self) -> list[str]:
-        """The groups that this process owns and that have offsets, sorted."""
+        """Returns the groups with offsets that this process owns, sorted."""
         return self._run(self._requests.groups())
 
     def status(self) -> Sequence[ShardStatus]:
-        """What it is to every shard, and how far with it."""
+        """Returns the role of this process for every shard, and its progress."""
         return self._run(self._requests.status())
 
     @property

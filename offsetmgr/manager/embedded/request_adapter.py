@@ -1,5 +1,5 @@
-"""`RequestAdapter`: calls of a program as requests to the runtime, and its answers as values and exceptions. On the
-loop."""
+"""`RequestAdapter`: turns calls of a program into requests to the runtime, and responses into values and exceptions. It
+runs on the event loop."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 T = TypeVar("T")
 
 _ASK_AGAIN: Final = 0.02
-"""Seconds between two looks at what is loading, or changing hands."""
+"""Seconds between two attempts while a shard is loading or changes hands."""
 
 
 class RequestAdapter:
-    """``elsewhere`` names the other manager that owns a group, if it is known; ``timeout`` (seconds) is how long to
-    wait while the runtime cannot answer yet."""
+    """``elsewhere`` returns the other manager that owns a group, if it is known. ``timeout`` (seconds) is how long to
+    wait while the runtime cannot answer."""
 
     def __init__(self, runtime: ManagerRuntime, elsewhere: Callable[[str], str | None], timeout: float) -> None:
         self._runtime = runtime
@@ -47,7 +47,7 @@ class RequestAdapter:
             for tp in list(left):
                 code = errors.get((tp.topic, tp.partition), ErrorCode.NONE)
                 if code == ErrorCode.OPERATION_NOT_ATTEMPTED and asyncio.get_running_loop().time() < deadline:
-                    continue  # another commit of it is under way: look again
+                    continue  # another commit of it is in flight
                 del left[tp]
                 what = f"commit of {tp} of group {group}"
                 if code == ErrorCode.OPERATION_NOT_ATTEMPTED:
@@ -133,7 +133,7 @@ class RequestAdapter:
         ask: Callable[[ManagerRuntime], Awaitable[T]],
         error_of: Callable[[T], int],
     ) -> T:
-        """Asks until the answer is neither "loading" nor "not mine" while nobody else has it."""
+        """Retries while the shard is loading, or while no manager owns it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         while True:
@@ -156,14 +156,14 @@ class RequestAdapter:
 
 
 def _offset(found: Offset) -> int:
-    """As the condition of a commit."""
+    """Returns the condition of a commit."""
     return found.offset if isinstance(found, Committed) else -1
 
 
 def _rewinds(
     group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], found: Mapping[TopicPartition, Offset]
 ) -> dict[TopicPartition, OffsetMgrError]:
-    """The partitions whose committed offset would be lowered."""
+    """Returns the partitions whose committed offset would be lowered."""
     return {
         tp: RewindRefused(
             f"commit of {tp} of group {group}", f"{offset.offset} is below the committed {_offset(found[tp])}"

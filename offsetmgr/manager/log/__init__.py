@@ -1,4 +1,4 @@
-"""The offsets topic as the offset manager sees it: partitions to append to, all or nothing, and to read.
+"""The offsets topic as a log: partitions with atomic appends.
 
-`base` says what a log promises; `kafka` keeps the promise on a real topic, `memory` for tests and simulations.
+`base` defines the log; `kafka` implements it on a topic, `memory` for tests and simulations.
 """

@@ -1,8 +1,8 @@
-"""Whether a log holds records of the format that somebody is about to write.
+"""Checks whether a log has records of the format that this process will write.
 
-A topic is written in one format: the same offset has another key in each, so a mixed topic would hold two values for
-it.  Shards without records would take commits of the wrong format before a shard with records says so; hence this look.
-A topic of somebody else's records is found out here too, before any offset is written among them.
+A topic has one format: the same offset has another key in each, so a mixed topic would have two values for it. Shards
+without records would accept commits in the wrong format before a shard with records detects it; hence this check. It
+also detects a topic with records of another program, before any offset is written.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from offsetmgr.records.base import FormatMismatch
 from offsetmgr.records.registry import format_of, record_format
 
 _TAIL: Final = 200
-"""Offsets at the end of each partition that are looked at: the cleaner leaves the newest records alone."""
+"""The number of offsets at the end of each partition to read: the cleaner does not touch the newest records."""
 _SHOWN: Final = 20
-"""Bytes of a foreign key that are shown."""
+"""Bytes of a foreign key in messages."""
 
 
 def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> None:
     """Reads the last records of every partition. ``name`` is the format to be written, ``what`` the topic's name.
 
-    A few records of neither format beside others of ours are no reason to refuse (the shards tell of them); nothing but
-    such ones are. Raises `FormatMismatch`, `UnsuitableTopic`, and what reading raises.
+    A few foreign records among records of the format are accepted (the shards report them); a topic with only foreign
+    ones is rejected. Raises `FormatMismatch`, `UnsuitableTopic`, and the errors of the read.
     """
     partitions = range(log.partitions)
     ends = log.end_offsets(partitions, timeout)
@@ -65,7 +65,7 @@ def _read(
     ends: dict[int, int],
     newest: Mapping[int, MutableMapping[bytes, bytes | None]],
 ) -> None:
-    """All but partitions with damaged records: the shard's own load reports these, and the other shards are served."""
+    """Skips partitions with damaged records: the load of the shard reports them, and the other shards are served."""
     while ends:
         try:
             reader.load({p: starts[p] for p in ends}, ends, newest)
@@ -76,7 +76,8 @@ def _read(
 
 
 def _format(key: bytes) -> str | None:
-    """The format that a key is of; None for one that neither could read (others' keys may begin as ours do)."""
+    """Returns the format of a key; None if neither format can decode it (foreign keys may have the same first
+    bytes)."""
     name = format_of(key)
     if name is not None:
         try:

@@ -1,11 +1,11 @@
-"""`MemoryLog`: a `PartitionLog` in memory, for tests and simulations, with the moments of a real log under control.
+"""`MemoryLog`: a `PartitionLog` in memory, for tests and simulations, whose events the caller controls.
 
-It behaves as Kafka does where a reader could notice: a transaction's marker takes an offset of its own, an aborted
-append leaves a gap, nothing behind an unfinished append can be read, the cleaner leaves gaps.  What a real log does by
-chance is done here on demand: `hold` (appends wait for `advance_high_watermark`), `fail_next_append`, `compact`,
+It behaves as Kafka wherever a reader could notice: a transaction's marker takes an offset, an aborted append leaves a
+gap, nothing behind an unfinished append can be read, the cleaner leaves gaps. Events that happen by chance in a real
+log happen on demand: `hold` (appends wait for `advance_high_watermark`), `fail_next_append`, `compact`,
 `delete_before`, `recreate`.
 
-No sleeping and no threads of its own; every method may be called from every thread.
+It never sleeps and has no threads; every thread may call every method.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from offsetmgr.manager.log.memory_reader import MemoryReader
 from offsetmgr.records.base import Record
 
 _RECORD_OVERHEAD: Final = 22
-"""About what Kafka's format adds to the key and value of a record, in bytes."""
+"""The approximate size that Kafka's format adds to the key and value of a record, in bytes."""
 
 
 class Failure(Enum):
-    """What becomes of an append that is made to fail."""
+    """The kinds of failures of an append."""
 
     NOT_WRITTEN = "aborted, and the writer knows: AppendRejected"
     UNKNOWN_NOT_WRITTEN = "aborted, but the writer does not know: OutcomeUnknown"
@@ -50,10 +50,10 @@ class Failure(Enum):
 
 
 class MemoryLog:
-    """See the module's docstring.
+    """A log in memory.
 
-    ``hold`` true: appends become readable and acknowledged only with `advance_high_watermark`; false: at once.  It may
-    be changed at any time.  ``max_batch_bytes`` bounds what one append may bring for one partition.
+    With ``hold`` true, appends become readable and acknowledged only with `advance_high_watermark`; with false, at
+    once. It may change at any time. ``max_batch_bytes`` limits an append to one partition.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class MemoryLog:
             return {partition: self._partitions[partition].stable for partition in partitions}
 
     def close(self) -> None:
-        """Nothing is held open, and the log can be opened again: it is still there."""
+        """Closes nothing: the log can be opened again."""
 
-    # --- controls -----------------------------------------------------------------------------------
+    # --- controls ------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, slot: int | None = None) -> int:
-        """Completes the unfinished append of a shard group, or of all shard groups; gives how many there were."""
+        """Completes the unfinished append of a shard group, or of all; returns their number."""
         with self._changed:
             slots = self._slots if slot is None else [self._slots[slot]]
             unfinished = [one.unfinished for one in slots if one.unfinished is not None and one.unfinished.waiting]
@@ -114,7 +114,8 @@ class MemoryLog:
             return len(unfinished)
 
     def fail_next_append(self, slot: int, failure: Failure) -> None:
-        """The shard group's next append that is not failed yet will fail so; appends fail in the order of the calls."""
+        """The shard group's next append without a planned failure will fail this way; appends fail in the order of the
+        calls."""
         with self._changed:
             self._slots[slot].failures.append(failure)
 
@@ -124,14 +125,14 @@ class MemoryLog:
             self._slots[slot].claim_failures.append(error)
 
     def fail_next_read(self, error: OffsetMgrError) -> None:
-        """The next question for offsets, `load` or `poll` raises ``error``."""
+        """The next request for offsets, `load` or `poll` raises ``error``."""
         with self._changed:
             self._read_failures.append(error)
             self._changed.notify_all()
 
     def compact(self, partition: int, below: int | None = None) -> None:
-        """One pass of Kafka's cleaner over what is stable (and below an offset, as if the rest were the active
-        segment): the newest record of each key stays, and a tombstone only until the next pass. Offsets stay."""
+        """Runs Kafka's cleaner once over the stable part (below an offset, as if the rest were the active segment): the
+        newest record of each key stays, and a tombstone only until the next run. Offsets stay."""
         with self._changed:
             self._partitions[partition].compact(below)
 
@@ -143,7 +144,7 @@ class MemoryLog:
             found.records = [record for record in found.records if record.offset >= found.start]
 
     def recreate(self) -> None:
-        """The topic is deleted and recreated, empty. Writers go on; what was unfinished has an unknown outcome."""
+        """Deletes and recreates the topic, empty. Writers continue; an unfinished append has an unknown outcome."""
         with self._changed:
             self._generation += 1
             self._partitions[:] = [StoredPartition() for _ in self._partitions]
@@ -154,16 +155,16 @@ class MemoryLog:
             self._changed.notify_all()
 
     def records(self, partition: int) -> list[LogRecord]:
-        """All that can be read of a partition."""
+        """Returns all readable records of a partition."""
         with self._changed:
             return list(self._partitions[partition].records)
 
     def unfinished(self, slot: int) -> bool:
-        """Whether an append of the shard group has begun and not ended."""
+        """Returns whether an append of the shard group is in flight."""
         with self._changed:
             return self._slots[slot].unfinished is not None
 
-    # --- what writers and readers do, under the lock --------------------------------------------------
+    # --- for writers and readers, under the lock -----------------------------------------------------
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -205,7 +206,7 @@ class MemoryLog:
             return append
 
     def _settle(self, append: Append, failure: Failure | None) -> None:
-        """What becomes of an append at once."""
+        """Decides the immediate outcome of an append."""
         if failure is Failure.NOT_WRITTEN:
             append.error = AppendRejected("append", "made to fail")
         elif failure is not None:
@@ -235,7 +236,7 @@ class MemoryLog:
 
 
 class Append:
-    """An append that has begun: what `MemoryWriter.append` waits for, for simulations in one thread."""
+    """An append in flight: what `MemoryWriter.append` waits for, for simulations in one thread."""
 
     def __init__(self, log: MemoryLog, slot: int, offsets: Mapping[int, int]) -> None:
         self.slot = slot
@@ -247,11 +248,11 @@ class Append:
 
     @property
     def waiting(self) -> bool:
-        """Whether it still waits for `MemoryLog.advance_high_watermark`."""
+        """Returns whether it waits for `MemoryLog.advance_high_watermark`."""
         return self.error is None and not self.ended
 
     def result(self) -> Mapping[int, int]:
-        """What `ShardGroupWriter.append` gives or raises; `ValueError` while it waits."""
+        """Returns or raises the result of `ShardGroupWriter.append`; `ValueError` while it waits."""
         if self.error is not None:
             raise self.error
         if not self.ended:
@@ -259,7 +260,7 @@ class Append:
         return self.offsets
 
     def wait(self, timeout: float) -> None:
-        """Waits until it has ended (seconds), and aborts it otherwise: `AppendRejected`."""
+        """Waits (seconds) until it has ended, and else aborts it: `AppendRejected`."""
         log = self._log
         with log._changed:
             if not log._changed.wait_for(lambda: not self.waiting, timeout):
@@ -283,7 +284,8 @@ class MemoryWriter:
         self._epoch = self._log._claim(self._slot)
 
     def begin(self, batches: Mapping[int, Sequence[Record]]) -> Append:
-        """Begins an append without waiting for its end. Raises `TooLarge`, `Fenced` and what ended the writer."""
+        """Begins an append without waiting for its end. Raises `TooLarge`, `Fenced` and the error that ended the
+        writer."""
         if self._used_up is not None:
             raise self._used_up
         if self._epoch == -1:
@@ -305,7 +307,7 @@ class MemoryWriter:
         return 0.0
 
     def close(self) -> None:
-        """See `ShardGroupWriter.close`. An unfinished append stays unfinished, until the next claim."""
+        """Works as `ShardGroupWriter.close`. An unfinished append stays unfinished until the next claim."""
         self._used_up = self._used_up or LogClosed("append", "the writer was closed")
 
 

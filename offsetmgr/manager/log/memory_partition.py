@@ -1,4 +1,4 @@
-"""`StoredPartition`: one partition of a log in memory, with the offsets that Kafka would give. Not for threads."""
+"""`StoredPartition`: one partition of a log in memory, with the offsets that Kafka would assign. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from offsetmgr.records.base import Record
 
 @dataclass
 class StoredPartition:
-    """Records that can be read, and those of an append that has not ended: at most one, since a partition belongs to
-    one shard group and a shard group to one writer."""
+    """Readable records, and those of an append in flight: at most one, since a partition belongs to one shard group
+    with one writer."""
 
     start: int = 0
     next: int = 0
@@ -22,11 +22,11 @@ class StoredPartition:
 
     @property
     def stable(self) -> int:
-        """The last stable offset."""
+        """Returns the last stable offset."""
         return self.open[0].offset if self.open else self.next
 
     def begin(self, partition: int, records: Sequence[Record], now: int) -> int:
-        """Begins an append at a time (ms since 1970); gives the last offset."""
+        """Begins an append at a time (ms since 1970); returns the last offset."""
         for key, value in records:
             self.open.append(LogRecord(partition, self.next, key, value, now))
             self.next += 1
@@ -40,7 +40,7 @@ class StoredPartition:
         self.next += 1  # the marker
 
     def read(self, position: int, most: int) -> list[LogRecord]:
-        """The records from a position on, at most so many."""
+        """Returns at most so many records from a position on."""
         low, high = 0, len(self.records)
         while low < high:
             middle = (low + high) // 2

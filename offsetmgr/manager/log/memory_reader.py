@@ -1,4 +1,4 @@
-"""`MemoryReader`: reads what is stable of a log in memory, and waits for more."""
+"""`MemoryReader`: reads the stable part of a log in memory and waits for more."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from offsetmgr.manager.log.memory_partition import StoredPartition
 
 
 class MemoryReader:
-    """See `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions; ``reading`` holds it, or raises
-    what a read is to fail with."""
+    """The methods are those of `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions; ``reading``
+    holds it, or raises the planned error of a read."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The offsets topic itself: with which settings it is created, and which existing topic is fit to be one.
+"""The settings of a new offsets topic, and the check of an existing one.
 
-Decisions only, pure; `offsetmgr.manager.log.kafka.topic_admin` carries them out on the brokers.
+Pure; `offsetmgr.manager.log.kafka.topic_admin` talks to the brokers.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from offsetmgr.core.errors import OffsetMgrError
 DEFAULT_TOPIC: Final = "__offsetmgr_offsets"
 DEFAULT_PARTITIONS: Final = 50
 SEGMENT_BYTES: Final = 100 * 1024 * 1024
-"""As the broker's own offsets topic has it: small segments are compacted, and so loaded, sooner."""
+"""The value of the broker's own offsets topic: small segments are compacted sooner, and load sooner."""
 
 LARGEST_BATCH: Final = 1_000_000
-"""What a writer puts into one batch, in bytes, where the topic allows that much."""
+"""The size of a writer's batch in bytes, if the topic allows it."""
 LARGEST_RECORD: Final = 64 * 1024
-"""What a single commit of one partition can need, in bytes: the longest group id and topic, metadata of 4,096 bytes."""
+"""The maximum size of a commit of one partition in bytes: the longest group id and topic, and metadata of 4,096
+bytes."""
 _BATCH_OVERHEAD: Final = 128
-"""What the header of a batch, and the client's estimate of it, may add, in bytes."""
+"""The size that the header of a batch, and the client's estimate of it, may add, in bytes."""
 _REPLICAS: Final = 3
 DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 _LEAST_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
-"""Twice the hour for which a standby may be behind before it reads all again (``ManagerConfig.most_standby_age``)."""
+"""Twice the hour for which a standby may lag before it reads everything again (``ManagerConfig.most_standby_age``)."""
 TRANSACTIONS: Final = "__transaction_state"
 BROKERS_OWN: Final = frozenset({"__consumer_offsets", TRANSACTIONS, "__share_group_state"})
-"""Topics that brokers write themselves: a record of ours in one would harm the cluster."""
+"""Topics of the brokers: a record of offsetmgr in one would harm the cluster."""
 
 
 class UnsuitableTopic(OffsetMgrError):
-    """The topic exists, and offsets cannot be kept in it safely."""
+    """The topic exists, but cannot hold offsets safely."""
 
 
 class PartitionCountChanged(UnsuitableTopic):
-    """The topic has another number of partitions than this manager counts on: groups would be looked for in the wrong
+    """The topic has another number of partitions than the manager expects, so groups would be looked up in the wrong
     ones."""
 
 
 class TopicRecreated(UnsuitableTopic):
-    """The topic was deleted and recreated since it was seen: what had been committed is gone, and what is in memory
-    belongs to the deleted one."""
+    """The topic was deleted and recreated: its offsets are gone, and those in memory belong to the deleted topic."""
 
     def __init__(self, what: str, topic_id: str, was: str) -> None:
         super().__init__(
@@ -51,17 +51,17 @@ class TopicRecreated(UnsuitableTopic):
             "bring back what somebody has a copy of: `offsets import`",
         )
         self.topic_id = topic_id
-        """Of the one that there is now."""
+        """The id of the current topic."""
 
 
 class TooFewBrokers(OffsetMgrError):
-    """Fewer brokers are up than the topic, once created, has replicas for good."""
+    """Fewer brokers are alive than a new topic would have replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
-    """A topic as the brokers describe it. ``topic_id`` is empty where they know of none (before 2.8, KIP-516);
-    ``leaderless``: partitions without a leader now."""
+    """A topic as the brokers describe it. ``topic_id`` is empty if they have none (before 2.8, KIP-516); ``leaderless``
+    are partitions without a leader."""
 
     topic_id: str
     partitions: int
@@ -72,7 +72,7 @@ class ExistingTopic:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsTopicState:
-    """A topic that is fit. ``warnings`` are for people: what is unusual and may hurt."""
+    """A suitable topic. ``warnings`` name unusual settings that may do harm."""
 
     name: str
     topic_id: str
@@ -80,16 +80,16 @@ class OffsetsTopicState:
     replication_factor: int
     min_insync_replicas: int
     max_message_bytes: int
-    """What a writer may put into one batch (see `offsetmgr.manager.log.kafka.KafkaLog`)."""
+    """The limit of a batch (see `offsetmgr.manager.log.kafka.KafkaLog`)."""
     warnings: tuple[str, ...] = field(default=())
 
 
 def replicas_for(topic: str, brokers: int, own: int | None, told: int | None = None) -> int:
-    """The replication factor of a new topic, with so many brokers up: what was ``told``, else what the brokers take for
-    their ``own`` offsets topic (``offsets.topic.replication.factor``; None: they do not tell), else 3.
+    """Returns the replication factor of a new topic with so many live brokers: ``told`` if given, else that of the
+    brokers' ``own`` offsets topic (``offsets.topic.replication.factor``; None: not known), else 3.
 
-    Never less because a broker happens to be down, since it would stay so; Kafka does not make ``__consumer_offsets``
-    then either. Raises `TooFewBrokers`.
+    A dead broker does not lower it, because it would stay low; Kafka does not create ``__consumer_offsets`` then
+    either. Raises `TooFewBrokers`.
     """
     replicas = told if told is not None else own if own is not None and own > 0 else _REPLICAS
     if brokers < replicas:
@@ -102,10 +102,10 @@ def replicas_for(topic: str, brokers: int, own: int | None, told: int | None = N
 
 
 def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[str, str]:
-    """The settings of a new topic with so many replicas.
+    """Returns the settings of a new topic with so many replicas.
 
-    Two of three have to confirm: one may be lost without losing an acknowledged commit, and one may be down without
-    refusing commits.
+    Two of three replicas have to confirm: one may be lost without losing an acknowledged commit, and one may be down
+    without failing commits.
     """
     in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _REPLICAS else 1)
     return {
@@ -119,7 +119,7 @@ def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[
 
 
 def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | None = None) -> OffsetsTopicState:
-    """Whether offsets can be kept in a topic that was found; ``topic_id`` is the one seen before.
+    """Checks a topic; ``topic_id`` is the one seen before.
 
     Raises `UnsuitableTopic`, `TopicRecreated`, `PartitionCountChanged`.
     """
@@ -181,8 +181,8 @@ def _warnings(found: ExistingTopic, in_sync: int, largest: int) -> list[str]:
 
 
 def durability_warnings(transactions: ExistingTopic, state: OffsetsTopicState) -> tuple[str, ...]:
-    """Warnings where the brokers' own topic of transactions keeps less than the offsets topic does: every commit is
-    acknowledged by what is written there too."""
+    """Returns warnings if the brokers' transactions topic is less durable than the offsets topic: the acknowledgement
+    of every commit depends on it too."""
     in_sync = int(transactions.settings.get("min.insync.replicas", "1"))
     found = []
     if transactions.replication_factor < state.replication_factor:

@@ -1,6 +1,6 @@
-"""`KafkaLog`: the offsets topic on a real cluster, through confluent-kafka.
+"""`KafkaLog`: the offsets topic on a cluster, through confluent-kafka.
 
-One transactional producer a shard group writes, consumers with ``read_committed`` read.
+One transactional producer writes each shard group; consumers with ``read_committed`` read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
 
 
 class KafkaLog:
-    """See `offsetmgr.manager.log.base.PartitionLog`.
+    """The methods are those of `offsetmgr.manager.log.base.PartitionLog`.
 
-    ``partitions`` is what `offsetmgr.manager.log.kafka.topic_admin.ensure_topic` found; ``properties`` are librdkafka's
-    (``security.protocol``, ...). ``transaction_timeout_ms`` bounds how long a writer that vanished holds up readers if
-    nobody claims its shard group. ``max_message_bytes`` is that of `offsetmgr.manager.log.topic.OffsetsTopicState`.
-    ``group`` is the group id that readers give, of which nothing else is ever seen.
+    ``partitions`` is the result of `offsetmgr.manager.log.kafka.topic_admin.ensure_topic`; ``properties`` are
+    librdkafka's (``security.protocol``, ...). ``transaction_timeout_ms`` limits how long a dead writer delays readers
+    if no other writer claims its shard group. ``max_message_bytes`` is that of
+    `offsetmgr.manager.log.topic.OffsetsTopicState`. ``group`` is the group id of the readers, which has no other use.
 
-    Threads: its own methods may be called from any thread.
+    Any thread may call its methods.
     """
 
     def __init__(
@@ -81,10 +81,9 @@ class KafkaLog:
         )
 
     def generation(self, timeout: float) -> str:
-        """See `PartitionLog.generation`: the topic's id; brokers before 2.8 (KIP-516) tell none.
+        """Returns the topic id; empty from brokers before 2.8 (KIP-516).
 
-        Raises `UnsuitableTopic` for a topic that was recreated and is not fit to be an offsets topic: nobody may read
-        it as one, or write to it.
+        Raises `UnsuitableTopic` for a recreated topic that cannot be an offsets topic: no process may read or write it.
         """
         found = self._offsets.topic_id(timeout)
         if found and found != self._generation:
@@ -100,19 +99,20 @@ class KafkaLog:
         return self._offsets.starts(partitions, timeout)
 
     def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
-        """See `PartitionLog.end_offsets`. Never below what writers made by this object know of."""
+        """Returns the end offsets, never below those that writers of this object know."""
         return self._offsets.ends(partitions, timeout, self._known_ends.least)
 
     def close(self) -> None:
-        """See `PartitionLog.close`. Writers and readers are closed by who made them."""
+        """Closes the log. The owners of writers and readers close them."""
         self._offsets.close()
 
 
 def transactional_id(topic: str, slot: int) -> str:
-    """The id that every claimant of a shard group uses: principals need rights for the prefix ``{topic}-slot-``."""
+    """Returns the id that every writer of a shard group uses: principals need rights for the prefix
+    ``{topic}-slot-``."""
     return f"{transactional_id_prefix(topic)}{slot}"
 
 
 def transactional_id_prefix(topic: str) -> str:
-    """What the transactional ids of all shard groups begin with."""
+    """Returns the prefix of the transactional ids of all shard groups."""
     return f"{topic}-slot-"

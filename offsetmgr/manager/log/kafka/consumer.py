@@ -1,8 +1,8 @@
-"""`AssignedConsumer`: a consumer of chosen partitions of one topic that knows exactly where it stands.
+"""`AssignedConsumer`: a consumer of given partitions of one topic with exact positions.
 
-Partitions are assigned, never subscribed to, and nothing is ever committed: the group id is only what the client
-library asks for.  A position passes markers and aborted records too: behind the last record the client's
-end-of-partition event tells it.
+Partitions are assigned and never subscribed to, and it commits nothing: the group id exists only because the client
+library requires one. A position passes markers and aborted records too: after the last record the end-of-partition
+event of the client reports it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka.settings import SILENT
 
 Message: TypeAlias = Any
-"""`ck.Message`, whose types allow for what only events lack: a partition, an offset, a key."""
+"""`ck.Message`, whose types allow for fields that only events lack: a partition, an offset, a key."""
 
 Run: TypeAlias = tuple[int, list[Message]]
-"""A partition, and records of it that came one after the other."""
+"""A partition and consecutive records of it."""
 
 _ASK: Final = 5.0
 _PASSING: Final = frozenset(
@@ -35,17 +35,17 @@ _PASSING: Final = frozenset(
         ck.KafkaError._MAX_POLL_EXCEEDED,
     }
 )
-"""The client goes on by itself after these, and whoever waits has a timeout of his own."""
+"""The client continues by itself after these errors, and callers have their own timeouts."""
 
 _DAMAGED: Final = frozenset({ck.KafkaError._BAD_MSG, ck.KafkaError._BAD_COMPRESSION})
-"""The client repeats the fetch after these, and stays where it is."""
+"""The client repeats the fetch after these errors and does not move."""
 
 _error: Final[Callable[[Message], ck.KafkaError | None]] = ck.Message.error
 _partition: Final[Callable[[Message], Any]] = ck.Message.partition
 
 
 class AssignedConsumer:
-    """For one thread at a time, closing included: the client library does not survive anything else."""
+    """For one thread at a time, including `close`: the client library does not survive anything else."""
 
     def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
         self.positions: dict[int, int] = {}
@@ -56,13 +56,13 @@ class AssignedConsumer:
         self._client = ck.Consumer({**settings, "error_cb": self._remember}, logger=SILENT)
 
     def assign(self, starts: Mapping[int, int]) -> None:
-        """Reads these partitions as well, from these offsets on."""
+        """Adds these partitions, from these offsets on."""
         if starts:
             self._client.incremental_assign([ck.TopicPartition(self._topic, p, at) for p, at in starts.items()])
             self.positions.update(starts)
 
     def unassign(self, partitions: Iterable[int]) -> None:
-        """Reads these partitions no more."""
+        """Removes these partitions."""
         gone = list(partitions)
         if gone:
             self._client.incremental_unassign([ck.TopicPartition(self._topic, p) for p in gone])
@@ -70,16 +70,16 @@ class AssignedConsumer:
                 del self.positions[partition]
 
     def take(self, most: int, timeout: float) -> list[Run]:
-        """What has come, at most so many records; waits (seconds) where nothing has, and comes back with nothing where
+        """Returns at most so many records that have arrived; waits (seconds) if there are none, and returns nothing if
         only a position moved.
 
-        Raises `OffsetMgrError` for a partition that cannot be read, after the records before the error; but
-        `CorruptRecords` at once and from then on, so that a damaged batch is never taken for one that was read.
+        Raises `OffsetMgrError` for an unreadable partition after the records before the error; `CorruptRecords` at once
+        and from then on, so that a damaged batch never counts as read.
         """
         self._check()
         messages: list[Message] = self._client.consume(most, 0)
         if not messages:
-            first = self._client.poll(timeout)  # consume would wait until it has as many as it may bring
+            first = self._client.poll(timeout)  # consume would wait for its maximum number of records
             if first is None:
                 return []
             messages = [first, *self._client.consume(most - 1, 0)] if most > 1 else [first]
@@ -95,7 +95,7 @@ class AssignedConsumer:
         return runs
 
     def close(self) -> None:
-        """Leaves the brokers alone; nothing is committed."""
+        """Closes the connections; commits nothing."""
         self._client.close()
 
     def _check(self) -> None:
@@ -132,7 +132,8 @@ class AssignedConsumer:
             self._failures.append(error_of(error, where))
 
     def _look_into_range(self, partition: int) -> None:
-        """The log has no such offset: its start has moved (then we go on there), or it is shorter than it was."""
+        """The log has no such offset: its start has moved (then reading continues there), or it is shorter than
+        before."""
         position = self.positions[partition]
         try:
             start, end = self._client.get_watermark_offsets(

@@ -1,4 +1,4 @@
-"""`KnownLogEnds`: what this process knows of where partitions end at least, from records that replicas confirmed."""
+"""`KnownLogEnds`: lower bounds of the end offsets, from records that replicas confirmed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 
 class KnownLogEnds:
-    """Least end offsets, raised by writers; an end offset below that a broker tells is one of the past.
+    """Lower bounds that writers raise; a lower end offset from a broker is outdated.
 
-    For any number of threads.
+    Any number of threads may use it.
     """
 
     def __init__(self) -> None:
@@ -17,17 +17,17 @@ class KnownLogEnds:
         self._lock = threading.Lock()
 
     def raise_to(self, confirmed: Mapping[int, int]) -> None:
-        """A record at each of these offsets was confirmed by every replica in sync."""
+        """Every in-sync replica confirmed a record at each of these offsets."""
         with self._lock:
             for partition, offset in confirmed.items():
                 self._least[partition] = max(self._least.get(partition, 0), offset + 1)
 
     def forget(self) -> None:
-        """The topic was recreated: nothing is known of where its partitions end."""
+        """Forgets all bounds, because the topic was recreated."""
         with self._lock:
             self._least.clear()
 
     def least(self, partition: int) -> int:
-        """The offset that the partition ends at or above."""
+        """Returns the lower bound of the partition's end."""
         with self._lock:
             return self._least.get(partition, 0)

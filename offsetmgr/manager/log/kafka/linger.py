@@ -1,9 +1,9 @@
-"""How long a shard group's writer rests between two transactions: `AdaptiveLinger`. Pure.
+"""`AdaptiveLinger`: how long the writer of a shard group waits between two transactions. Pure.
 
-The broker answers the end of a transaction before it has told every partition of it, and refuses the next one of the
-same id meanwhile (CONCURRENT_TRANSACTIONS); librdkafka asks again only after a fixed 20 ms. A rest of a few
-milliseconds costs less, and what arrives during it goes into the same transaction. How long the broker takes is not
-known beforehand (replicas, disks, load), so it is found out: longer at once after a refusal, shorter little by little.
+The broker answers the end of a transaction before it has told every partition, and rejects the next one of the same id
+meanwhile (CONCURRENT_TRANSACTIONS); librdkafka retries only after 20 ms. A wait of a few milliseconds costs less, and
+records that arrive during it join the same transaction. The right wait depends on replicas, disks and load, so it is
+adapted: longer at once after a rejection, shorter little by little.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Final
 LONGEST: Final = 0.005
 """Seconds."""
 REFUSED: Final = 0.018
-"""Seconds: records that were confirmed so late have most likely met a refusal, and librdkafka's pause after it."""
+"""Seconds: records confirmed as late as this have most likely met a rejection and librdkafka's pause."""
 _FIRST: Final = 0.002
 _LONGER: Final = 0.001
 _SHORTER: Final = 4e-6
-"""With it one transaction in 250 is refused where the least sufficient rest does not change."""
+"""With this value one transaction in 250 is rejected while the smallest sufficient wait is constant."""
 
 
 class AdaptiveLinger:
-    """``rest`` is the time to wait, in seconds, after the end of a transaction."""
+    """``rest`` is the wait in seconds after the end of a transaction."""
 
     def __init__(self) -> None:
         self.rest = _FIRST
 
     def confirmed(self, seconds: float) -> None:
-        """From the beginning of a transaction it took so long until its records were confirmed."""
+        """Records were confirmed this many seconds after the start of their transaction."""
         if seconds >= REFUSED:
             self.rest = min(self.rest + _LONGER, LONGEST)
         else:

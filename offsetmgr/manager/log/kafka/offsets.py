@@ -1,8 +1,8 @@
-"""`PartitionOffsets`: where partitions begin and end, asked of the brokers until they tell something that can be true.
+"""`PartitionOffsets`: start and end offsets of partitions, with retries until a plausible answer.
 
-librdkafka's Admin client is not to be believed in two cases, both seen: a request that no broker answers in time gives
-an offset below 0 and no error; and one that has missed a change of leaders asks the old one, or with the old epoch,
-for ever.  So whatever goes wrong is tried again with a new client.
+librdkafka's Admin client is wrong in two cases, both seen: without a response in time it returns an offset below 0 and
+no error; and after it has missed a change of leaders it asks the old one, or with the old epoch, for ever. So every
+failure is retried with a new client.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ _LONGEST_PAUSE: Final = 0.25
 _TIME_OF_A_MARKER: Final = 0.1
 _FINAL: Final = (AuthenticationFailed, NotAuthorized, UnknownTopicOrPartition, ConfigError)
 
-# The package does not say the types of these.
+# confluent-kafka declares no types for these.
 _OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
 _COMMITTED: Final[Any] = ck.IsolationLevel.READ_COMMITTED
 
 
 class PartitionOffsets:
-    """Of one topic. For any number of threads."""
+    """The offsets of one topic. Any number of threads may use it."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str], topic: str) -> None:
         self._admin = Admin(bootstrap, ConnectionConfig(kafka=properties))
         self._topic = topic
 
     def starts(self, partitions: Sequence[int], timeout: float) -> dict[int, int]:
-        """The first offsets that there are."""
+        """Returns the first offsets."""
         return self._ask(partitions, _OffsetSpec.earliest(), timeout, lambda _: 0)
 
     def ends(self, partitions: Sequence[int], timeout: float, least: Callable[[int], int]) -> dict[int, int]:
-        """The last stable offsets; one below ``least`` of its partition is of the past, and asked for again."""
+        """Returns the last stable offsets; an offset below ``least`` of its partition is outdated and is asked for
+        again."""
         return self._ask(partitions, _OffsetSpec.latest(), timeout, least)
 
     def topic_id(self, timeout: float) -> str:
-        """The id that the topic has now; empty where the brokers know of none."""
+        """Returns the current id of the topic; empty if the brokers have none."""
         deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT, _FIRST_PAUSE
         asked = ck.TopicCollection([self._topic])
         while True:
@@ -77,7 +78,7 @@ class PartitionOffsets:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def close(self) -> None:
-        """Lets the connections go; the next question makes new ones."""
+        """Closes the connections; the next call opens new ones."""
         self._admin.close()
 
     def _ask(
@@ -104,7 +105,7 @@ class PartitionOffsets:
         return offsets
 
     def _try(self, partitions: list[int], which: Any, timeout: float) -> tuple[dict[int, int], OffsetMgrError | None]:
-        """What was told within ``timeout`` seconds, and why the rest was not."""
+        """Returns the results within ``timeout`` seconds, and the error of the missing ones."""
 
         def ask(client: ck_admin.AdminClient, keys: list[int], left: float) -> Mapping[int, Any]:
             asked = {ck.TopicPartition(self._topic, partition): which for partition in keys}

@@ -1,7 +1,6 @@
-"""`KafkaReader`: acknowledged records of the topic, loaded in bulk or followed as they come.
+"""`KafkaReader`: reads acknowledged records of the topic, in bulk or as they arrive.
 
-Threads: everything but `close` from one thread at a time; `close` from any, it ends what the other waits for within a
-tenth of a second.
+One thread at a time uses it. Any thread may call `close`, which ends a waiting call within a tenth of a second.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from offsetmgr.manager.log.base import LogClosed, LogRecord
 from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Message
 
 _AT_ONCE: Final = 500
-"""Records taken at a time in a load: with more they fall out of the processor's caches (with 10,000 it takes half as
-much time again), and other threads wait longer."""
+"""Records taken at a time in a load: larger batches fall out of the processor's caches (10,000 take half as much time
+again), and other threads wait longer."""
 _SLICE: Final = 0.1
 _NO_KEY: Final = b""
-"""What a record without a key is given as: no format has such a key, so it is counted as unreadable."""
+"""Stands for a missing key: no format has it, so the record counts as unreadable."""
 _STALLED: Final = 30.0
-"""Seconds without any progress after which a load gives up, so that somebody hears why."""
+"""Seconds without progress after which a load fails, so that the operator learns the reason."""
 
 _key: Final[Callable[[Message], Any]] = ck.Message.key
 _value: Final[Callable[[Message], Any]] = ck.Message.value
 
 
 class KafkaReader:
-    """See `offsetmgr.manager.log.base.LogReader`."""
+    """The methods are those of `offsetmgr.manager.log.base.LogReader`."""
 
     def __init__(self, topic: str, following: Mapping[str, Any], loading: Mapping[str, Any]) -> None:
         self._topic = topic
@@ -42,7 +41,7 @@ class KafkaReader:
         self._follower: AssignedConsumer | None = None
         self._closed = False
         self._busy = threading.Lock()
-        """Held while the follower is in use: the client library must not be closed then."""
+        """Held while the follower is in use, because the client library must not be closed then."""
 
     def load(
         self,
@@ -53,7 +52,7 @@ class KafkaReader:
         progress: Callable[[int], None] | None = None,
         stopped: Callable[[], bool] | None = None,
     ) -> Mapping[int, int]:
-        """See `LogReader.load`. Raises `TimedOut` where nothing comes for half a minute."""
+        """Works as `LogReader.load`. Raises `TimedOut` if no record arrives for half a minute."""
         reached = dict(starts)
         unread = {partition for partition, end in ends.items() if starts[partition] < end}
         if not unread:
@@ -66,7 +65,7 @@ class KafkaReader:
                 if self._closed:
                     raise LogClosed(f"load of {self._topic}", "the reader was closed")
                 for partition, run in consumer.take(_AT_ONCE, _SLICE):
-                    # One call a run: a loop in Python over the records would take much longer.
+                    # One call for each run: a loop in Python over the records would take much longer.
                     deque(map(newest[partition].__setitem__, map(_key, run), map(_value, run)), maxlen=0)
                 unread = {partition for partition in unread if positions[partition] < ends[partition]}
                 now_passed = sum(positions.values())
@@ -97,7 +96,7 @@ class KafkaReader:
             self._follower.assign({p: start for p, start in starts.items() if p not in positions})
 
     def poll(self, most: int, timeout: float) -> Sequence[LogRecord]:
-        """See `LogReader.poll`. Comes back early, with nothing, where only a position has moved."""
+        """Works as `LogReader.poll`. Returns nothing early if only a position has moved."""
         deadline = time.monotonic() + timeout
         while True:
             with self._busy:
@@ -115,7 +114,7 @@ class KafkaReader:
                     ]
 
     def position(self, partition: int) -> int:
-        """See `LogReader.position`. `KeyError` for a partition that is not followed."""
+        """Works as `LogReader.position`. Raises `KeyError` for a partition that is not followed."""
         if self._follower is None:
             raise KeyError(partition)
         return self._follower.positions[partition]

@@ -1,7 +1,7 @@
-"""The settings of librdkafka that the log depends on, in one place, with the reasons.
+"""The settings of librdkafka that the log depends on, with the reasons.
 
-``properties`` are the user's own (addresses, TLS, SASL, socket settings), under librdkafka's names; what the log's
-promises rest on cannot be overridden by them.
+``properties`` are the user's (addresses, TLS, SASL, socket settings) under librdkafka's names. They cannot override the
+settings that the guarantees of the log depend on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
-"""What librdkafka would print; everything that matters reaches us as an error."""
+"""Receives librdkafka's messages; everything that matters arrives as an error."""
 
 _QUICK_RECONNECT: Final = {"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "500"}
 _NO_LOG: Final = {"log_level": 0}
@@ -25,30 +25,30 @@ def producer_settings(
     transaction_timeout_ms: int,
     max_message_bytes: int,
 ) -> dict[str, Any]:
-    """A shard group writer's producer."""
+    """Returns the settings of the producer of a shard group."""
     return {
         **_QUICK_RECONNECT,
         "socket.nagle.disable": "true",
-        # A broker that does not answer is given up in time to ask another one within an append's timeout.
+        # A broker that does not respond must leave time for another one within the timeout of an append.
         "socket.timeout.ms": "3000",
         "compression.type": "none",
         **properties,
         **_NO_LOG,
         "bootstrap.servers": bootstrap,
         "transactional.id": transactional_id,
-        # The broker aborts what a dead writer left behind after this time, if nobody claims the shard group before.
+        # The broker aborts the transaction of a dead writer after this time, if no other writer claims the shard group.
         "transaction.timeout.ms": transaction_timeout_ms,
         # Records live as long as their transaction: `append` has its own, shorter timeout.
         "message.timeout.ms": transaction_timeout_ms,
-        # A topic that was deleted must not come back with the broker's default settings.
+        # A deleted topic must not be recreated with the broker's default settings.
         "allow.auto.create.topics": "false",
         "acks": "all",
         "linger.ms": 0,
-        # The topic's limit counts for a batch, so batches may not be larger either.
+        # The limit of the topic applies to a batch, so batches have the same limit.
         "message.max.bytes": max_message_bytes,
         "batch.size": max_message_bytes,
         "batch.num.messages": 100_000,
-        "queue.buffering.max.messages": 0,  # no limit: an append is bounded by who makes it
+        "queue.buffering.max.messages": 0,  # no limit: the caller limits an append
         "queue.buffering.max.kbytes": 2_097_151,
         "retry.backoff.ms": 20,
         "retry.backoff.max.ms": 250,
@@ -56,7 +56,7 @@ def producer_settings(
 
 
 def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str) -> dict[str, Any]:
-    """A reader that waits at the end of the log."""
+    """Returns the settings of a reader that waits at the end of the log."""
     return {
         **_QUICK_RECONNECT,
         "socket.nagle.disable": "true",
@@ -67,14 +67,14 @@ def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str)
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
         "isolation.level": "read_committed",
-        # What is behind the last record (markers, aborted records) is told by this event alone.
+        # Only this event reports what follows the last record (markers, aborted records).
         "enable.partition.eof": "true",
-        # A start that the log has no more is looked into, never replaced by a guess.
+        # A start that the log has no more is checked and never replaced by a guess.
         "auto.offset.reset": "error",
         "allow.auto.create.topics": "false",
-        # A byte that changed on a broker's disk must not be served as an offset.
+        # A changed byte on a broker's disk must not be served as an offset.
         "check.crcs": "true",
-        # The event comes with the first fetch that finds nothing, which a broker answers after this time.
+        # The event comes with the first empty fetch, which a broker answers after this time.
         "fetch.wait.max.ms": 50,
         "fetch.error.backoff.ms": 50,
         "max.poll.interval.ms": 86_400_000,
@@ -82,7 +82,7 @@ def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str)
 
 
 def loader_settings(bootstrap: str, properties: Mapping[str, str], group: str) -> dict[str, Any]:
-    """A reader of whole partitions: much is asked for at a time, and fetched ahead."""
+    """Returns the settings of a reader of whole partitions, which fetches much data ahead."""
     return {
         **follower_settings(bootstrap, properties, group),
         "fetch.message.max.bytes": 4 << 20,

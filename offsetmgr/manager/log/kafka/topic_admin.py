@@ -1,6 +1,6 @@
-"""The offsets topic on the brokers: made, found, examined again.
+"""Creates, finds and checks the offsets topic on the brokers.
 
-What it should be like is decided in `offsetmgr.manager.log.topic`.
+`offsetmgr.manager.log.topic` decides about its settings.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def ensure_topic(
     min_insync_replicas: int | None = None,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> OffsetsTopicState:
-    """Creates the topic, or finds it and examines it; waits until every partition has a leader (``timeout`` seconds).
+    """Creates the topic, or finds and checks it; waits until every partition has a leader (``timeout`` seconds).
 
-    ``properties`` are librdkafka's. Any number of managers may do this at the same time. Raises `UnsuitableTopic`,
-    `PartitionCountChanged`, `TooFewBrokers`, `TimedOut`, and what the brokers refuse.
+    ``properties`` are librdkafka's. Any number of managers may call it at the same time. Raises `UnsuitableTopic`,
+    `PartitionCountChanged`, `TooFewBrokers`, `TimedOut`, and errors of the brokers.
     """
     if topic in BROKERS_OWN:
         raise UnsuitableTopic(f"topic {topic}", "it is the brokers' own, who keep other things in it", "name another")
@@ -57,7 +57,7 @@ def ensure_topic(
         state = examine(topic, topics.led(topic, create), partitions)
         try:
             transactions = topics.find(TRANSACTIONS)
-        except OffsetMgrError:  # we may not be allowed to look, and can do without
+        except OffsetMgrError:  # optional: we may lack the authorization
             transactions = None
         return (
             state
@@ -69,10 +69,10 @@ def ensure_topic(
 def check_topic(
     bootstrap: str, properties: Mapping[str, str], known: OffsetsTopicState, *, timeout: float = DEFAULT_TIMEOUT
 ) -> OffsetsTopicState:
-    """Examines the topic again, for a manager that counts on what it knows of it.
+    """Checks the topic again, for a running manager.
 
-    Raises `UnsuitableTopic` (which covers a topic that was deleted), `TopicRecreated`, `PartitionCountChanged`, and
-    retriable errors where the brokers cannot be asked.
+    Raises `UnsuitableTopic` (also for a deleted topic), `TopicRecreated`, `PartitionCountChanged`, and retriable errors
+    if the brokers cannot be asked.
     """
     return examine(known.name, _found(bootstrap, properties, known.name, timeout), known.partitions, known.topic_id)
 
@@ -80,8 +80,8 @@ def check_topic(
 def check_successor(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT
 ) -> OffsetsTopicState:
-    """Examines a topic that was recreated under a running manager, as its start would have done. Raises what
-    `check_topic` raises, but for `TopicRecreated`."""
+    """Checks a topic that was recreated while the manager ran, as a start would have done. Raises the errors of
+    `check_topic` except `TopicRecreated`."""
     return examine(topic, _found(bootstrap, properties, topic, timeout), partitions)
 
 

@@ -1,6 +1,6 @@
-"""`Topics`: describing and creating topics, for `offsetmgr.manager.log.topic`, which decides what they should be like.
+"""`Topics`: describes and creates topics for `offsetmgr.manager.log.topic`, which decides about their settings.
 
-A topic is looked for in a way that never creates it, whatever ``auto.create.topics.enable`` says.
+A lookup never creates a topic, whatever ``auto.create.topics.enable`` is.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _PAUSE: Final = 0.1
 _PASSING: Final = frozenset(
     {ck.KafkaError.UNKNOWN, ck.KafkaError.REQUEST_TIMED_OUT, ck.KafkaError.NOT_CONTROLLER, ck.KafkaError._TIMED_OUT}
 )
-"""What a cluster answers whose controller has just died."""
+"""Errors of a cluster whose controller has just died."""
 
-# The package does not say the types of these.
+# confluent-kafka declares no types for these.
 _ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
 _ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
 _NewTopic: Final[Any] = ck_admin.NewTopic  # type: ignore[attr-defined]
 
 
 def id_of(description: Any) -> str:
-    """The topic's id in what ``describe_topics`` gives; empty where the brokers know of none."""
+    """Returns the topic id of a result of ``describe_topics``; empty if the brokers have none."""
     found = description.topic_id
     known = found is not None and (found.get_most_significant_bits() or found.get_least_significant_bits())
     return str(found) if known else ""
 
 
 class Topics:
-    """Questions about topics; all of them together end within ``timeout`` seconds, or little more."""
+    """Requests about topics; all together end within about ``timeout`` seconds."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str], timeout: float) -> None:
         self._admin = Admin(bootstrap, ConnectionConfig(kafka=dict(properties), timeout_ms=round(timeout * 1000)))
@@ -46,12 +46,13 @@ class Topics:
         self._deadline = time.monotonic() + timeout
 
     def brokers(self) -> int:
-        """How many brokers there are now."""
+        """Returns the number of live brokers."""
         self._admin.client()
         return len(self._admin.brokers)
 
     def own_replication(self) -> int | None:
-        """``offsets.topic.replication.factor`` of a broker; None where it cannot be read (we may not be allowed to)."""
+        """Returns ``offsets.topic.replication.factor`` of a broker; None if it cannot be read (for example without
+        authorization)."""
         self._admin.client()
         if not self._admin.brokers:
             return None
@@ -62,7 +63,7 @@ class Topics:
         return int(entry.value) if entry is not None and entry.value else None
 
     def find(self, name: str) -> ExistingTopic | None:
-        """The topic with its settings; None where it does not exist. Raises `OffsetMgrError`."""
+        """Returns the topic with its settings; None if it does not exist. Raises `OffsetMgrError`."""
         asked = ck.TopicCollection([name])
         found = self._ask(
             name, lambda client, left: client.describe_topics(asked, request_timeout=left)[name], self._left()
@@ -85,7 +86,7 @@ class Topics:
         )
 
     def create(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
-        """Creates it, repeatedly where the controller is on the move; that somebody else was quicker is no error.
+        """Creates the topic, with retries while the controller moves. It is no error if another process created it.
         Raises `OffsetMgrError`."""
         new = _NewTopic(name, partitions, replication_factor, config=dict(settings))
         while True:
@@ -103,8 +104,8 @@ class Topics:
                 return
 
     def led(self, name: str, create: Callable[[], None]) -> ExistingTopic:
-        """The topic, once every partition has a leader; ``create`` is called where it does not exist (again, where
-        what existed was on its way out). Raises `TimedOut`."""
+        """Returns the topic once every partition has a leader; calls ``create`` if it does not exist (again if the
+        existing one was being deleted). Raises `TimedOut`."""
         while True:
             found = self.find(name)
             if found is None:
@@ -120,7 +121,7 @@ class Topics:
             time.sleep(_PAUSE)
 
     def close(self) -> None:
-        """Lets the connections go."""
+        """Closes the connections."""
         self._admin.close()
 
     def __enter__(self) -> Self:
@@ -139,7 +140,7 @@ class Topics:
         return self._ask(resource.name, describe, timeout)
 
     def _ask(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout: float) -> Any:
-        """The answer to a question about one topic, or the `OffsetMgrError`; ``call`` gives the future of it."""
+        """Returns the response about one topic, or the `OffsetMgrError`; ``call`` returns its future."""
         answers = self._admin.ask_each([name], lambda client, _, left: {name: call(client, left)}, "topic ", timeout)
         return answers[name]
 

@@ -1,20 +1,20 @@
-"""`KafkaShardGroupWriter`: appends to the partitions of one slot, each append a transaction.
+"""`KafkaShardGroupWriter`: appends to the partitions of a shard group, one transaction for each append.
 
-The transactional id names the slot, never the process: whoever claims calls ``init_transactions`` on the same id, and
-Kafka fences everybody who did so before.
+The transactional id names the shard group and not the process: a claim calls ``init_transactions`` on the same id, and
+Kafka fences all earlier writers.
 
-Which failure is which error:
+Failures map to errors as follows:
 
-* nothing had asked the coordinator to commit, and an abort was answered: `AppendRejected` (or `TooLarge`);
-* nothing had asked the coordinator to commit, but the abort had no answer in time: nothing will ever commit it, yet
-  this producer cannot go on, so it is `OutcomeUnknown` too, the error after which a new writer claims;
-* ``commit_transaction`` was called and has not answered, or with anything but success: `OutcomeUnknown`, except where
-  the error asks for an abort and the abort succeeds, which the coordinator refuses for a transaction that it has
-  begun to commit;
-* the producer is fenced, wherever that shows: `Fenced`.
+- The coordinator was not asked to commit, and the abort was answered: `AppendRejected` (or `TooLarge`).
+- The coordinator was not asked to commit, but the abort was not answered in time: the transaction will never be
+  committed, but this producer cannot continue, so it is `OutcomeUnknown`, after which a new writer claims.
+- ``commit_transaction`` was called and has not been answered with success: `OutcomeUnknown`, except if the error
+  requires an abort and the abort succeeds; the coordinator rejects the abort of a transaction that it has begun to
+  commit.
+- The producer is fenced at any point: `Fenced`.
 
-Threads: ``claim`` and ``append`` block, most of the time without the interpreter's lock, so they belong on a thread of
-the slot's own and never on an event loop.  Any thread may call them, and ``close``, but one at a time.
+``claim`` and ``append`` block, mostly without the interpreter's lock, so they run on a thread of the shard group and
+never on an event loop. Any thread may call them and ``close``, one at a time.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from offsetmgr.records.base import Record
 
 _FIRST_CLAIM_SLICE: Final = 0.05
 _CLIENTS_OWN_PAUSE: Final = 0.5
-"""Seconds. While the broker ends the transaction of a predecessor it refuses the claim, and the client repeats it after
-this time, whatever its settings; a new client asks at once."""
+"""Seconds. While the broker ends the transaction of a predecessor it rejects the claim, and the client retries after
+this time whatever its settings are; a new client tries at once."""
 _ABORT_SHARE: Final = 0.3
-"""The part of an append's timeout that is kept for aborting it."""
+"""The part of an append's timeout that is reserved for its abort."""
 _LONGEST_ABORT: Final = 2.0
 
 _FENCED_CODES: Final = frozenset(
@@ -49,13 +49,13 @@ _TOO_LARGE_CODES: Final = frozenset({ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaE
 _PURGED_CODES: Final = frozenset({ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT})
 
 NOBODYS_KEY: Final = b"\x7f\xffclaim"
-"""Of a version that no format knows, for tools that read aborted records too."""
+"""A key of a version that no format has, for tools that read aborted records."""
 
 _RAISED: Final = (ck.KafkaException, BufferError, SystemError)
 
 
 class KafkaShardGroupWriter:
-    """See `offsetmgr.manager.log.base.ShardGroupWriter`. Constructing it begins to connect."""
+    """The methods are those of `offsetmgr.manager.log.base.ShardGroupWriter`. The constructor starts to connect."""
 
     def __init__(
         self, topic: str, slot: int, partitions: Sequence[int], settings: Mapping[str, Any], ends: KnownLogEnds
@@ -73,8 +73,8 @@ class KafkaShardGroupWriter:
         self._used_up: OffsetMgrError | None = None
 
     def claim(self, timeout: float) -> None:
-        """See `ShardGroupWriter.claim`. Raises `TimedOut`, `Fenced`, `AppendRejected` (too few replicas) and what the
-        broker refuses; the writer is of no use then."""
+        """Works as `ShardGroupWriter.claim`. Raises `TimedOut`, `Fenced`, `AppendRejected` (too few replicas) and
+        errors of the broker; the writer cannot be used then."""
         self._check_usable()
         deadline = time.monotonic() + timeout
         try:
@@ -96,28 +96,27 @@ class KafkaShardGroupWriter:
         self._commit(deadline)
         self._ended = time.monotonic()
         if len(offsets) != len(batches):
-            # Written, but the broker recognised a repetition of what it had already and did not say where that is.
+            # The records are written, but the broker recognised a repetition and did not report their offsets.
             self._give_up(OutcomeUnknown(self._what, "written, at offsets that the broker did not tell"))
         self._ends.raise_to(offsets)
         return offsets
 
     @property
     def ready_at(self) -> float:
-        """See `ShardGroupWriter.rested_at`, and `AdaptiveLinger`."""
+        """Works as `ShardGroupWriter.ready_at`, with `AdaptiveLinger`."""
         return self._ended + self._pace.rest
 
     def close(self) -> None:
-        """See `ShardGroupWriter.close`. An unfinished transaction is left to the next claim."""
+        """Works as `ShardGroupWriter.close`. The next claim ends an unfinished transaction."""
         if self._used_up is None:
             self._used_up = LogClosed(self._what, "the writer was closed")
         self._producer = None
 
     @property
     def _live(self) -> ck.Producer:
-        """The producer, which nothing but ``self._producer`` may hold: a producer that fails goes on asking the broker
-        for what it was told to do until it is destroyed, and a claim of a given up writer must not fence a later one.
-        A local variable would keep it alive for as long as somebody keeps the exception. (`Producer.close` would wait
-        for all records to be delivered.)"""
+        """Returns the producer. Only ``self._producer`` may refer to it: a failed producer keeps sending its requests
+        until it is destroyed, and the claim of a discarded writer must not fence a later one. A local variable would
+        keep it alive as long as an exception is kept. (`Producer.close` would wait for all records.)"""
         if self._producer is None:
             raise self._used_up or LogClosed(self._what, "the writer was closed")
         return self._producer
@@ -142,7 +141,7 @@ class KafkaShardGroupWriter:
             except _RAISED as raised:
                 error = _error_in(raised)
                 with contextlib.suppress(*_RAISED):
-                    self._live.poll(0)  # lets it tell why
+                    self._live.poll(0)  # reports the reason
                 if not error.retriable() or time.monotonic() >= deadline:
                     raise self._claim_failure(error) from None
                 if error.code() == ck.KafkaError.CONCURRENT_TRANSACTIONS and slice_ < _CLIENTS_OWN_PAUSE:
@@ -152,10 +151,10 @@ class KafkaShardGroupWriter:
                 return
 
     def _find_ends(self, deadline: float) -> None:
-        """Learns an offset in each partition that everything acknowledged so far lies below, from the leader that the
-        replicas in sync follow: by a record that they confirm, in a transaction that is aborted.
+        """Finds an offset in each partition above everything acknowledged so far, by a record that the in-sync replicas
+        confirm in a transaction that is aborted.
 
-        A broker that was frozen and does not know yet that it leads no more would tell an end of the past.
+        A frozen broker that does not know that it has lost its leadership would return an outdated end.
         """
         batches = {partition: [(NOBODYS_KEY, None)] for partition in self._partitions}
         offsets = self._send(batches, deadline, (deadline - time.monotonic()) * _ABORT_SHARE)
@@ -166,7 +165,8 @@ class KafkaShardGroupWriter:
         self._ends.raise_to(offsets)
 
     def _send(self, batches: Mapping[int, Sequence[Record]], deadline: float, reserve: float) -> dict[int, int]:
-        """Begins a transaction and has its records confirmed; the last offset of each partition that told it."""
+        """Begins a transaction and waits until its records are confirmed; returns the last offset of each partition
+        that reported it."""
         reports: dict[int, tuple[ck.KafkaError | None, int]] = {}
         try:
             self._live.begin_transaction()
@@ -189,7 +189,7 @@ class KafkaShardGroupWriter:
             offset = message.offset()
             reports[message.partition()] = error, -1 if offset is None else offset
 
-        topic, produce = self._topic, self._live.produce  # in a loop quicker than produce_batch, which takes dicts
+        topic, produce = self._topic, self._live.produce  # a loop is faster than produce_batch, which takes dicts
         try:
             for partition, records in batches.items():
                 for key, value in records[:-1]:
@@ -209,7 +209,7 @@ class KafkaShardGroupWriter:
             self._give_up(self._lost(error))
 
     def _abandon(self, cause: ck.KafkaError, deadline: float) -> NoReturn:
-        """Aborts the transaction, and raises what that makes of the append."""
+        """Aborts the transaction and raises the resulting error of the append."""
         if cause.fatal():
             self._give_up(self._lost(cause))
         try:
@@ -222,7 +222,7 @@ class KafkaShardGroupWriter:
         raise AppendRejected(self._what, _reason(cause)) from None
 
     def _lost(self, error: ck.KafkaError) -> OffsetMgrError:
-        """What an error means for an append whose end is not known to have been prevented."""
+        """Returns the error for an append whose commit was not certainly prevented."""
         if _is_fenced(error):
             return Fenced(self._what, "another writer has claimed it")
         return OutcomeUnknown(self._what, _reason(error))
@@ -246,8 +246,8 @@ class KafkaShardGroupWriter:
 
 
 def _error_in(raised: Exception) -> ck.KafkaError:
-    """What librdkafka meant. confluent-kafka raises a fatal error from inside whatever callback is next, which turns
-    it into a SystemError."""
+    """Returns librdkafka's error. confluent-kafka raises a fatal error inside the next callback, which turns it into a
+    SystemError."""
     source = raised.__cause__ if isinstance(raised, SystemError) else raised
     if isinstance(source, ck.KafkaException):
         found: ck.KafkaError = source.args[0]
@@ -262,7 +262,7 @@ def _is_fenced(error: ck.KafkaError) -> bool:
 
 
 def _first_cause(errors: Sequence[ck.KafkaError]) -> ck.KafkaError:
-    """The error that made the others: records that are thrown away because others failed say nothing."""
+    """Returns the root error: records that were discarded because others failed have no information."""
     return next((error for error in errors if error.code() not in _PURGED_CODES), errors[0])
 
 
