@@ -1,15 +1,19 @@
-"""The life of a shard, or of a whole shard group, in the hands of one owner: its states, and from which to which it may
-go.
+"""The states of a shard, or of a whole shard group, at its owner, and the transitions between them.
 
-========== ========================================== ====================================== state means may become
-========== ========================================== ====================================== `INITIAL` assigned; nothing
-was done yet `LOADING`, `CLOSED` `LOADING` claims the shard group, reads the log to its end `ACTIVE`, `FAILED`, `CLOSED`
-`ACTIVE` serves `CLOSED` `FAILED` cannot serve, and says why `LOADING`, `CLOSED` `CLOSED` given up, fenced or shut down:
-the end nothing ========== ========================================== ======================================
+==========  ====================================================  ============================
+state       meaning                                               may become
+==========  ====================================================  ============================
+`INITIAL`   assigned; nothing was done yet                        `LOADING`, `CLOSED`
+`LOADING`   claims the shard group, reads the log to its end      `ACTIVE`, `FAILED`, `CLOSED`
+`ACTIVE`    serves                                                `CLOSED`
+`FAILED`    cannot serve; the reason is known                     `LOADING`, `CLOSED`
+`CLOSED`    revoked, fenced or shut down: the end                 nothing
+==========  ====================================================  ============================
 
-Only `LOADING` leads to `ACTIVE`: nobody serves who has not read the log to its end after his claim. Who does not know
-what became of an append claims again and reads what there is, but stays `ACTIVE`: what was acknowledged is in memory,
-and new commits wait (`runtime.writing` says why that is right). Who gets a shard group back begins a new life.
+Only `LOADING` leads to `ACTIVE`: an owner serves only after it has read the log to its end after its claim. After an
+append with an unknown outcome the owner claims again and reads the rest of the log, but stays `ACTIVE`: acknowledged
+offsets are in memory, and new commits wait (`offsetmgr.manager.runtime.shard_writer` gives the reason). An owner that
+is assigned the shard group again begins at `INITIAL`.
 """
 
 from __future__ import annotations

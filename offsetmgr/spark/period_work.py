@@ -1,18 +1,21 @@
-"""`PeriodWork`: one job's work on one period, step by step. Every step may be the last one of a process.
+"""`PeriodWork`: the work of one job on one period, in steps. The process may die after any step.
 
-====================== ==================================================================================== step a
-process that dies behind it ======================
-==================================================================================== the period has closed nothing is
-known yet: the next process looks for the ranges itself ranges were found the same ranges are fixed the next process
-reads exactly these an attempt has begun the next process begins a later one, with a directory of its own the function
-is done the same: this output counts for nothing, as it was not published the output is published the next process only
-commits the group is committed the next process commits the same once more, which changes nothing old work is forgotten
-the same the barrier was told the period is over for this job: the next process waits for the others
-====================== ====================================================================================
+============================  ============================================================================
+step                          if the process dies after it
+============================  ============================================================================
+the period has closed         nothing is known yet: the next process determines the ranges itself
+the ranges are fixed          the next process reads exactly these ranges
+an attempt has begun          the next process begins a later attempt, in its own directory
+the function has returned     the same: the output does not count, because it is not published
+the output is published       the next process only commits
+the group is committed        the next process commits the same offsets again, which changes nothing
+old work is deleted           the same
+the barrier has the progress  the job has finished the period; the next process waits for the others
+============================  ============================================================================
 
-A process that was frozen in any of them and wakes beside its successor changes nothing: ranges are created, never
-replaced; an attempt carries the member's epoch; an output is published on condition that no later attempt has begun;
-the group is committed under its lock, forward only; and progress is written on condition of the epoch.
+A process that was frozen at any step and wakes after its successor has started changes nothing: ranges are created and
+never replaced; an attempt carries the epoch of the member; an output is published only if no later attempt has begun;
+the group is committed under its lock and only forward; and progress is written only with the current epoch.
 """
 
 from __future__ import annotations
