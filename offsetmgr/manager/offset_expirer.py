@@ -1,7 +1,7 @@
-"""`OffsetExpirer`: which of a shard's offsets are due, and the records that let them go. It prepares; it changes
-nothing.
+"""`OffsetExpirer`: the offsets of a shard that have expired, and the records that delete them. It changes nothing
+itself.
 
-The rules themselves are in `expiration`.
+The rules are in `expiration`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offsetmgr.records.base import GroupValue, Record, RecordFormat
 
 
 class OffsetExpirer:
-    """``most`` is how many offsets one call of `expire` deletes at most."""
+    """``most`` is the maximum number of offsets that one call of `expire` deletes."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class OffsetExpirer:
         return bool(self._due(group, now_ms))
 
     def activity_is_old(self, group: str, now_ms: int) -> bool:
-        """Whether it is time to write that the group has members, if it has."""
+        """Returns whether the activity record must be renewed if the group has members."""
         return activity_is_old(self._table.last_active(group), now_ms, self._terms)
 
     def expire(
@@ -94,7 +94,8 @@ class OffsetExpirer:
         return self._table.tombstones(group, doomed, with_record=emptied and recorded), report
 
     def _due(self, group: str, now_ms: int) -> list[tuple[str, int]]:
-        """The offsets that may go if the group has no members. Unreadable ones never do: nobody knows their age."""
+        """Returns the offsets that may expire if the group has no members. Unreadable offsets never expire, because
+        their age is unknown."""
         last_active = self._table.last_active(group)
         due = []
         for topic, values in self._table.topics(group).items():

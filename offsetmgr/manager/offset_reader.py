@@ -1,7 +1,7 @@
-"""`OffsetReader`: what a shard's table says, decoded: fetches, dumps, single values. It changes nothing.
+"""`OffsetReader`: decodes values of a shard's table for fetches, dumps and single reads. It changes nothing.
 
-A value is decoded when it is asked for.  One that cannot be read is named in the table's problems, and is never taken
-for an offset that does not exist.
+It decodes a value when a caller needs it. An unreadable value is one of the table's problems and never counts as
+absent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
 
 class OffsetReader:
-    """See the module's docstring."""
+    """Reads one table."""
 
     def __init__(self, table: OffsetTable, format: RecordFormat) -> None:
         self._table = table
@@ -57,8 +57,8 @@ class OffsetReader:
         return topic, answers
 
     def check_versions(self) -> None:
-        """Finds the values of versions that are not known, without decoding all others: of each version (the first two
-        bytes, in every format) one that can be read speaks for all."""
+        """Finds values of unknown versions without decoding all values: of each version (the first two bytes in every
+        format) one readable value is enough."""
         known: set[bytes] = set()
         for group in self._table.groups():
             for topic, values in self._table.topics(group).items():
@@ -69,12 +69,12 @@ class OffsetReader:
                         known.add(raw[:2])
 
     def offset(self, group: str, topic: str, partition: int) -> int:
-        """A single committed offset, -1 for none. Raises `CorruptData`, `UnknownVersion`."""
+        """Returns a single committed offset, -1 for none. Raises `CorruptData`, `UnknownVersion`."""
         raw = self._table.topics(group).get(topic, {}).get(partition)
         return -1 if raw is None else self._format.read_offset(raw)[0]
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """Every readable offset, by group, topic and partition. What changes meanwhile may be seen or not."""
+        """Yields every readable offset by group, topic and partition. Concurrent changes may be seen or not."""
         for group in sorted(self._table.groups()):
             for topic, values in sorted(self._table.topics(group).items()):
                 for partition, raw in sorted(values.items()):
@@ -83,7 +83,7 @@ class OffsetReader:
                         yield OffsetKey(group, topic, partition), value
 
     def value(self, group: str, topic: str, partition: int, raw: bytes) -> OffsetValue | None:
-        """A decoded value; None if it is unreadable."""
+        """Returns a decoded value; None if it is unreadable."""
         try:
             return self._format.decode_value(raw)
         except (CorruptData, UnknownVersion) as error:

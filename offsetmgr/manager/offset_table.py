@@ -1,8 +1,8 @@
-"""`OffsetTable`: the state of a shard, as the newest raw value of each key, and what applying a record does to it.
+"""`OffsetTable`: the state of a shard as the newest raw value of each key, and the effect of a record on it.
 
-Values stay the bytes that they are in the log; whoever asks for one decodes it.  A topic's partitions lie in one dict
-that is reached in two ways: by the prefix of its keys (replay from the log, which decodes names once a prefix) and by
-group and topic (everything else).  No I/O, no clock, no rules of who may change what: those are in `shard`.
+Values stay bytes of the log; readers decode them. The partitions of a topic are in one dict with two ways to it: the
+prefix of its keys (replay, which decodes names once for each prefix) and group and topic (everything else). The table
+has no rules about who may change what; those are in `shard`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.records.base import GroupKey, OffsetKey, Record, RecordFormat, UnknownKey
 
 MOST_PROBLEMS: Final = 1000
-"""So many unreadable records are named; all are counted."""
+"""The maximum number of unreadable records that are named; all are counted."""
 
 
 class RecordRun(NamedTuple):
-    """Records that stand one after the other in an append: one commit's records of one topic, by partition."""
+    """Consecutive records of an append: the records of one commit for one topic, by partition."""
 
     group: str
     topic: str
@@ -27,7 +27,7 @@ class RecordRun(NamedTuple):
 
 
 class OffsetTable:
-    """See the module's docstring. Used by one thread."""
+    """The table of one shard. One thread uses it."""
 
     def __init__(self, record_format: RecordFormat) -> None:
         self._format = record_format
@@ -39,83 +39,84 @@ class OffsetTable:
         self._unknown: dict[bytes, int] = {}
         self.offset_count = 0
 
-    # --- what it holds -----------------------------------------------------------------------------
+    # --- content -------------------------------------------------------------------------------------
 
     def topics(self, group: str) -> Mapping[str, Mapping[int, bytes]]:
-        """Raw values of a group by topic and partition; empty if it has none."""
+        """Returns raw values of a group by topic and partition; empty if it has none."""
         return self._groups.get(group, {})
 
     def groups(self) -> Iterator[str]:
-        """Groups with offsets, as they are now: the table may change meanwhile."""
+        """Yields the groups with offsets; the table may change meanwhile."""
         return iter(tuple(self._groups))
 
     @property
     def group_count(self) -> int:
-        """How many groups have offsets."""
+        """Returns the number of groups with offsets."""
         return len(self._groups)
 
     def has_offsets(self, group: str) -> bool:
         return group in self._groups
 
     def size(self, group: str) -> int:
-        """How many offsets a group has."""
+        """Returns the number of offsets of a group."""
         return sum(map(len, self.topics(group).values()))
 
     def group_records(self) -> Iterator[str]:
-        """Groups that have a record of their own, with offsets or without."""
+        """Yields groups with an activity record, with or without offsets."""
         return iter(tuple(self._last_active))
 
     def has_group_record(self, group: str) -> bool:
         return group in self._last_active
 
     def last_active(self, group: str) -> int | None:
-        """When the group was last known to have members (ms since 1970); None if its record is unreadable or it has
-        none: ask `has_group_record`."""
+        """Returns when the group was last known to have members (ms since 1970); None if it has no activity record or
+        an unreadable one (see `has_group_record`)."""
         return self._last_active.get(group)
 
     @property
     def problems(self) -> Sequence[str]:
-        """What could not be read, by name: at most `MOST_PROBLEMS`, without those that were overwritten since."""
+        """Returns what could not be read, by name: at most `MOST_PROBLEMS`, without those overwritten since."""
         return tuple(text for text in self._named.values() if text)
 
     @property
     def unreadable(self) -> int:
-        """How many keys have a record that was found to break its format, or whose value has a version that is not
-        known; those that were overwritten since are not among them."""
+        """Returns the number of keys with an invalid record or with a value of an unknown version, without those
+        overwritten since."""
         return len(self._named)
 
     @property
     def unknown_keys(self) -> int:
-        """How many keys were skipped because of their version, without those that were deleted since."""
+        """Returns the number of keys that were skipped because of their version, without those deleted since."""
         return len(self._unknown)
 
     @property
     def unknown_versions(self) -> Mapping[int, int]:
-        """The same by version."""
+        """Returns the same by version."""
         return Counter(self._unknown.values())
 
     def note(self, key: bytes, name: str, error: Exception) -> None:
-        """Names and counts an unreadable record, once."""
+        """Names and counts an unreadable record once."""
         if key not in self._named:
             self._named[key] = f"{name}: {error}" if len(self._named) < MOST_PROBLEMS else ""
 
-    # --- its keys ----------------------------------------------------------------------------------
+    # --- keys ----------------------------------------------------------------------------------------
 
     def key(self, group: str, topic: str, partition: int) -> bytes:
-        """The key of an offset in the log."""
+        """Returns the key of an offset in the log."""
         return self._format.offset_prefix(group, topic) + self._format.partition_suffix(partition)
 
     def tombstones(self, group: str, doomed: Iterable[tuple[str, int]], *, with_record: bool) -> list[Record]:
-        """What deletes these offsets of a group (by topic and partition), and the group's own record if asked."""
+        """Returns the tombstones for these offsets of a group (by topic and partition), and with ``with_record`` for
+        its activity record."""
         records: list[Record] = [(self.key(group, topic, partition), None) for topic, partition in sorted(doomed)]
         if with_record:
             records.append((self._format.encode_group_key(group), None))
         return records
 
-    # --- what changes it ---------------------------------------------------------------------------
+    # --- changes -------------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """One record. Raises `FormatMismatch`; what cannot be understood is counted, named and skipped."""
+        """Applies one record. Raises `FormatMismatch`; an invalid record is counted, named and skipped."""
         try:
             parts = self._format.split(key)
         except (CorruptData, UnknownVersion) as error:
@@ -144,7 +145,7 @@ class OffsetTable:
         self.offset_count += len(values) - before
 
     def apply_newest(self, newest: Mapping[bytes, bytes | None]) -> None:
-        """The newest values of many keys: the same as `apply` of each, but quicker."""
+        """Applies the newest values of many keys: the same as `apply` for each, but faster."""
         split, by_prefix = self._format.split, self._by_prefix
         values: dict[int, bytes] = {}
         latest_prefix: bytes | None = None
@@ -173,7 +174,8 @@ class OffsetTable:
             self.offset_count += added
 
     def apply_run(self, run: RecordRun, values: Sequence[bytes | None]) -> None:
-        """The records of `run`, whose values (none a tombstone) these are: the same as `apply` of each, but quicker."""
+        """Applies the records of `run` with these values (none a tombstone): the same as `apply` for each, but
+        faster."""
         known = self._groups.get(run.group)
         held = known.get(run.topic) if known is not None else None
         if held is None:
@@ -191,7 +193,7 @@ class OffsetTable:
             self._named.pop(self.key(run.group, run.topic, partition), None)
 
     def _apply_other(self, key: bytes, value: bytes | None) -> None:
-        """A record that is no offset."""
+        """Applies a record that is no offset."""
         try:
             decoded = self._format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
@@ -216,7 +218,7 @@ class OffsetTable:
             self.note(key, f"group {group!r}", error)
 
     def _open(self, prefix: bytes, key: bytes) -> dict[int, bytes] | None:
-        """The dict of a topic that had no offsets until now; None if its key tells no group after all."""
+        """Returns a new dict for a topic without offsets; None if its key turns out to be invalid."""
         try:
             decoded = self._format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
@@ -227,16 +229,16 @@ class OffsetTable:
             return None
         topics = self._groups.setdefault(decoded.group, {})
         if decoded.topic in topics or prefix != self._format.offset_prefix(decoded.group, decoded.topic):
-            # Kafka's key versions 0 and 1 mean the same offset, so one topic's keys may have several prefixes.
+            # Kafka's key versions 0 and 1 mean the same offset, so the keys of a topic may have several prefixes.
             self._aliases.setdefault((decoded.group, decoded.topic), set()).add(prefix)
         values = topics.setdefault(decoded.topic, {})
         self._by_prefix[prefix] = values
         return values
 
     def _drop(self, prefix: bytes, key: bytes) -> None:
-        """A topic's last offset is gone."""
+        """Removes a topic after its last offset."""
         decoded = self._format.decode_key(key)
-        assert isinstance(decoded, OffsetKey)  # the same key, or one of the same prefix, opened the topic
+        assert isinstance(decoded, OffsetKey)  # a key with this prefix has opened the topic
         group, topic, _ = decoded
         for alias in self._aliases.pop((group, topic), ()):
             self._by_prefix.pop(alias, None)
@@ -249,5 +251,5 @@ class OffsetTable:
 
 
 def _shown(key: bytes) -> str:
-    """Enough of a key to find it again."""
+    """Returns enough of a key to find it again."""
     return key[:40].hex() + ("..." if len(key) > 40 else "")

@@ -1,20 +1,21 @@
-"""`OwnershipManager`: which slots this process owns, by the managers' group; drives the runtime (`OwnershipListener`).
+"""`OwnershipManager`: which shard groups this process owns, according to the managers' group. It drives the runtime
+(`OwnershipListener`).
 
-The order in which things happen is what makes it safe (see also `ownership_base` and `lease`):
+The order of events makes it safe (see also `ownership_protocol` and `lease`):
 
-- A slot is in ``owned`` from the moment that a generation's assignment gives it to us until the runtime has given it
-  up, and every JoinGroup claims exactly what is in ``owned``: so the leader gives nobody else what we may still serve.
-- When a generation's assignment arrives, first everything that it does not leave us is dropped, then the lease begins,
-  then new slots are taken: so a valid lease never covers a slot of an earlier membership.
-- When the membership ends, the lease ends and every slot is dropped in the same step, before anything is sent.
-- A lease that ran out while the membership lasted (the process was frozen, or the coordinator away) begins again only
-  with the next generation, which we ask for, claiming what we own: nothing was given away meanwhile, or the
-  coordinator would not know us any more.
+- A shard group is in ``owned`` from the assignment of a generation until the runtime has revoked it, and every
+  JoinGroup claims exactly ``owned``: so the leader gives no other member what this process may still serve.
+- When an assignment arrives, everything that it does not include is dropped first, then the lease begins, then new
+  shard groups are taken: so a valid lease never covers a shard group of an earlier membership.
+- When the membership ends, the lease ends and every shard group is dropped in the same step, before anything is sent.
+- A lease that expired during the membership (the process was frozen, or the coordinator unavailable) begins again only
+  with the next generation, for which this process joins and claims what it owns: nothing was given away meanwhile, or
+  the coordinator would not know this member any more.
 
-The frozen claimer: a process that is frozen between being assigned a slot and claiming it fences the rightful owner
-when it wakes.  Its lease is not valid then, so it serves nothing, and it claims nothing more before it has rejoined.
-The owner learns of it by `lost`, rejoins without the slot, is given it (or somebody else is: nobody claims it now) and
-claims it again.  One late claim a frozen process, one more claim a late claim: it ends.
+The frozen claimer: a process that is frozen between its assignment and its claim fences the rightful owner when it
+wakes. Its lease is not valid then, so it serves nothing, and it claims nothing before it has rejoined. The owner learns
+of it through `lost`, rejoins without the shard group, is assigned it (or another member is, since no member claims it
+now) and claims it again. A frozen process makes one late claim, and a late claim causes one more claim, so this ends.
 """
 
 from __future__ import annotations
@@ -34,36 +35,36 @@ from offsetmgr.manager.ownership_protocol import OwnershipListener
 
 PROTOCOL_TYPE: Final = "offsetmgr"
 PROTOCOL: Final = "offsetmgr-1"
-"""The group protocol's name: changes with what `assignment_format` writes."""
+"""The name of the group protocol; it changes with the format of `assignment_format`."""
 RULES: Final = 1
 """`SharedConfig.protocol` of this version."""
 SESSION: Final = 10.0
 """Seconds."""
 REBALANCE: Final = 30.0
-"""Seconds; at least twice the session, so that a lease is over long before a late member is put out."""
+"""Seconds; at least twice the session, so that a lease ends long before the coordinator removes a late member."""
 
 _PATIENCE: Final = 0.25
-"""The part of the rebalance timeout for which a rebalance waits until shard groups being given up are free."""
+"""The part of the rebalance timeout for which a rebalance waits for shard groups that are being revoked."""
 _RETRY: Final = 5.0
-"""Seconds until the group is tried again after an error that nobody but an administrator can repair."""
+"""Seconds until the next attempt after an error that only an administrator can repair."""
 _CALM: Final = 10.0
-"""Seconds without a loss after which the next one is not taken for the continuation of the last."""
+"""Seconds without a loss after which the next loss counts as a new one."""
 _LEAVE_TIMEOUT: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
 
 def managers_group(topic: str) -> str:
-    """The group by which managers share the shards of a topic.
+    """Returns the group through which managers share the shards of a topic.
 
-    It follows from the topic alone: managers of one topic in two groups would both be given every shard group, and each
-    answer with what it knew before the other wrote.
+    It depends only on the topic: managers of one topic in two groups would both own every shard group and serve
+    outdated offsets.
     """
     return f"{topic}.managers"
 
 
 class ManagerGeneration(Protocol):
-    """What `ManagerMember.join` gives."""
+    """The result of `ManagerMember.join`."""
 
     @property
     def member_id(self) -> str: ...
@@ -73,7 +74,7 @@ class ManagerGeneration(Protocol):
     def assignment(self) -> bytes: ...
     @property
     def sent(self) -> float:
-        """When the SyncGroup was sent, on the lease's clock."""
+        """The time at which the SyncGroup was sent, on the lease's clock."""
         ...
 
 
@@ -92,7 +93,7 @@ class ManagerMember(Protocol):
 
 
 class OwnershipManager:
-    """Implements `Ownership`. Construction does no I/O; everything but `valid` belongs to one event loop."""
+    """Implements `Ownership`. The constructor performs no I/O; everything but `valid` runs on one event loop."""
 
     def __init__(
         self,
@@ -106,8 +107,8 @@ class OwnershipManager:
         rebalance: float = REBALANCE,
         clock: Callable[[], float] = boottime,
     ) -> None:
-        """``host`` and ``port``: where clients reach this process. ``member`` makes the group's member, whose events
-        (`kept`, `rebalance`, `ended`) go to the ownership that it is given; with the same timeouts and clock."""
+        """``host`` and ``port`` are the address for clients. ``member`` creates the group's member, whose events
+        (`kept`, `rebalance`, `ended`) go to the given ownership; it has the same timeouts and clock."""
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
@@ -117,12 +118,12 @@ class OwnershipManager:
         self._holder: OwnershipListener | None = None
         self._view: Assignment | None = None
         self._seen: Assignment | None = None
-        """The assignment that this membership has received last; `_view` stays when the membership ends."""
+        """The last assignment of this membership; `_view` stays after the membership ends."""
         self._refusal: str | None = None
         self._owned: dict[int, int] = {}
         self._giving_up: dict[int, asyncio.Task[None]] = {}
         self._lost: set[int] = set()
-        """Shard groups lost since the last JoinGroup was sent: it still claimed them."""
+        """Shard groups lost since the last JoinGroup, which still claimed them."""
         self._losses = 0
         self._last_loss = float("-inf")
         self._attempts = 0
@@ -130,7 +131,7 @@ class OwnershipManager:
         self._first: asyncio.Future[None] | None = None
         self._running: asyncio.Task[None] | None = None
 
-    # --- for the runtime ----------------------------------------------------------------------------
+    # --- for the runtime -----------------------------------------------------------------------------
 
     def valid(self) -> bool:
         """See `Ownership.valid`."""
@@ -145,41 +146,41 @@ class OwnershipManager:
         self._losses += 1
         self._wake.set()
 
-    # --- for everybody ------------------------------------------------------------------------------
+    # --- for all callers -----------------------------------------------------------------------------
 
     def nodes(self) -> tuple[NodeAddress, ...]:
-        """All managers of the newest assignment that has reached us, sorted by id; empty before the first."""
+        """Returns all managers of the newest known assignment, sorted by id; none before the first."""
         nodes = self._view.nodes.values() if self._view else ()
         return tuple({node.node_id: node for node in sorted(nodes, key=lambda n: n.node_id)}.values())
 
     def owner_of(self, slot: int) -> NodeAddress | None:
-        """Who owns the shard group as far as we know; None where nobody does at the moment, or it is changing hands."""
+        """Returns the owner of the shard group as far as known; None if it has no owner or is changing hands."""
         view = self._view
         return view.nodes.get(view.owners.get(slot, "")) if view else None
 
     def owned(self) -> frozenset[int]:
-        """The shard groups that this process claims now."""
+        """Returns the shard groups that this process claims now."""
         return frozenset(self._owned)
 
     @property
     def generation(self) -> int:
-        """The newest generation whose assignment has reached us; -1 where none has, or the membership is over."""
+        """Returns the newest generation whose assignment arrived; -1 if there is none or the membership has ended."""
         return self._seen.generation if self._seen else -1
 
     @property
     def refusal(self) -> str | None:
-        """Why the other managers leave this one out."""
+        """Returns why the other managers exclude this one."""
         return self._refusal
 
     @property
     def lease_left(self) -> float:
-        """Seconds."""
+        """Returns the remaining seconds of the lease."""
         return self._lease.left()
 
     async def start(self, holder: OwnershipListener) -> None:
-        """Joins the group, and returns when the first assignment is known, however long the coordinator is away.
+        """Joins the group and returns when the first assignment is known, however long the coordinator is unavailable.
 
-        Raises `OffsetMgrError` where the group cannot be joined (see `GroupMember.join`).
+        Raises `OffsetMgrError` if the group cannot be joined (see `KafkaGroupMember.join`).
         """
         self._holder = holder
         self._first = asyncio.get_running_loop().create_future()
@@ -192,7 +193,7 @@ class OwnershipManager:
             raise
 
     async def stop(self) -> None:
-        """Gives up every shard group, then leaves the group, so that others have them at once."""
+        """Revokes every shard group and leaves the group, so that others own them at once."""
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -203,19 +204,19 @@ class OwnershipManager:
         self._owned.clear()
         await self._member.leave(_LEAVE_TIMEOUT)
 
-    # --- events of the member -----------------------------------------------------------------------
+    # --- events of the member ------------------------------------------------------------------------
 
     def kept(self, sent: float, *, settled: bool) -> None:
         """The coordinator has confirmed the membership (see `OwnershipLease`)."""
         if not self._lease.prolong(sent, settled=settled) and self._seen is not None:
-            self._wake.set()  # it had run out: only a new generation begins it again
+            self._wake.set()  # the lease had expired: only a new generation begins it again
 
     def rebalance(self) -> None:
-        """The coordinator waits for us to rejoin."""
+        """The coordinator waits for this member to rejoin."""
         self._wake.set()
 
     def ended(self, why: OffsetMgrError) -> None:
-        """The membership is over: from this moment nothing is ours."""
+        """The membership has ended: from now on this process owns nothing."""
         self._lease.end()
         _log.warning("membership of the managers' group is over, slots %s are dropped: %s", sorted(self._owned), why)
         self._give_up(self._owned)
@@ -223,7 +224,7 @@ class OwnershipManager:
         self._seen = None
         self._wake.set()
 
-    # --- the life of a member -----------------------------------------------------------------------
+    # --- the life of a member ------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -240,7 +241,7 @@ class OwnershipManager:
             await self._need_to_rejoin()
 
     def _has_stopped(self, running: asyncio.Task[None]) -> None:
-        """By a defect of ours: better no owner than one that has lost its head."""
+        """The task ended through a defect: a process without ownership is safer than one in an unknown state."""
         if running.cancelled():
             if self._first is not None:
                 self._first.cancel()
@@ -278,7 +279,7 @@ class OwnershipManager:
         return {member: assignment for member, _ in members}
 
     async def _adopt(self, joined: ManagerGeneration) -> None:
-        """What a new assignment changes, in the order that the module describes."""
+        """Applies a new assignment, in the order of the module's docstring."""
         self._wake.clear()
         try:
             assignment = decode_assignment(joined.assignment)
@@ -291,8 +292,8 @@ class OwnershipManager:
             self._seen = self._view = assignment
             ours, asked = assignment.slots_of(joined.member_id), assignment.to_let_go(joined.member_id)
             self._drop(self._owned.keys() - ours - asked)
-            await asyncio.sleep(0)  # the runtime has now begun to give them up
-            if self._seen is assignment:  # else the membership has ended in this very moment
+            await asyncio.sleep(0)  # the runtime has now started to revoke them
+            if self._seen is assignment:  # otherwise the membership has ended at this moment
                 self._begin(assignment.generation, ours, asked, joined.sent)
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
@@ -304,41 +305,42 @@ class OwnershipManager:
                 self._owned[slot] = generation
                 self._take(slot)
         else:
-            self._wake.set()  # we were frozen: the group has to confirm us before we take anything
+            self._wake.set()  # the process was frozen: the group has to confirm the membership first
         if self._lost & ours or asked - self._owned.keys():
-            self._wake.set()  # we have less than this assignment thinks: the group has to be told
+            self._wake.set()  # this process has less than the assignment says, so the group has to be told
         self._let_go(asked & self._owned.keys())
 
     def _refuse(self, why: str | None) -> None:
-        """Of a refusal at the start its caller is told."""
+        """A refusal at the start is raised to the caller."""
         started = self._first is not None and self._first.done()
         if why is not None and why != self._refusal and started:
             _log.error("this manager gets no slots: %s", why)
         self._refusal = why
 
     async def _need_to_rejoin(self) -> None:
-        """Returns when there is something to tell the group, or it asks for us."""
+        """Returns when the member has to rejoin."""
         await self._wake.wait()
         leaving = [task for slot, task in self._giving_up.items() if slot in self._owned]
         if leaving:
-            # Better one rebalance now that they are free than two; but the others' rebalance waits for us.
+            # One rebalance after they are free is better than two, but the others' rebalance waits for us.
             await asyncio.wait(leaving, timeout=self._patience)
         if self._lost and (pause := self._pause_after_loss()):
             self._wake.clear()
-            # The others need not wait for our patience. (Not `wait_for`, in which a `stop` could get lost.)
+            # The others need not wait for this pause. (`wait_for` could lose a `stop`.)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
 
     def _pause_after_loss(self) -> float:
-        """None after the first loss; more and more where somebody claims against the group again and again."""
+        """Does not pause after the first loss, and pauses longer if another process claims against the group
+        repeatedly."""
         now = asyncio.get_running_loop().time()
         if now - self._last_loss > _CALM:
             self._losses = 1
         self._last_loss = now
         return min(0.05 * 2**self._losses, _RETRY) if self._losses > 1 else 0.0
 
-    # --- the runtime --------------------------------------------------------------------------------
+    # --- the runtime ---------------------------------------------------------------------------------
 
     def _take(self, slot: int) -> None:
         assert self._holder is not None
@@ -353,7 +355,7 @@ class OwnershipManager:
             self._holder.on_assigned(slot)
 
     def _drop(self, slots: Iterable[int]) -> None:
-        """Shard groups that are not ours: from now on they are not even claimed."""
+        """Drops shard groups that this process does not own; it does not claim them any more."""
         gone = list(slots)
         if gone:
             _log.warning("slots %s belong to others and are dropped", sorted(gone))
@@ -362,7 +364,7 @@ class OwnershipManager:
             del self._owned[slot]
 
     def _let_go(self, slots: Iterable[int]) -> None:
-        """Shard groups that others wait for: claimed until the runtime has given them up."""
+        """Revokes shard groups that others wait for; they are claimed until the runtime has revoked them."""
         leaving = [slot for slot in slots if slot not in self._giving_up]
         self._give_up(leaving)
         for slot in leaving:

@@ -1,22 +1,23 @@
-"""How the runtime and the ownership of slots speak to each other: `Ownership` and `OwnershipListener`, and their order.
+"""The protocols between the runtime and ownership, `Ownership` and `OwnershipListener`, and the order of their calls.
 
-`ownership` decides which slots this process has (Kafka's group protocol) and whether it may answer right now (the
-lease).  The runtime does the work: it claims, loads, serves, gives up.
+`ownership` decides which shard groups this process has (Kafka's group protocol) and whether it may answer now (the
+lease). The runtime claims, loads, serves and revokes.
 
-The order that keeps one writer and one answer a slot (rule 5):
+The order that keeps one writer for each shard group (data rule "one writer per shard"):
 
-1. ``take(slot)`` is called only for a slot that the newest generation gives to this process.
-2. ``give_up(slot)`` is called, and *waited for*, before ownership tells the group that the slot is free.
-3. A lease that was lost begins again only with a new generation, after ``give_up`` has been called for every slot that
-   this generation does not leave to us, and for all of them where the membership was lost too: so whoever sees the
-   lease good and the slot not given up, in this order, owned the slot at the first of the two moments.
-4. After ``lost(slot)`` the runtime touches the slot no more, until the next ``take``; ownership rejoins the group
-   before that.
+1. ``on_assigned(slot)`` is called only for a shard group that the newest generation gives to this process.
+2. ``on_revoked(slot)`` is called, and *awaited*, before ownership tells the group that the shard group is free.
+3. An expired lease begins again only with a new generation, after ``on_revoked`` has been called for every shard group
+   that this generation does not include, and for all of them if the membership was lost too. So a caller that sees a
+   valid lease and then a shard group that is not revoked knows that this process owned it at the first of the two
+   moments.
+4. After ``lost(slot)`` the runtime does not touch the shard group until the next ``on_assigned``; ownership rejoins the
+   group before that.
 
-Why the runtime looks at the lease again *after* its claim: a process that was frozen between its assignment and its
-claim fences the rightful owner when it wakes.  Nothing may come of that but the owner's next claim; so it must not
-append unless it owned the slot at a moment after its claim.  (If it did, every later owner claims later, and fences
-it.)
+The runtime checks the lease again *after* its claim, because a process that was frozen between its assignment and its
+claim fences the rightful owner when it wakes. The only consequence may be the owner's next claim, so the process must
+not append unless it owned the shard group at a moment after its claim. (If it did, every later owner claims later, and
+fences it.)
 """
 
 from __future__ import annotations
@@ -25,30 +26,33 @@ from typing import Protocol
 
 
 class Ownership(Protocol):
-    """What the runtime asks, and tells."""
+    """Calls of the runtime to ownership."""
 
     def valid(self) -> bool:
-        """Whether the lease is good at this very moment. Cheap (asked for every fetch), and from any thread."""
+        """Returns whether the lease is valid at this moment. Cheap, because every fetch calls it, and callable from any
+        thread."""
         ...
 
     def lost(self, slot: int, why: str) -> None:
-        """The runtime had to stop serving a shard group: somebody else has claimed it. Called on the event loop; must
-        not block. Ownership leaves the shard group, and rejoins the group before it takes it again."""
+        """The runtime stopped serving a shard group because another writer has claimed it. Called on the event loop;
+        must not block. Ownership drops the shard group and rejoins the group before it takes it again."""
         ...
 
 
 class OwnershipListener(Protocol):
-    """What ownership asks of the runtime, on the event loop."""
+    """Calls of ownership to the runtime, on the event loop."""
 
     def on_assigned(self, slot: int) -> None:
-        """The shard group is ours: claim it, load what is missing, serve it. Returns at once; failures are retried
-        until the shard group is given up or lost. Taking what is held already changes nothing."""
+        """This process now owns the shard group: the runtime claims it, loads what is missing and serves it. Returns at
+        once; the runtime retries failures until the shard group is revoked or lost. A second call for an owned shard
+        group changes nothing."""
         ...
 
     async def on_revoked(self, slot: int) -> None:
-        """The shard group is ours no longer: refuses new commits at once, ends those in flight, closes the writer.
+        """This process does not own the shard group any more: the runtime rejects new commits at once, ends those in
+        flight and closes the writer.
 
-        When it is done nothing of this process will be appended any more, and nothing answered from the shard group.
-        Bounded by the commit timeout and one claim's timeout. Giving up what is not held changes nothing.
+        After it returns, this process appends and serves nothing of the shard group. It takes at most the commit
+        timeout and the timeout of one claim. A call for a shard group that is not owned changes nothing.
         """
         ...

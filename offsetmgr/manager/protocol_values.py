@@ -1,7 +1,7 @@
-"""What the offset manager is asked and what it answers: plain tuples, so that a commit of 50 partitions does not become
-50 objects of a class.
+"""Requests and responses of the offset manager: plain tuples, so that a commit of 50 partitions does not become 50
+objects.
 
-Error codes are Kafka's (`CODE_*`; 0 is none), because they go on the wire as they are.
+Error codes are Kafka's (`ErrorCode`), because clients receive them unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from offsetmgr.records.base import PartitionCommit
 
 
 class CommitRequest(NamedTuple):
-    """OffsetCommit. A commit by no member has generation -1 and an empty member id."""
+    """OffsetCommit. A commit without membership has generation -1 and an empty member id."""
 
     group: str
     topics: Sequence[tuple[str, Sequence[PartitionCommit]]]
@@ -22,19 +22,19 @@ class CommitRequest(NamedTuple):
     member_id: str = ""
     instance_id: str | None = None
     retention_ms: int | None = None
-    """How long the client wants this commit kept (versions 2 to 4); None: as long as the manager is told to."""
+    """The retention that the client requests for this commit (versions 2 to 4); None: the manager's retention."""
     expected: Mapping[tuple[str, int], int] = {}
-    """Conditional commits (see `offsetmgr.kafka.protocol.conditional_commit`), by topic and partition: the offset that
-    must be committed now, -1 for none. Such a partition with a new offset of -1 is a deletion. Empty for what Kafka's
-    clients send."""
+    """Conditional commits (see `offsetmgr.kafka.protocol.conditional_commit`), by topic and partition: the offset
+    that must be committed now, -1 for none. With a condition, a new offset of -1 is a deletion. Empty for Kafka's
+    clients."""
 
 
 class CommitResponse(NamedTuple):
-    """One error for all partitions, or one for each of those that failed."""
+    """One error for all partitions, or one for each failed partition."""
 
     error: int = ErrorCode.NONE
     errors: Mapping[tuple[str, int], int] = {}
-    """By topic and partition; the others succeeded."""
+    """Errors by topic and partition; the others succeeded."""
 
 
 PartitionOffset: TypeAlias = tuple[int, int, int, str, int]
@@ -44,7 +44,7 @@ FetchedTopics: TypeAlias = Sequence[tuple[str, Sequence[PartitionOffset]]]
 
 
 class FetchRequest(NamedTuple):
-    """OffsetFetch of one group; ``topics`` None asks for all that is committed."""
+    """OffsetFetch of one group; ``topics`` None requests all committed offsets."""
 
     group: str
     topics: Sequence[tuple[str, Sequence[int]]] | None = None
@@ -54,14 +54,14 @@ class FetchRequest(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """With an error, there are no topics."""
+    """The response has no topics if it has an error."""
 
     error: int = ErrorCode.NONE
     topics: FetchedTopics = ()
 
 
 class DeleteResponse(NamedTuple):
-    """OffsetDelete: an error of the whole, or one for each partition that was not deleted."""
+    """OffsetDelete: an error of the whole request, or one for each partition that was not deleted."""
 
     error: int = ErrorCode.NONE
     errors: Mapping[tuple[str, int], int] = {}

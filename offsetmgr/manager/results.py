@@ -1,4 +1,4 @@
-"""What a shard has prepared and does not know the end of: `CoordinatorResult`, and `InFlight`, the list of it by
+"""`CoordinatorResult`: a response and its records before the append; `InFlight`: those whose append has not ended, by
 group."""
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ R = TypeVar("R")
 
 
 class CoordinatorResult(NamedTuple, Generic[R]):
-    """An answer, and the records that must be acknowledged before it may be given (none: it may be given at once)."""
+    """A response, and the records that must be acknowledged before it is sent (none: it is sent at once)."""
 
     response: R
     records: Sequence[Record]
     groups: Sequence[str]
-    """The groups that the records belong to."""
+    """The groups of the records."""
     runs: Sequence[RecordRun] = ()
-    """What the first of the records are, so that nobody has to find out from their keys; the others follow."""
+    """The first records as runs, so that their keys need not be decoded; the other records follow."""
 
 
 class InFlight:
-    """What is on its way into the log."""
+    """Results whose append has not ended."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[CoordinatorResult[Any]]] = {}
@@ -34,10 +34,10 @@ class InFlight:
             self._waiting.setdefault(group, []).append(prepared)
 
     def end(self, prepared: CoordinatorResult[Any]) -> None:
-        """Once more than once changes nothing."""
+        """Removes a result; a second call changes nothing."""
         for group in prepared.groups:
             waiting = self._waiting.get(group, [])
-            for index, held in enumerate(waiting):  # mostly the first, as what is appended ends in order
+            for index, held in enumerate(waiting):  # mostly the first, because appends end in order
                 if held is prepared:
                     del waiting[index]
                     break
@@ -48,10 +48,10 @@ class InFlight:
         return group in self._waiting
 
     def commits(self, group: str) -> set[tuple[str, int]]:
-        """Topics and partitions that commits of the group in flight are about."""
+        """Returns topics and partitions of the group's commits in flight."""
         waiting = self._waiting.get(group, ())
         return {(run.topic, p) for prepared in waiting for run in prepared.runs for p in run.partitions}
 
     def keys(self, group: str) -> set[bytes]:
-        """The keys of all records in flight that may be about the group."""
+        """Returns the keys of all records in flight that may belong to the group."""
         return {key for prepared in self._waiting.get(group, ()) for key, _ in prepared.records}

@@ -1,18 +1,17 @@
 """`Shard`: the offsets of the groups of one partition of the log. Pure: no I/O, no threads, no clock.
 
-Handlers (`commit`, `delete_offsets`, `delete_group`, `expire`) check and answer with what is to be appended; `replay`
-and its bulk forms are the only code that changes what is served, for loads, live traffic and standbys alike (data rule
-"state changes only in replay").
+Handlers (`commit`, `delete_offsets`, `delete_group`, `expire`) validate and return the records to append; `replay` and
+its bulk forms are the only code that changes the served state, for loads, live traffic and standbys (data rule "state
+changes only in replay").
 
-Ordering contract: what the handlers prepared is appended at most once each, in the order in which it was prepared;
-after its append `acknowledged` is called, in log order, and `discarded` if it certainly is not in the log, or if the
-log was read to its end since and `replay` has seen whatever there was of it. What failed is prepared again, not
-appended again. Between preparing and either call it counts as in flight: nobody sees it, expiry leaves its groups
-alone, so that no tombstone of ours ever stands behind a commit that it did not know of, and no condition holds for the
-partitions in it.
+Ordering contract: each result of a handler is appended at most once, in the order of the calls. After its append
+`acknowledged` is called, in log order. `on_discarded` is called if it is certainly not in the log, or if the log was
+read to its end since and `replay` has seen it. After a failure a handler is called again; its result is never appended
+twice. Between the handler and either call the result is in flight: no fetch sees it, expiration skips its groups, so
+that no tombstone ever follows a commit that it did not know of, and no condition holds for its partitions.
 
-The semantics are those of broker 3.9.1 (GroupCoordinator, GroupMetadataManager; KIP-211 for expiry); where they differ,
-the docstrings say so.
+The semantics are those of broker 3.9.1 (GroupCoordinator, GroupMetadataManager; KIP-211 for expiration); docstrings
+name the differences.
 """
 
 from __future__ import annotations
@@ -43,20 +42,21 @@ R = TypeVar("R")
 
 
 class ShardLimits(NamedTuple):
-    """What the manager is told to allow and to keep."""
+    """Limits and retention of the manager."""
 
     metadata_bytes: int = 4096
-    """Longest metadata of a commit. Counted as Kafka counts its ``offset.metadata.max.bytes``: UTF-16 code units."""
+    """The maximum length of a commit's metadata, counted like Kafka's ``offset.metadata.max.bytes``: UTF-16 code
+    units."""
     retention_ms: int = DEFAULT_RETENTION_MS
     """See `RetentionPolicy.retention_ms`."""
     activity_ms: int = 6 * HOUR_MS
     """See `RetentionPolicy.activity_ms`."""
     tombstones: int = 5_000
-    """The most offsets that one `Shard.expire` deletes."""
+    """The maximum number of offsets that one `Shard.expire` deletes."""
 
 
 class Shard:
-    """See the module's docstring. Used by one thread at a time."""
+    """The offsets of one partition of the log. One thread at a time uses it."""
 
     def __init__(self, partition: int, format: RecordFormat, limits: ShardLimits) -> None:
         self.partition = partition
@@ -69,32 +69,32 @@ class Shard:
         self._expiring = OffsetExpirer(self._table, self._reading, self._in_flight, format, terms, limits.tombstones)
         self._position = 0
 
-    # --- what it holds -----------------------------------------------------------------------------
+    # --- content -------------------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
-        """The next offset of the log to be replayed."""
+        """The next offset of the log to replay."""
         return self._position
 
     @property
     def offset_count(self) -> int:
-        """How many committed offsets it holds, unreadable ones among them."""
+        """The number of committed offsets, including unreadable ones."""
         return self._table.offset_count
 
     @property
     def problems(self) -> Sequence[str]:
-        """What was found that breaks its format, by name. A value is looked at when somebody asks for it (a fetch, a
-        dump, an expiry pass, a `survey`), so it may be in the log for a while before it is here."""
+        """The invalid records by name. A value is decoded when it is needed (a fetch, a dump, an expiration pass,
+        `check_versions`), so it may be in the log for a while before it is listed."""
         return self._table.problems
 
     @property
     def unreadable(self) -> int:
-        """How many keys have such a record at present, as far as was looked."""
+        """The number of keys with such a record, as far as known."""
         return self._table.unreadable
 
     @property
     def unknown_keys(self) -> int:
-        """How many keys are skipped because we do not know their version."""
+        """The number of keys that are skipped because their version is unknown."""
         return self._table.unknown_keys
 
     @property
@@ -104,50 +104,51 @@ class Shard:
 
     @property
     def group_count(self) -> int:
-        """How many groups have offsets."""
+        """The number of groups with offsets."""
         return self._table.group_count
 
     def groups(self) -> Iterator[str]:
-        """Groups with offsets, as they are now."""
+        """Yields the groups with offsets."""
         return self._table.groups()
 
     def has_group(self, group: str) -> bool:
-        """Whether the group has offsets."""
+        """Returns whether the group has offsets."""
         return self._table.has_offsets(group)
 
     def size(self, group: str) -> int:
-        """How many offsets the group has."""
+        """Returns the number of the group's offsets."""
         return self._table.size(group)
 
     def last_active(self, group: str) -> int | None:
-        """When the group is recorded to have had members, ms since 1970; None where nothing is recorded or readable."""
+        """Returns when the group had members according to its record, in ms since 1970; None without a readable
+        record."""
         return self._table.last_active(group)
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """Every readable offset, sorted; the others are in `problems` afterwards."""
+        """Yields every readable offset, sorted; the others are in `problems` afterwards."""
         return self._reading.entries()
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
-        """The last acknowledged offsets. What was never committed has offset -1 and no error; what cannot be read has
-        the error UNKNOWN_SERVER_ERROR, so nobody takes it for absent.
+        """Returns the last acknowledged offsets. An offset that was never committed is -1 without an error; an
+        unreadable one has the error UNKNOWN_SERVER_ERROR, so that no client takes it for absent.
 
-        The empty group id is a group like any other here, as in Kafka.
+        The empty group id is a valid group, as in Kafka.
         """
         return self._reading.fetch(request)
 
     def check_versions(self) -> None:
-        """Looks for values of versions that are not known; they are in `problems` afterwards. For the end of a load."""
+        """Looks for values of unknown versions, which are in `problems` afterwards. Called at the end of a load."""
         self._reading.check_versions()
 
-    # --- commits -----------------------------------------------------------------------------------
+    # --- commits -------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
-        """Commits, at ``now_ms`` (since 1970). Partitions whose metadata is too long, or whose condition does not hold,
-        fail alone.
+        """Commits at ``now_ms`` (since 1970). Partitions with too long metadata or a condition that does not hold fail
+        alone.
 
-        As broker 3.9.1 does (tried), any offset is taken, negative ones too, and the empty group id unless a generation
-        comes with it: nobody can be a member of that group.  Other claims of membership are for the caller to check; a
-        commit with a generation is taken for a proof that the group has members, which is recorded now and then (see
+        As broker 3.9.1 does (tried), it accepts any offset, also negative ones, and the empty group id unless a
+        generation comes with it, since that group cannot have members. The caller checks other claims of membership; a
+        commit with a generation counts as a proof that the group has members, which is recorded now and then (see
         `expiration`).
         """
         group = request.group
@@ -155,7 +156,7 @@ class Shard:
             return _refused(ErrorCode.UNKNOWN_MEMBER_ID if self.has_group(group) else ErrorCode.ILLEGAL_GENERATION)
         try:
             prepared = self._conditional(request, now_ms) if request.expected else self._plain(request, now_ms)
-        except UnsupportedOperation:  # a name that the records' format has no room for, say
+        except UnsupportedOperation:  # for example a name that is too long for the record format
             return _refused(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         return self._begun(prepared)
 
@@ -193,7 +194,7 @@ class Shard:
         return plain._replace(response=response, records=[*plain.records, *tombstones])
 
     def _all_short(self, partitions: Sequence[PartitionCommit]) -> bool:
-        """Whether no metadata can be too long: the quick look, a character being two units at most."""
+        """Returns whether no metadata can be too long: a quick check, with at most two units for each character."""
         return max(map(len, map(_METADATA, partitions)), default=0) <= self._limits.metadata_bytes // 2
 
     def _short_ones(
@@ -207,12 +208,12 @@ class Shard:
                 errors[topic, _PARTITION(commit)] = ErrorCode.OFFSET_METADATA_TOO_LARGE
         return accepted
 
-    # --- deletions ---------------------------------------------------------------------------------
+    # --- deletions -----------------------------------------------------------------------------------
 
     def delete_offsets(
         self, group: str, topics: Sequence[tuple[str, Sequence[int]]]
     ) -> CoordinatorResult[DeleteResponse]:
-        """Deletes single offsets; one that does not exist is no error. Commits in flight count as done before."""
+        """Deletes single offsets; a missing one is no error. Commits in flight count as earlier."""
         if not group:
             return CoordinatorResult(DeleteResponse(ErrorCode.INVALID_GROUP_ID), (), ())
         known = self._known(group)
@@ -222,8 +223,8 @@ class Shard:
         return self._deletion(DeleteResponse(), group, doomed, last=doomed == known)
 
     def delete_group(self, group: str) -> CoordinatorResult[int]:
-        """Deletes all offsets of a group and its record; the answer is an error code. Commits in flight count as done
-        before."""
+        """Deletes all offsets of a group and its record; the response is an error code. Commits in flight count as
+        earlier."""
         known = self._known(group)
         if not known:
             return CoordinatorResult(ErrorCode.GROUP_ID_NOT_FOUND, (), ())
@@ -237,44 +238,43 @@ class Shard:
         return self._begun(CoordinatorResult(response, records, (group,)))
 
     def _known(self, group: str) -> set[tuple[str, int]]:
-        """The partitions that the group has offsets of, or will have."""
+        """Returns the partitions for which the group has, or will have, offsets."""
         held = {(topic, partition) for topic, values in self._table.topics(group).items() for partition in values}
         return held | self._in_flight.commits(group)
 
-    # --- expiry ------------------------------------------------------------------------------------
+    # --- expiration ----------------------------------------------------------------------------------
 
     def expiry_groups(self) -> Iterator[str]:
-        """What a whole pass looks at: groups with offsets, and those of which only their own record is left."""
+        """Yields the groups of a whole pass: those with offsets, and those with only an activity record."""
         return self._expiring.groups()
 
     def expirable(self, group: str, now_ms: int) -> bool:
-        """Whether `expire` would do something now if it knew whether the group has members: write that it has, or
-        delete what is due."""
+        """Returns whether `expire` would do something now if it knew whether the group has members."""
         return self._expiring.expirable(group, now_ms)
 
     def expire(
         self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str] | None = None
     ) -> CoordinatorResult[ExpiryReport]:
-        """Tombstones for what is due at ``now_ms``, of these groups or of all, and new records of activity.
+        """Returns tombstones for what has expired at ``now_ms``, of these groups or of all, and new activity records.
 
-        ``active`` says whether a group has members; None where that is not known, and then nothing of the group
-        expires.  It is asked only about groups that are `expirable`.
+        ``active`` returns whether a group has members; None if that is not known, and then nothing of the group
+        expires. It is called only for groups that are `expirable`.
         """
         wanted = self.expiry_groups() if groups is None else groups
         return self._begun(self._expiring.expire(now_ms, active, wanted))
 
-    # --- replay ------------------------------------------------------------------------------------
+    # --- replay --------------------------------------------------------------------------------------
 
     def _begun(self, prepared: CoordinatorResult[R]) -> CoordinatorResult[R]:
-        """What has no records need not be acknowledged, and is not in flight."""
+        """Puts a result in flight if it has records."""
         if prepared.records:
             self._in_flight.begin(prepared)
         return prepared
 
     def acknowledged(self, prepared: CoordinatorResult[Any], first_offset: int) -> None:
-        """The append has happened, its records standing from ``first_offset`` on: replays them, ends being in flight.
+        """Replays the records of an append from ``first_offset`` on, and ends being in flight.
 
-        Records that were replayed already (read from the log meanwhile) are passed over.
+        Records that were replayed already (read from the log meanwhile) are skipped.
         """
         self._in_flight.end(prepared)
         if first_offset < self._position:
@@ -291,13 +291,13 @@ class Shard:
         self._position = first_offset + len(records)
 
     def on_discarded(self, prepared: CoordinatorResult[Any]) -> None:
-        """The append did not happen, or `replay` has seen what there was of it: ends being in flight."""
+        """Ends being in flight: the append did not happen, or `replay` has seen its records."""
         self._in_flight.end(prepared)
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
-        """Applies one record of the log. Below `position` it was applied already, and is ignored.
+        """Applies one record of the log. A record below `position` was applied already and is ignored.
 
-        Raises `FormatMismatch`, and then the position stays.
+        Raises `FormatMismatch`; the position then stays.
         """
         if offset < self._position:
             return
@@ -305,11 +305,11 @@ class Shard:
         self._position = offset + 1
 
     def replay_newest(self, newest: Mapping[bytes, bytes | None], position: int) -> None:
-        """Applies the newest value of each key of all that stands from the present position up to ``position``.
+        """Applies the newest value of each key between the current position and ``position``.
 
-        A large load may be handed over in parts, all but the last with the present position; nothing may be fetched
-        until the last is applied.  A load of what was replayed already (a lower position) is ignored.  Raises
-        `FormatMismatch`, and then the position stays.
+        A large load may come in parts, all but the last with the current position; no fetch may happen before the last
+        one. A load of already replayed records (a lower position) is ignored. Raises `FormatMismatch`; the position
+        then stays.
         """
         if position < self._position:
             return

@@ -1,7 +1,7 @@
-"""Reads what a shard group's shards have not seen yet. Blocks, and knows no threads: `runtime` says who runs it.
+"""Reads the part of the log that a shard group's shards have not replayed yet. It blocks and has no threads.
 
-A shard belongs to one thread at a time. While it is being loaded it belongs to the one that runs `ShardLoader.run`, and
-nobody else looks at it; so it can be filled here, however long that takes.
+A shard belongs to one thread at a time. During a load it belongs to the thread that runs `ShardLoader.run`, so this
+module can fill it, however long that takes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from offsetmgr.manager.shard import Shard
 
 
 class ShardLoader:
-    """One reading of a shard group's partitions, from where their shards stand up to ``ends``: `plan`, then `run`.
+    """One load of a shard group's partitions from their positions up to ``ends``: `plan`, then `run`.
 
-    Its progress may be read by other threads.
+    Other threads may read its progress.
     """
 
     def __init__(self, log: PartitionLog, shards: Mapping[int, Shard], stopped: Callable[[], bool]) -> None:
@@ -28,7 +28,7 @@ class ShardLoader:
         self.offsets_read = 0
 
     def plan(self, ends: Mapping[int, int], timeout: float) -> None:
-        """Finds out what is to be read; ``timeout`` (seconds) is for asking where the log begins. Raises
+        """Determines what to read; ``timeout`` (seconds) limits the request for the log's start. Raises
         `OffsetMgrError`."""
         starts = {partition: shard.position for partition, shard in self._shards.items()}
         if any(position == 0 for position in starts.values()):
@@ -38,8 +38,8 @@ class ShardLoader:
         self.offsets_to_read = sum(max(0, end - starts[partition]) for partition, end in ends.items())
 
     def run(self) -> bool:
-        """Reads and replays. False: it was stopped, and then the shards are as before. Raises `OffsetMgrError`; what
-        was replayed by then stays."""
+        """Reads and replays. Returns False if it was stopped; the shards are then unchanged. Raises `OffsetMgrError`;
+        replayed records stay."""
         behind = {partition: end for partition, end in self._ends.items() if end > self._starts[partition]}
         if behind and not self._read({partition: self._starts[partition] for partition in behind}, behind):
             return False
@@ -58,7 +58,7 @@ class ShardLoader:
         if any(reached[partition] < end for partition, end in ends.items()):
             return False
         for partition in sorted(ends):
-            # One after the other, and each freed at once: a load needs little more memory than what it leaves.
+            # One after the other, and each is freed at once: a load needs little more memory than its result.
             self._shards[partition].replay_newest(newest.pop(partition), reached[partition])
         return True
 
@@ -67,6 +67,6 @@ class ShardLoader:
 
 
 def truncated_partitions(shards: Iterable[Shard], ends: Mapping[int, int]) -> Sequence[int]:
-    """The partitions whose log ends before where their shard stands: it was cut or recreated, so what the shard holds
-    is not what is in the log."""
+    """Returns the partitions whose log ends before the position of their shard: the log was truncated or recreated, so
+    the shard differs from the log."""
     return [shard.partition for shard in shards if shard.position > ends[shard.partition]]

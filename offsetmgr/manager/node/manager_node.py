@@ -1,9 +1,9 @@
-"""`ManagerNode`: opened it follows the log, joined it owns its share of the shard groups, closed it has handed them
-over.
+"""`ManagerNode`: after `open` it follows the log, after `join` it owns its part of the shard groups, after `close` it
+has handed them over.
 
-Order of the start: the topic is there, fit, and of our record format; standbys follow the log; only then the managers'
-group is joined, so that who is given shard groups has little to read. Order of the end: the group is left (others have
-the shard groups at once), commits in flight end, connections go.
+Order of the start: the topic exists, is suitable and has the record format; standbys follow the log; only then the node
+joins the managers' group, so that it has little to read when it is assigned shard groups. Order of the end: the node
+leaves the group (others own the shard groups at once), commits in flight end, connections close.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CATCH_UP: Final = 30.0
-"""Seconds that a manager reads the log before it joins others all the same."""
+"""Seconds for which a node reads the log before it joins other managers in any case."""
 _ASK_OTHERS: Final = 2.0
 _LOOK: Final = 0.05
 
 
 class ManagerNode:
-    """Of one process, at the address ``host`` and ``port`` (0: nobody listens, and ``host`` is only a name).
+    """The manager of one process, at the address ``host`` and ``port`` (0: no listener, and ``host`` is only a name).
 
-    Everything belongs to one event loop.  `topic`, `runtime` and `ownership` are there once it is open.
+    Everything runs on one event loop. `topic`, `runtime` and `ownership` are set once it is open.
     """
 
     def __init__(self, settings: NodeConfig, host: str, port: int) -> None:
         self.settings = settings
         self.group: Final = managers_group(settings.topic)
-        """By which the managers of this topic share its shard groups."""
+        """The group through which the managers of this topic share its shard groups."""
         self.topic: OffsetsTopicState
         self.runtime: ManagerRuntime
         self.ownership: OwnershipManager
@@ -55,8 +55,8 @@ class ManagerNode:
         self._client: Client
 
     async def open(self) -> None:
-        """Makes or examines the topic, and begins to follow its log; owns nothing yet. Raises `OffsetMgrError`
-        (`UnsuitableTopic`, `FormatMismatch`, ...); then, too, `close` has to be called."""
+        """Creates or checks the topic and starts to follow its log; owns nothing yet. Raises `OffsetMgrError`
+        (`UnsuitableTopic`, `FormatMismatch`, ...); the caller must call `close` also then."""
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security
         from offsetmgr.manager.log.format_check import check_format
@@ -101,11 +101,11 @@ class ManagerNode:
         self._open.push_async_callback(self._watch.close)
 
     async def join(self, timeout: float | None = None) -> NodeAddress:
-        """Joins the managers' group, once the log is read if others serve meanwhile; gives what the group knows this
-        process as.
+        """Joins the managers' group (after reading the log, if other managers serve meanwhile); returns the address of
+        this node in the group.
 
-        ``timeout`` in seconds, None: however long the coordinator is away. Raises `TimedOut`, `NotCoordinator` where
-        the others leave this one out, and what the coordinator refuses.
+        ``timeout`` is in seconds; None waits however long the coordinator is unavailable. Raises `TimedOut`,
+        `NotCoordinator` if the other managers exclude this one, and errors of the coordinator.
         """
         what = f"group {self.group}"
         try:
@@ -121,17 +121,17 @@ class ManagerNode:
         raise NotCoordinator(what, why, "give it the options that the others have")
 
     async def close(self) -> None:
-        """Leaves the group, ends what is in flight, lets the connections go. In whatever state it is."""
+        """Leaves the group, ends requests in flight and closes the connections. Valid in every state."""
         await self._open.aclose()
 
     @property
     def unfit(self) -> str | None:
-        """Why the topic cannot be used as it is now; None where it can, as far as could be seen."""
+        """Returns why the topic cannot be used now; None if no fault was seen."""
         return None if self._watch is None else self._watch.alarm
 
     @property
     def alarms(self) -> list[str]:
-        """What somebody should look after, in words for people."""
+        """Returns the conditions that need an operator, as text."""
         if self._watch is None:
             return []
         left_out = self.ownership.refusal and f"the other managers leave this one out: {self.ownership.refusal}"
@@ -168,8 +168,8 @@ class ManagerNode:
         )
 
     async def _catch_up(self, most: float) -> None:
-        """Waits until the log was read, if other managers serve meanwhile: who joined before would be given shard
-        groups, and their clients would wait for it to load them. ``most`` in seconds."""
+        """Waits until the log has been read, if other managers serve meanwhile: after an earlier join, clients would
+        wait for the load of assigned shard groups. ``most`` is in seconds."""
         if self.runtime.caught_up:
             return
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""`NodeConfig`: what a member of the managers is told, once and for all."""
+"""`NodeConfig`: the settings of a manager process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from offsetmgr.manager.runtime.config import ManagerConfig
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """Times in seconds. ``replication_factor`` and ``min_insync_replicas`` are for a topic that has to be made, see
-    `offsetmgr.manager.log.kafka.topic_admin.ensure_topic`. ``manager.members`` given means that it relays."""
+    """Times are in seconds. ``replication_factor`` and ``min_insync_replicas`` apply to a topic that is created, see
+    `offsetmgr.manager.log.kafka.topic_admin.ensure_topic`. ``manager.members`` is set if the process is a proxy."""
 
     bootstrap: str
     connection: ConnectionConfig
@@ -24,12 +24,13 @@ class NodeConfig:
     record_format: str = "avro"
     manager: ManagerConfig = field(default_factory=ManagerConfig)
     session: float = SESSION
-    """Of the managers' group: so long after a manager died others have its shard groups."""
+    """The session timeout of the managers' group: after a manager has died, others own its shard groups after this
+    time."""
     timeout: float = 30.0
-    """For each question to the brokers about the topic."""
+    """The timeout of each request to the brokers about the topic."""
     watch_interval: float = 5.0
-    """From one look at whether the topic is still what it was to the next: so long, and one look, offsets of a topic
-    that was recreated may still be served."""
+    """The interval between two checks of the topic. For this time, and one check, the manager may serve offsets of a
+    recreated topic."""
 
     @property
     def rebalance(self) -> float:

@@ -1,12 +1,12 @@
-"""`OffsetsTopicMonitor`: looks now and then whether the offsets topic is still what it was when the manager started.
+"""`OffsetsTopicMonitor`: checks periodically whether the offsets topic has changed since the start of the manager.
 
-Somebody may add partitions (then groups hash elsewhere for whoever starts again), switch compaction off (then retention
-deletes offsets), or delete the topic. The manager cannot repair that; it says so, loudly and again, and what it serves
-from memory is still what was acknowledged. Not so where the topic was recreated: that holds other offsets, so whoever
-serves those of the deleted one is told at once.
+An administrator may add partitions (groups then hash to other partitions after a restart), switch compaction off
+(retention then deletes offsets), or delete the topic. The manager cannot repair that; it reports it repeatedly, and the
+offsets in memory are still the acknowledged ones. A recreated topic is different: it has other offsets, so the manager
+is told at once.
 
-A look that failed says nothing of the topic. Errors that pass by themselves are told by who cannot work then; others (a
-right that was taken away, an error that the broker does not explain) become an alarm when no look succeeds any more.
+A failed check says nothing about the topic. Transient errors are reported by the operations that fail; other errors (a
+revoked authorization, an unexplained error of the broker) become an alarm when no check succeeds any more.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from offsetmgr.manager.log.topic import OffsetsTopicState, TopicRecreated, Unsui
 _log = logging.getLogger(__name__)
 
 FAILED_LOOKS: Final = 12
-"""So many looks in succession that tell nothing are an alarm: a minute, at 5 s each."""
+"""The number of consecutive failed checks that make an alarm: one minute, at 5 s each."""
 
 
 class OffsetsTopicMonitor:
-    """``check`` examines the topic against what is known of it and raises what is wrong; it blocks, and runs in a
-    thread, ``every`` so many seconds. ``seen`` is told the topic's id on the loop, after every look."""
+    """``check`` compares the topic with its known state and raises a difference; it blocks and runs in a thread,
+    ``every`` so many seconds. ``seen`` receives the topic id on the loop after every check."""
 
     def __init__(
         self,
@@ -44,12 +44,11 @@ class OffsetsTopicMonitor:
         self._every = every
         self._task: asyncio.Task[None] | None = None
         self._failed = 0
-        """Looks that told nothing since the last that did."""
+        """Failed checks since the last successful one."""
         self.alarm: str | None = None
-        """What is wrong with the topic, or that nobody can look at it; None where nothing is, as far as could be
-        seen."""
+        """The fault of the topic, or that no check succeeds; None if no fault was seen."""
         self.loss: str | None = None
-        """What became of the topic that was there at the start; None where it is still there. Stays."""
+        """What happened to the topic of the start; None while it exists. Never reset."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -76,11 +75,11 @@ class OffsetsTopicMonitor:
             else:
                 self._failed = 0
                 self._note(None)
-            # Every time: what was being loaded when the topic was recreated is served only now.
+            # After every check, because a load that began before the recreation may be served only now.
             self._seen(self._known.topic_id)
 
     def _made_anew(self, error: TopicRecreated) -> None:
-        """The next look tells whether the new one is fit."""
+        """The next check decides whether the new topic is suitable."""
         self._known = replace(self._known, topic_id=error.topic_id)
         self.loss = str(error)
         _log.error("the offsets topic was made anew", extra={"why": self.loss})

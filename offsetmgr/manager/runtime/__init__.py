@@ -1,12 +1,12 @@
-"""Runs the shards of one process: the event loop that they live on, and the threads that do its I/O.
+"""Runs the shards of one process: their event loop, and the threads that perform I/O.
 
-Nothing else in `manager` has threads. State belongs to the loop (`manager`, `shard_group`, `offset_expirer`); a shard
-group's thread (`writing`) claims, loads and appends, the standby's thread (`following`) reads what others append, and
-both hand what they found to the loop through `loop_proxy`. `batches` is what travels between them. So there are no
-locks on state.
+Only this part of `manager` has threads. State belongs to the loop (`manager`, `shard_group`, `offset_expirer`). The
+thread of a shard group (`shard_writer`) claims, loads and appends; the standby's thread (`standby`) reads what others
+append; both hand results to the loop through `loop_proxy`. `write_batch` has the values between them. So state needs no
+locks.
 
-Ordering: what a shard group's loop side puts is appended in that order, and its outcomes come back in that order; a
-commit is answered after `Shard.acknowledged`, so whoever has the answer sees the commit.
+Ordering: the thread appends batches in the order in which the loop puts them, and reports outcomes in that order. The
+loop answers a commit after `Shard.acknowledged`, so a client that has the response sees the commit.
 """
 
 from offsetmgr.manager.runtime.config import ManagerConfig as ManagerConfig

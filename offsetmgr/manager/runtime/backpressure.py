@@ -1,4 +1,4 @@
-"""`Backpressure`: how much is in flight, and when it is time to stop reading from sockets."""
+"""`Backpressure`: counts records in flight and says when to stop reading from sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Backpressure:
     def __init__(self, most: int) -> None:
         self.pending = 0
         self.full = False
-        """True from ``most`` pending records on, until there are half as many."""
+        """True from ``most`` pending records on, until half of them are left."""
         self._most = most
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -21,7 +21,7 @@ class Backpressure:
             self.full = True
 
     def remove(self, records: int) -> None:
-        """Wakes those who wait once it is half as much."""
+        """Wakes waiters once half of the limit is left."""
         self.pending -= records
         if self.full and self.pending <= self._most // 2:
             self.full = False
@@ -31,7 +31,7 @@ class Backpressure:
                     future.set_result(None)
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """None unless it is `full`; else a future that is done when there is room again."""
+        """Returns None unless it is `full`; else a future that ends when there is capacity again."""
         if not self.full:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""`ManagerConfig`: what the runtime is told, once and for all."""
+"""`ManagerConfig`: the settings of the runtime."""
 
 from __future__ import annotations
 
@@ -9,45 +9,48 @@ from typing import TypeAlias
 from offsetmgr.manager.shard import ShardLimits
 
 Members: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bool]]]
-"""Tells of groups whether they have members; a group that is missing in the answer is one of which nobody knows."""
+"""Returns for each group whether it has members; a missing group is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerConfig:
-    """Times are seconds where the name does not say otherwise."""
+    """Times are seconds unless the name says otherwise."""
 
     limits: ShardLimits = field(default_factory=ShardLimits)
     commit_timeout: float = 5.0
-    """A commit is answered within this time from its call (Kafka's ``offsets.commit.timeout.ms``)."""
+    """The time limit of a commit (Kafka's ``offsets.commit.timeout.ms``)."""
     claim_timeout: float = 10.0
-    """For claiming a shard group, and for each question about the log's ends."""
+    """The timeout of a claim, and of each request for the log's ends."""
     retry_pause: float = 0.5
-    """After a claim or load that failed; doubles up to `most_retry_pause`."""
+    """The pause after a failed claim or load; it doubles up to `most_retry_pause`."""
     most_retry_pause: float = 2.0
     transaction_records: int = 10_000
-    """No commit joins a transaction that has so many: what one transaction changes must not hold up the loop."""
+    """The maximum number of records in a transaction before no further commit joins it: its changes must not block the
+    loop."""
     transaction_bytes: int = 4 << 20
     most_pending_records: int = 200_000
-    """With so many not yet acknowledged there is no `ManagerRuntime.room`; with half of it there is again."""
+    """The number of unacknowledged records at which `ManagerRuntime.backpressure` begins; it ends at half of it."""
     load_threads: int = 2
-    """How many shard groups are read at once; more do not help, the interpreter runs one thread at a time."""
+    """The number of shard groups that are read at once; more do not help, because the interpreter runs one thread at a
+    time."""
     standby: bool = True
-    """Whether to follow the shard groups of others, so that taking one over means reading the tail only."""
+    """Whether to follow the shard groups of other managers, so that a takeover reads only the tail."""
     standby_poll: float = 0.2
-    """How long a poll without records waits."""
+    """The time that a poll without records waits."""
     standby_records: int = 2_000
-    """How many records go to the loop at once: a few milliseconds of its time."""
+    """The number of records for the loop at once: a few milliseconds of its time."""
     lag_interval: float = 5.0
-    """How often a standby looks where the log ends."""
+    """The interval at which a standby asks for the log's ends."""
     most_standby_age: float = 3600.0
-    """Who has not been at the log's end for so long (suspended, cut off) reads it from its start: by then the cleaner
-    may have removed tombstones that were never seen here. Far below the topic's ``delete.retention.ms`` (24 h)."""
+    """A standby that has not been at the log's end for this time (suspended, disconnected) reads from the start,
+    because the cleaner may have removed tombstones that it never saw. Far below the topic's ``delete.retention.ms`` (24
+    h)."""
     expiry_interval: float = 600.0
-    """From one expiry pass over a shard to the next (``offsets.retention.check.interval.ms``)."""
+    """The interval between two expiration passes over a shard (``offsets.retention.check.interval.ms``)."""
     members: Members | None = None
-    """Asked before offsets expire. None: no group has members, as where all commits are simple ones."""
+    """Called before offsets expire. None: no group has members, as if all commits were simple ones."""
     own_process: bool = False
-    """Whether the process does nothing else, so that it may be tuned for this (see `process_tuning`)."""
+    """Whether the process only runs the manager, so that it may be tuned for it (see `process_tuning`)."""
 
     def __post_init__(self) -> None:
         for name in ("load_threads", "transaction_records", "transaction_bytes", "most_pending_records"):

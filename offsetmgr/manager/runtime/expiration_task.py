@@ -1,4 +1,4 @@
-"""`ExpirationTask`: lets offsets expire in the shards that are served, in pieces that let requests run in between."""
+"""`ExpirationTask`: expires offsets of the served shards in batches, with other requests in between."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
 
 _PIECE: Final = 2_000
-"""Offsets looked at in one go: a few milliseconds of the loop."""
+"""Offsets checked at once: a few milliseconds of the loop."""
 
 
 class RecordAppender(Protocol):
-    """Has what a pass prepared appended; the future gives None where that failed."""
+    """Appends the records of a pass; the future's result is None if that failed."""
 
     def __call__(
         self, shard: Shard, prepared: CoordinatorResult[ExpiryReport]
@@ -27,8 +27,8 @@ class RecordAppender(Protocol):
 
 
 class ExpirationTask:
-    """On the loop. ``served`` gives a partition's shard while it is served; ``patience`` (seconds) bounds a question
-    for members."""
+    """Runs on the loop. ``served`` returns the shard of a partition while it is served; ``patience`` (seconds) limits
+    the request for members."""
 
     def __init__(
         self,
@@ -50,21 +50,21 @@ class ExpirationTask:
         self._counters = counters
 
     def start(self, partition: int) -> None:
-        """The partition is served from now on."""
+        """Adds a partition that is now served."""
         self._schedule.start(partition, time.monotonic())
 
     def stop(self, partition: int) -> None:
         self._schedule.stop(partition)
 
     async def run_due(self) -> None:
-        """The passes that are due now."""
+        """Runs the passes that are due."""
         for partition in self._schedule.take_due(time.monotonic()):
             shard = self._served(partition)
             if shard is not None:
                 await self.run(shard)
 
     async def run(self, shard: Shard) -> ExpiryReport:
-        """One pass over a shard; ends early where the shard is served no more, or nothing can be appended."""
+        """Runs one pass over a shard; ends early if the shard is not served any more or nothing can be appended."""
         total = ExpiryReport()
         for groups in batches(shard.expiry_groups(), shard.size, _PIECE):
             await asyncio.sleep(0)
@@ -85,11 +85,11 @@ class ExpirationTask:
         members: Mapping[str, bool] = dict.fromkeys(expirable, False)
         if self._members is not None:
             try:
-                # Not `wait_for`: cancelled as the answer comes it goes on (Python 3.11), and so would the house.
+                # Not `wait_for`, which ignores a cancellation at the moment of the answer (Python 3.11).
                 async with asyncio.timeout(self._patience):
                     members = await self._members(expirable)
             except TimeoutError:
-                members = {}  # nobody knows of any, so nothing of them expires
+                members = {}  # without an answer nothing of them expires
             if self._served(shard.partition) is not shard:
                 return None
         return await self._append(shard, shard.expire(now, members.get, expirable))

@@ -1,4 +1,4 @@
-"""`LoopProxy`: how the threads of the runtime speak to its event loop. State belongs to the loop; threads only ask."""
+"""`LoopProxy`: calls from the runtime's threads to its event loop. State belongs to the loop."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ _LOOK_AGAIN = 1.0
 
 
 class LoopEnded(Exception):
-    """The event loop is gone, and with it everything that a thread could work for."""
+    """The event loop has ended."""
 
 
 class LoopProxy:
-    """From any thread to the loop. What is posted runs in the order of the calls."""
+    """Calls functions on the loop from any thread, in the order of the calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def post(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Has it called soon, and does not wait. Nothing happens if the loop has ended."""
+        """Calls a function soon and does not wait. Does nothing if the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: call(*args, **kwargs))
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Has it called and waits for what it gives or raises: so a thread is never ahead of the loop. Raises
-        `LoopEnded`."""
+        """Calls a function and waits for its result, so a thread is never ahead of the loop. Raises `LoopEnded`."""
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def carry_out() -> None:
@@ -45,7 +44,7 @@ class LoopProxy:
         except RuntimeError as error:
             raise LoopEnded from error
         while True:
-            # Not by the exception of `result`: what was called may raise the same one.
+            # Not by the exception of `result`, which the called function may raise too.
             if concurrent.futures.wait([answer], _LOOK_AGAIN).done:
                 return answer.result()
             if self._loop.is_closed():

@@ -33,14 +33,14 @@ from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
 _logger: Final = logging.getLogger(__name__)
 _NAMED: Final = 5
-"""So many offsets of a fetch that cannot be read are named in the log."""
+"""The maximum number of unreadable offsets of a fetch that the log names."""
 
 
 class ManagerRuntime:
-    """Serves the shard groups that `take` gives it. A `OwnershipListener`; everything is called on the loop that
-    `start` ran on.
+    """Serves the shard groups that `on_assigned` gives it. An `OwnershipListener`; all calls run on the loop of
+    `start`.
 
-    Requests are answered with Kafka's error codes and do not raise.
+    Requests return Kafka's error codes and do not raise.
     """
 
     def __init__(
@@ -75,21 +75,21 @@ class ManagerRuntime:
         self._housekeeping: asyncio.Task[None] | None = None
         self._closing = False
 
-    # --- life --------------------------------------------------------------------------------------
+    # --- life ----------------------------------------------------------------------------------------
 
     @property
     def slots(self) -> int:
-        """How many shard groups the log has."""
+        """The number of shard groups of the log."""
         return slot_count(self._partitions)
 
     @property
     def caught_up(self) -> bool:
-        """Whether every shard group is served or followed here, so that taking it over means reading the tail only. Who
-        joins before that makes clients wait for a load."""
+        """Returns whether every shard group is served or followed here, so that a takeover reads only the tail. After
+        an earlier join, clients would wait for a load."""
         return self._standby is None or self._standby.caught_up
 
     async def start(self) -> None:
-        """Begins to follow the log as a standby of all shard groups; owns none yet."""
+        """Starts to follow the log as a standby of all shard groups; owns none yet."""
         if self.config.own_process:
             tune_process()
         bridge = LoopProxy(asyncio.get_running_loop())
@@ -121,7 +121,7 @@ class ManagerRuntime:
         self._housekeeping = asyncio.create_task(self._housekeeping_loop())
 
     async def close(self) -> None:
-        """Takes no more commits, waits for those in flight (bounded by the commit timeout and one claim), closes the
+        """Rejects new commits, waits for those in flight (at most the commit timeout and one claim), and closes the
         writers. The log stays open. Ownership leaves its group before, so that others need not wait for its session to
         end."""
         self._closing = True
@@ -133,7 +133,7 @@ class ManagerRuntime:
         await asyncio.gather(*following, *[self.on_revoked(slot.number) for slot in self._slots])
 
     def on_assigned(self, slot: int) -> None:
-        """See `OwnershipListener.take`."""
+        """See `OwnershipListener.on_assigned`."""
         found = self._slots[slot]
         if found.wanted or self._closing:
             return
@@ -142,15 +142,15 @@ class ManagerRuntime:
             self._start(found)
 
     async def on_revoked(self, slot: int) -> None:
-        """See `OwnershipListener.give_up`."""
+        """See `OwnershipListener.on_revoked`."""
         found = self._slots[slot]
         found.wanted = False
         found.stop()
         await found.stopped()
 
     def note_generation(self, generation: str) -> None:
-        """Somebody has seen that the log is this one now (`PartitionLog.generation`). Shard groups that serve what
-        another one held stop at once (NOT_COORDINATOR), and are read again."""
+        """Records the current identity of the log (`PartitionLog.generation`). Shard groups that serve another log stop
+        at once (NOT_COORDINATOR) and are read again."""
         for slot in self._slots:
             slot.note_generation(generation)
 
@@ -167,7 +167,7 @@ class ManagerRuntime:
             self._standby.release(slot, start)
 
     def _freed(self, slot: ShardGroup) -> None:
-        """Its thread has ended."""
+        """The thread of the shard group has ended."""
         if slot.wanted:
             self._start(slot)
         elif self._standby is None:
@@ -201,33 +201,33 @@ class ManagerRuntime:
             except Exception:
                 _logger.exception("expiry pass failed")
 
-    # --- requests ----------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """None while commits may come; else so much is in flight that no more should be read from sockets until this
-        future is done. It is a request: what comes nevertheless is taken."""
+        """Returns None while commits may come; else the caller should read no more from sockets until this future ends.
+        Commits that come nevertheless are accepted."""
         return self._pressure.backpressure()
 
     def partition_of(self, group: str) -> int:
-        """The partition of the log that holds a group."""
+        """Returns the partition of the log for a group."""
         return shard_for(group, self._partitions)
 
     def owns(self, group: str) -> int:
-        """0 if this process may answer for the group at this very moment, else 14, 15 or 16."""
+        """Returns 0 if this process may answer for the group at this moment, else 14, 15 or 16."""
         partition = self.partition_of(group)
         if self._serving[partition] is None:
             return self._refusal(partition)
         return ErrorCode.NONE if self._ownership.valid() else ErrorCode.NOT_COORDINATOR
 
     def ownership_epoch(self, group: str) -> int:
-        """A number that changes whenever this process takes the group's shard again."""
+        """Returns a number that changes whenever this process takes the group's shard again."""
         return self._slot(self.partition_of(group)).lives
 
     def commit(self, request: CommitRequest) -> asyncio.Future[CommitResponse]:
-        """Done once the commit is acknowledged, or has failed, or the commit timeout is over. Commits to one group keep
-        the order of the calls.
+        """Returns a future that ends once the commit is acknowledged, has failed, or the commit timeout is over.
+        Commits to one group keep the order of the calls.
 
-        No look at the lease: the log itself refuses who does not own the shard group any more.
+        It does not check the lease, because the log itself rejects a writer that does not own the shard group any more.
         """
         partition = shard_for(request.group, self._partitions)
         shard = self._serving[partition]
@@ -237,7 +237,7 @@ class ManagerRuntime:
         return self._append(shard, shard.commit(request, self._clock.now_ms()), CommitResponse)
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
-        """The last acknowledged offsets, or a retriable error (data rule "current or retriable")."""
+        """Returns the last acknowledged offsets, or a retriable error (data rule "current or retriable")."""
         partition = shard_for(request.group, self._partitions)
         shard = self._serving[partition]
         if shard is None:
@@ -245,15 +245,15 @@ class ManagerRuntime:
         self.counters.fetches += 1
         known = shard.unreadable
         response = shard.fetch(request)
-        if shard.unreadable > known:  # each is told once: the client hears no reason
+        if shard.unreadable > known:  # each is logged once, because the client receives no reason
             which = list(shard.problems[known : known + _NAMED])
             _logger.warning("committed offsets cannot be read", extra={"shard": partition, "which": which})
-        # After the value was taken, so that nobody else owned the shard group at that moment (data rule "one writer per
+        # After the read, so that no other process owned the shard group at that moment (data rule "one writer per
         # shard").
         return response if self._ownership.valid() else FetchResponse(ErrorCode.NOT_COORDINATOR)
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> asyncio.Future[DeleteResponse]:
-        """Like `commit`."""
+        """Works as `commit`."""
         partition = self.partition_of(group)
         shard = self._serving[partition]
         if shard is None:
@@ -262,7 +262,7 @@ class ManagerRuntime:
         return self._append(shard, shard.delete_offsets(group, topics), DeleteResponse)
 
     def delete_group(self, group: str) -> asyncio.Future[int]:
-        """Deletes all offsets of a group: an error code (69 where it has none). Like `commit`."""
+        """Deletes all offsets of a group and returns an error code (69 if it has none). Works as `commit`."""
         partition = self.partition_of(group)
         shard = self._serving[partition]
         if shard is None:
@@ -271,8 +271,8 @@ class ManagerRuntime:
         return self._append(shard, shard.delete_group(group), int)
 
     def list_groups(self) -> tuple[int, Sequence[str]]:
-        """The groups with offsets in the shard groups that are served here; an error code (14, 15) says that shard
-        groups are missing which are owned here."""
+        """Returns the groups with offsets in the served shard groups; an error code (14, 15) says that owned shard
+        groups are missing."""
         groups = [group for shard in self._serving if shard is not None for group in shard.groups()]
         states = {slot.life.state for slot in self._slots if slot.wanted}
         if states and not self._ownership.valid():
@@ -282,8 +282,8 @@ class ManagerRuntime:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if states - {ShardState.ACTIVE} else ErrorCode.NONE, groups
 
     def settled(self, group: str) -> asyncio.Future[None]:
-        """Done once every commit to the group that was begun before the call has ended, and can take effect no more.
-        Gives the retriable `TimedOut` where that is not so within a claim's and a commit's timeout."""
+        """Returns a future that ends once every earlier commit to the group has ended and can take effect no more. Its
+        result is the retriable `TimedOut` if that takes longer than a claim and a commit."""
         return self._slot(self.partition_of(group)).settled()
 
     def _append_expiry(
@@ -295,7 +295,7 @@ class ManagerRuntime:
         self, shard: Shard, prepared: CoordinatorResult[Any], refuse: Callable[[int], Any]
     ) -> asyncio.Future[Any]:
         if not prepared.records:
-            # An answer without an append (no such group, a condition that does not hold) was read, as by a fetch.
+            # A response without an append (no such group, a condition that does not hold) is a read, as in a fetch.
             return self._done(prepared.response if self._ownership.valid() else refuse(ErrorCode.NOT_COORDINATOR))
         self.counters.commit_records += len(prepared.records)
         return self._slot(shard.partition).append(shard, prepared, refuse)
@@ -314,21 +314,21 @@ class ManagerRuntime:
         future.set_result(response)
         return future
 
-    # --- what is told of it ------------------------------------------------------------------------
+    # --- status --------------------------------------------------------------------------------------
 
     def dump(self, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]]:
-        """The readable offsets that a shard of this process holds, served or not (see `ShardStatus.role`), sorted. Not
-        current unless it is served. Raises `CoordinatorLoadInProgress` while it is being loaded."""
+        """Returns the readable offsets of a shard of this process, served or not (see `ShardStatus.role`), sorted. They
+        are current only if it is served. Raises `CoordinatorLoadInProgress` during a load."""
         slot = self._slot(partition)
         if slot.loading or (self._standby is not None and self._standby.loading is slot):
             raise CoordinatorLoadInProgress(f"shard {partition}", "it is being loaded")
         return list(slot.shards[partition].entries())
 
     def status(self) -> Sequence[ShardStatus]:
-        """Every shard, by partition."""
+        """Returns every shard, by partition."""
         slots = [self._slot(partition) for partition in range(self._partitions)]
         return [shard_status(slot, partition, self._standby) for partition, slot in enumerate(slots)]
 
     def metrics(self) -> dict[str, float]:
-        """For the metrics endpoint."""
+        """Returns the values of the metrics endpoint."""
         return {**self.counters.metrics(), "pending_records": self._pressure.pending, **totals(self.status())}

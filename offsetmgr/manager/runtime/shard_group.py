@@ -1,5 +1,5 @@
-"""`ShardGroup`: one shard group as the event loop sees it, owned or not: its shards, what is in flight, and who waits
-for it."""
+"""`ShardGroup`: a shard group on the event loop, owned or not: its shards, its requests in flight, and their
+waiters."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from offsetmgr.manager.shard import Shard
 
 _logger: Final = logging.getLogger(__name__)
 _NAMED: Final = 5
-"""So many records that cannot be read are named in the log."""
+"""The maximum number of unreadable records that the log names."""
 _CUT: Final = "was the offsets topic cut, or deleted and made anew? then restart the managers"
 
 
 class ShardGroup:
     """All methods run on the loop.
 
-    ``freed`` is called when the shard group is not ours any more and its shards may be followed as standbys;
-    ``changed`` with every change of what is served.
+    ``freed`` is called when this process does not own the shard group any more and its shards may be followed as
+    standbys; ``changed`` with every change of the served shards.
     """
 
     def __init__(
@@ -58,21 +58,20 @@ class ShardGroup:
         self.number = number
         self.partitions = partitions
         self.shards: dict[int, Shard] = {partition: new_shard(partition) for partition in partitions}
-        """Where they stand as far as this thread knows; while a shard group is loaded its shards belong to that
-        thread."""
+        """The shards as far as the loop knows; during a load they belong to the loading thread."""
         self.generation = ""
-        """Of the log that its shards were filled from (`PartitionLog.generation`)."""
+        """The `PartitionLog.generation` of the log from which its shards were read."""
         self.life = Lifecycle(ShardState.CLOSED)
         self.since = time.time()
         self.last_error = ""
         self.lives = 0
-        """How often it was taken."""
+        """The number of times it was taken."""
         self.wanted = False
-        """Whether ownership has given it to us, and not taken it back."""
+        """Whether ownership has assigned it and not revoked it."""
         self.recovering = False
-        """Whether what became of an append is being found out; fetches are answered meanwhile (see `writing`)."""
+        """Whether the outcome of an append is being determined; fetches are answered meanwhile (see `shard_writer`)."""
         self.current_at = -float("inf")
-        """When its shards were known to hold all that was in the log; seconds of `lease.boottime`."""
+        """When its shards were last known to contain everything in the log; seconds of `lease.boottime`."""
         self._log = log
         self._ownership = ownership
         self._config = config
@@ -93,33 +92,33 @@ class ShardGroup:
         self._overdue: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[WriteBatch | None, asyncio.Future[None]]] = []
 
-    # --- owning ------------------------------------------------------------------------------------
+    # --- ownership -----------------------------------------------------------------------------------
 
     @property
     def owned(self) -> bool:
-        """Whether a thread claims, loads or serves it."""
+        """Returns whether a thread claims, loads or serves it."""
         return self._thread is not None
 
     @property
     def refusal(self) -> int:
-        """The error for requests; 0 while it serves."""
+        """Returns the error code for requests; 0 while it serves."""
         if self._thread is None and self.wanted:
             return Lifecycle().error_code
         return self.life.error_code
 
     @property
     def loading(self) -> bool:
-        """Whether its shards are in the hands of the thread that loads them."""
+        """Returns whether its shards belong to a loading thread."""
         return self._thread is not None and self._thread.loading
 
     @property
     def load_progress(self) -> tuple[int, int]:
-        """Offsets read and to be read by the load that is under way, or by the last one."""
+        """Returns the offsets read and to be read by the current or the last load."""
         load = None if self._thread is None else self._thread.load
         return (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
 
     def start(self) -> None:
-        """Claims it and serves it, in a new life. Not while the thread of the last one lives."""
+        """Claims and serves it, in a new lifecycle. Not while the thread of the last one runs."""
         assert self._thread is None
         if self.too_old(boottime()):
             self.reset()
@@ -135,29 +134,29 @@ class ShardGroup:
         self._thread.start()
 
     def stop(self) -> None:
-        """Serves no more; what is in flight will still end."""
+        """Stops serving; requests in flight still end."""
         if self._thread is not None and not self._thread.stopping:
             self._seal()
             self._enter(ShardState.CLOSED, "given up")
             self._thread.stop()
 
     async def stopped(self) -> None:
-        """Done once its thread has ended, and nothing of ours will be appended any more."""
+        """Returns once its thread has ended, and this process appends nothing any more."""
         if self._thread is not None:
             await self._ended.wait()
 
     def too_old(self, now: float) -> bool:
-        """Whether the shards were behind the log for so long that they may have missed deletions."""
+        """Returns whether the shards lagged for so long that they may have missed deletions."""
         return now - self.current_at > self._config.most_standby_age
 
     def reset(self) -> None:
-        """Begins again, with empty shards."""
+        """Starts again with empty shards."""
         self.shards = {partition: self._new_shard(partition) for partition in self.partitions}
         self.generation = ""
 
     def _resolve_in_doubt(self) -> None:
-        """What was in doubt is in the shards if it is in the log. (Or will be before they are served, at the start of a
-        new life.)"""
+        """Ends the in-doubt results: they are in the shards if they are in the log (or will be before the shards are
+        served again)."""
         for entry in self._doubtful:
             entry.shard.on_discarded(entry.prepared)
         self._doubtful.clear()
@@ -167,13 +166,13 @@ class ShardGroup:
         self.since = time.time()
         self._changed(self)
 
-    # --- requests ----------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
     def append(
         self, shard: Shard, prepared: CoordinatorResult[Any], refuse: Callable[[int], Any]
     ) -> asyncio.Future[Any]:
-        """Has it appended; the future gives its response once it is acknowledged, or what ``refuse`` makes of an error
-        code. Only while the shard group serves."""
+        """Appends a result; the future's result is the response once it is acknowledged, or the result of ``refuse``
+        for an error code. Only while the shard group serves."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         batch = self._open
         if batch is None:
@@ -187,8 +186,8 @@ class ShardGroup:
         return answer
 
     def settled(self) -> asyncio.Future[None]:
-        """Done once all that is in flight now has ended, so that nothing of it can take effect any more: not when its
-        time is up, and not while its outcome is being found out. Gives `TimedOut` where that takes too long."""
+        """Returns once everything in flight has ended, so that nothing can take effect any more: neither a timeout nor
+        an unknown outcome counts as ended. The result is `TimedOut` if that takes too long."""
         done: asyncio.Future[None] = self._loop.create_future()
         newest = self._open or (self._outstanding[-1] if self._outstanding else None)
         if newest is None and not self.recovering:
@@ -200,7 +199,7 @@ class ShardGroup:
         return done
 
     def _seal(self) -> None:
-        """All that this turn of the loop brought goes to the thread."""
+        """Hands everything of this iteration of the loop to the thread."""
         batch, self._open = self._open, None
         if batch is None or self._thread is None:
             return
@@ -210,7 +209,7 @@ class ShardGroup:
         self._thread.put(batch)
 
     def _answer_overdue(self) -> None:
-        """Their time is up, whatever becomes of them; if they are acknowledged later, memory will follow the log."""
+        """Answers requests whose time is over; if they are acknowledged later, memory follows the log."""
         self._overdue = None
         now = time.monotonic()
         for batch in self._outstanding:
@@ -220,7 +219,7 @@ class ShardGroup:
             self._counters.timeouts += _refuse(batch.entries, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _release_waiting(self) -> None:
-        """Those who wait for nothing any more."""
+        """Wakes waiters without anything left to wait for."""
         still = []
         for newest, done in self._waiting:
             if done.done():
@@ -231,14 +230,14 @@ class ShardGroup:
                 done.set_result(None)
         self._waiting = still
 
-    # --- what the thread tells ---------------------------------------------------------------------
+    # --- calls of the thread -------------------------------------------------------------------------
 
     def on_loading(self) -> None:
         if self.life.state is ShardState.FAILED:
             self._enter(ShardState.LOADING)
 
     def on_retry(self, error: Exception) -> None:
-        """See `Listener.on_stumbled`."""
+        """See `WriterCallbacks.on_retry`."""
         self.last_error, damaged = f"{type(error).__name__}: {error}", isinstance(error, CorruptRecords)
         self._counters.failures += 1
         what = "a slot is not served: its log is damaged" if damaged else "a slot cannot be taken or read"
@@ -248,12 +247,12 @@ class ShardGroup:
             self._enter(ShardState.FAILED, self.last_error)
         elif (
             damaged and self.life.state is ShardState.ACTIVE
-        ):  # after an unknown outcome: memory may not be what the log is
+        ):  # after an unknown outcome: memory may differ from the log
             self._spoilt = True
             self.stop()
 
     def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
-        """See `Listener.on_loaded`."""
+        """See `WriterCallbacks.on_loaded`."""
         self.shards = dict(shards)
         self.generation = generation
         self.current_at = as_of
@@ -266,36 +265,37 @@ class ShardGroup:
                 _tell_unread(shard)
 
     def on_topic_recreated(self) -> None:
-        """See `Listener.on_made_anew`."""
+        """See `WriterCallbacks.on_topic_recreated`."""
         _logger.warning("the offsets topic was made anew: the slot is read anew", extra={"slot": self.number})
         self._spoilt = True
         self.stop()
 
     def note_generation(self, generation: str) -> None:
-        """The log is this one now (`PartitionLog.generation`): what was filled from another is served no more."""
+        """Records the current identity of the log (`PartitionLog.generation`); shards of another log are not served any
+        more."""
         if self.life.state is ShardState.ACTIVE and generation not in ("", self.generation):
             self.on_topic_recreated()
 
     def note_current(self) -> None:
-        """An owner with a good lease holds all that is in the log: asked now and then, so that after a suspension it is
-        known since when that need not be so."""
+        """Records that an owner with a valid lease has everything in the log: called periodically, so that after a
+        suspension it is known since when that may be wrong."""
         now = boottime()
         if self.life.state is ShardState.ACTIVE and self._ownership.valid():
             self.current_at = now
 
     def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
-        """See `Listener.on_tail`."""
+        """See `WriterCallbacks.on_replay`."""
         self.shards[partition].replay_newest(part, position)
 
     def on_recovered(self) -> None:
-        """See `Listener.on_recovered`."""
+        """See `WriterCallbacks.on_recovered`."""
         self._resolve_in_doubt()
         self.recovering = False
         self._release_waiting()
         self.last_error = ""
 
     def on_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
-        """See `Listener.on_ended`."""
+        """See `WriterCallbacks.on_ended`."""
         counters = self._counters
         counters.transactions += 1
         counters.transaction_seconds += seconds
@@ -317,7 +317,7 @@ class ShardGroup:
             self._end(self._outstanding.popleft())
 
     def on_finished(self, fenced: str) -> None:
-        """See `Listener.on_finished`."""
+        """See `WriterCallbacks.on_finished`."""
         self._seal()
         self._thread = None
         self.recovering = False
@@ -368,7 +368,7 @@ def _acknowledge(outcome: AppendResult) -> None:
     firsts = outcome.firsts
     for shard, prepared, answer, _, at in outcome.entries:
         first = firsts[shard.partition] + at
-        if first < shard.position:  # it would be passed over as known already, and never be seen by a fetch
+        if first < shard.position:  # replay would skip it as known, and no fetch would see it
             raise ServerError(f"partition {shard.partition}", f"written at {first}, read up to {shard.position}", _CUT)
         shard.acknowledged(prepared, first)
         if not answer.done():
@@ -376,8 +376,8 @@ def _acknowledge(outcome: AppendResult) -> None:
 
 
 def _tell_unread(shard: Shard) -> None:
-    """What was not understood in a load: nobody who asks for those offsets could tell them from absent ones, where it
-    is the key."""
+    """Logs the records that a load could not decode: a client cannot tell offsets with an unreadable key from absent
+    ones."""
     versions = shard.unknown_versions
     if not versions and not shard.unreadable:
         return
@@ -399,7 +399,7 @@ def _give_up(done: asyncio.Future[None]) -> None:
 
 
 def _refuse(entries: Sequence[PendingRequest], code: int) -> int:
-    """Answers those that were not answered yet; how many there were."""
+    """Answers requests that were not answered yet; returns their number."""
     waiting = [entry for entry in entries if not entry.answer.done()]
     for entry in waiting:
         entry.answer.set_result(entry.refuse(code))

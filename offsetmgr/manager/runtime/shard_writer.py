@@ -1,11 +1,11 @@
-"""`ShardWriterThread`: the life of one owned shard group as its thread lives it, from the claim to the end.
+"""`ShardWriterThread`: the thread of an owned shard group, from the claim to the end.
 
-It only does I/O. What it finds out it tells the loop, in order, and the loop changes the state and answers.
+It only performs I/O. It reports results to the loop in order; the loop changes the state and answers requests.
 
-Why fetches are still answered from memory while the outcome of an append is unknown: what is in doubt was answered with
-an error or not at all, so memory holds the last *acknowledged* offsets. Nobody else can have acknowledged anything
-since: whoever owns the shard group after us does not before our lease has ended, which every fetch checks (data rule
-"one writer per shard"), and who claims the shard group without owning it appends nothing (see `ownership_protocol`).
+Fetches are answered from memory while the outcome of an append is unknown: a commit in doubt was answered with an error
+or not at all, so memory has the last *acknowledged* offsets. No other process can have acknowledged anything since: the
+next owner does so only after the lease has ended, which every fetch checks (data rule "one writer per shard"), and a
+process that claims without owning the shard group appends nothing (see `ownership_protocol`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from offsetmgr.manager.shard import Shard
 from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
 
 NON_RETRIABLE_BACKOFF_S: Final = 60.0
-"""Seconds: the longest pause after an error that will hardly pass; each try may read a whole topic again."""
+"""Seconds: the longest pause after an error that will hardly pass; each attempt may read a whole topic again."""
 _LEASE_PAUSE: Final = 0.05
 _LEAST_TIME: Final = 0.1
 """The part of the commit timeout that must be left for an append to be tried."""
@@ -38,39 +38,39 @@ _TAIL_PART: Final = 1000
 
 
 class WriterCallbacks(Protocol):
-    """What the loop's side of the shard group is told, on the loop."""
+    """Reports to the shard group, on the loop."""
 
     def on_loading(self) -> None:
-        """It begins to claim and to read."""
+        """It starts to claim and to read."""
         ...
 
     def on_retry(self, error: Exception) -> None:
-        """That failed, and will be tried again."""
+        """That failed and will be retried."""
         ...
 
     def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
-        """The shards are as the log (of this `PartitionLog.generation`) was after the claim, at ``as_of`` of
-        `lease.boottime`: the shard group can be served, and the shards are the loop's."""
+        """The shards have the state of the log (of this `PartitionLog.generation`) after the claim, at ``as_of`` of
+        `lease.boottime`: the shard group can be served, and the shards belong to the loop."""
         ...
 
     def on_topic_recreated(self) -> None:
-        """The log is not the one any more that the shards were filled from: they must be read again."""
+        """The log differs from the one that the shards were read from: they must be read again."""
         ...
 
     def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
-        """What was appended while the outcome was unknown, of one partition; see `Shard.replay_newest`."""
+        """Records appended while the outcome was unknown, of one partition; see `Shard.replay_newest`."""
         ...
 
     def on_recovered(self) -> None:
-        """After an unknown outcome the log was read to its end, and `on_tail` has told all of it."""
+        """After an unknown outcome the log was read to its end, and `on_replay` has reported all of it."""
         ...
 
     def on_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
-        """The oldest ``batches`` have ended, in order; that took so long."""
+        """The oldest ``batches`` have ended, in order, after this time."""
         ...
 
     def on_finished(self, fenced: str) -> None:
-        """The thread ends; ``fenced`` says by whom, or nothing. It appends nothing any more."""
+        """The thread ends; ``fenced`` names the other writer, or is empty. It appends nothing any more."""
         ...
 
 
@@ -108,17 +108,17 @@ class ShardWriterThread:
         self._writer: ShardGroupWriter | None = None
         self._thread = threading.Thread(target=self._run, name=f"offsetmgr-slot-{slot}", daemon=True)
 
-    # --- called on the loop ------------------------------------------------------------------------
+    # --- called on the loop --------------------------------------------------------------------------
 
     def start(self) -> None:
         self._thread.start()
 
     def put(self, batch: WriteBatch) -> None:
-        """To be appended after all that was put before."""
+        """Adds a batch after all earlier ones."""
         self._queue.put(batch)
 
     def stop(self) -> None:
-        """What was put will still be appended; nothing may be put any more."""
+        """Appends what was put and accepts nothing more."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._queue.put(None)
@@ -129,10 +129,10 @@ class ShardWriterThread:
 
     @property
     def loading(self) -> bool:
-        """Whether it has not handed over its shards yet."""
+        """Returns whether it has not handed over its shards yet."""
         return self._shards is not None
 
-    # --- the thread --------------------------------------------------------------------------------
+    # --- the thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         fenced = ""
@@ -147,7 +147,7 @@ class ShardWriterThread:
             self._bridge.post(self._listener.on_finished, fenced)
 
     def _live(self) -> None:
-        """Until it is stopped: claims, then serves as long as it is known what became of every append."""
+        """Claims and serves until it is stopped; claims again after an unknown outcome."""
         pause = self._config.retry_pause
         while not self._stopping.is_set():
             try:
@@ -156,7 +156,7 @@ class ShardWriterThread:
                     self._serve()
             except (Fenced, LoopEnded):
                 raise
-            except Exception as error:  # whatever it is, it is shown, and the slot must not stay without an owner
+            except Exception as error:  # any error is logged, because the shard group must not stay without an owner
                 self._close_writer()
                 self._bridge.post(self._listener.on_retry, error)
                 self._stopping.wait(pause)
@@ -165,7 +165,7 @@ class ShardWriterThread:
                 )
 
     def _take_over(self) -> bool:
-        """Claims the shard group and reads what is there. False: it is not, or not yet, ours to serve."""
+        """Claims the shard group and reads the log. Returns False if this process does not own it (yet)."""
         while not self._ownership.valid():
             if self._stopping.wait(_LEASE_PAUSE):
                 return False
@@ -186,7 +186,7 @@ class ShardWriterThread:
         return done
 
     def _of_one_log(self, generation: str) -> bool:
-        """Before the claim. Shards of another log are forgotten, if they can be: False where they are the loop's."""
+        """Before the claim: discards shards of another log; returns False if they belong to the loop."""
         if generation in ("", self._generation):
             return True
         if self._shards is None:
@@ -212,7 +212,8 @@ class ShardWriterThread:
         return True
 
     def _read_tail(self, ends: Mapping[int, int]) -> bool:
-        """After an unknown outcome. What is new is at most what was being appended, so it is handed to the loop."""
+        """After an unknown outcome. The new records are at most those that were being appended, so they go to the
+        loop."""
         behind = {partition: end for partition, end in ends.items() if end > self._positions[partition]}
         newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in behind}
         reader = self._log.reader()
@@ -231,17 +232,17 @@ class ShardWriterThread:
         return True
 
     def _hand_over(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
-        """In parts, so that the loop can do other things in between; the last one moves the shard's position."""
+        """In parts, so that the loop can do other work in between; the last part moves the shard's position."""
         items = list(newest.items())
         while len(items) > _TAIL_PART:
             part, items = dict(items[:_TAIL_PART]), items[_TAIL_PART:]
             self._bridge.run(self._listener.on_replay, partition, part, self._positions[partition])
         self._bridge.run(self._listener.on_replay, partition, dict(items), position)
 
-    # --- appending ---------------------------------------------------------------------------------
+    # --- appends -------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Appends what is put, until nothing more will be, or it is not known what became of an append."""
+        """Appends what is put until it is stopped or the outcome of an append is unknown."""
         while self._writer is not None:
             batches = self._next_batches()
             if not batches:
@@ -254,8 +255,8 @@ class ShardWriterThread:
                 raise fenced
 
     def _next_batches(self) -> Sequence[WriteBatch]:
-        """Waits for a batch and until the log takes it up, and takes those that are there too by then, up to the
-        limits; nothing: it is to stop."""
+        """Waits for a batch and until the log accepts it, and takes further batches up to the limits; returns none if
+        it is stopped."""
         first = self._queue.get()
         if first is None:
             return ()
@@ -268,7 +269,7 @@ class ShardWriterThread:
             except queue.Empty:
                 break
             if batch is None:
-                self._queue.put(None)  # nothing stands behind it
+                self._queue.put(None)  # the queue is empty behind it
                 break
             batches.append(batch)
             records += batch.count
@@ -276,14 +277,15 @@ class ShardWriterThread:
         return batches
 
     def _outcomes(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
-        """Appends what there is still time for."""
+        """Appends the batches that have time left."""
         latest = time.monotonic() + _LEAST_TIME * self._config.commit_timeout
         late = sum(batch.deadline < latest for batch in batches)  # the oldest come first
         outcomes = failed(batches[:late], split_expired())
         return outcomes + self._append(batches[late:]) if late < len(batches) else outcomes
 
     def _append(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
-        """One transaction for all; where something in it is too large, halves, so that only the culprit fails."""
+        """One transaction for all batches; if a record is too large, the batches are divided, so that only its request
+        fails."""
         if self._writer is None:
             return failed(batches, AppendRejected("commit", "what became of the one before it is not known"))
         records = merged(batches)
@@ -302,7 +304,7 @@ class ShardWriterThread:
         except Fenced as error:
             self._close_writer()
             return failed(batches, error)
-        except Exception as error:  # an error that an append should not give leaves its outcome open, too
+        except Exception as error:  # after an unexpected error the outcome is unknown, too
             self._close_writer()
             unknown = error if isinstance(error, OutcomeUnknown) else OutcomeUnknown("commit", _text(error))
             return failed(batches, unknown, certain=False)
@@ -319,7 +321,7 @@ class ShardWriterThread:
 
 
 def with_load_permit(load: ShardLoader, turns: threading.Semaphore, stopping: threading.Event) -> bool:
-    """Runs a load, a long one when it is its turn; False: it was stopped. A tail waits for nobody."""
+    """Runs a load; a long one waits for its permit and a short one does not. Returns False if it was stopped."""
     if load.offsets_to_read <= _TAIL:
         return load.run()
     while not turns.acquire(timeout=_LEASE_PAUSE):
@@ -332,13 +334,13 @@ def with_load_permit(load: ShardLoader, turns: threading.Semaphore, stopping: th
 
 
 def check_same_log(log: PartitionLog, generation: str, timeout: float) -> None:
-    """After a reading of the log that had this generation before. Raises `OffsetMgrError`."""
+    """Checks that the log still has this generation after it was read. Raises `OffsetMgrError`."""
     if log.generation(timeout) not in ("", generation):
         raise CoordinatorNotAvailable("offsets topic", "it was made anew while it was read")
 
 
 def is_retriable(error: Exception) -> bool:
-    """Whether trying again may help without anybody changing anything."""
+    """Returns whether a retry may succeed without a change by an administrator."""
     return isinstance(error, OffsetMgrError) and error.retriable
 
 

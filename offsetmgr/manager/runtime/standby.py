@@ -1,8 +1,8 @@
-"""`StandbyReplica`: one thread that follows the log of all shard groups that this process does not own.
+"""`StandbyReplica`: a thread that follows the log of all shard groups that this process does not own.
 
-The loop decides what is followed (`Plan`); the thread reads, hands what it read to the loop, and waits for the next
-plan, so a loop that lags slows the thread down and nothing piles up. A shard group that has much to catch up with is
-loaded first (`shard_loader`), one at a time.
+The loop decides what is followed (`Plan`); the thread reads, hands the records to the loop, and waits for the next
+plan, so a slow loop slows the thread down and nothing accumulates. A shard group with a large lag is loaded first
+(`shard_loader`), one at a time.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _PAUSE: Final = 1.0
 
 
 class Plan(NamedTuple):
-    """What the thread is to do next."""
+    """The next work of the thread."""
 
     load: ShardGroup | None
-    """Bring this one up to the log's end; its shards are the thread's until it says that it has."""
+    """The shard group to load to the log's end; its shards belong to the thread until it reports the end."""
     follow: Mapping[int, tuple[int, int]]
-    """Else: read these partitions on. Their turn (a partition that was left and came back has another one), and from
-    where."""
+    """Else the partitions to read: their turn (a partition that was removed and added has another one), and the
+    offset."""
 
 
 class StandbyReplica:
-    """Methods run on the loop, unless they say otherwise. No load is begun while ``busy``: owned shard groups come
+    """Methods run on the loop unless they say otherwise. No load starts while ``busy``: owned shard groups come
     first."""
 
     def __init__(
@@ -60,7 +60,7 @@ class StandbyReplica:
         busy: Callable[[], bool],
     ) -> None:
         self.ends: dict[int, tuple[int, float]] = {}
-        """Where the partitions ended when last looked, and when that was (`lease.boottime`)."""
+        """The last known end offsets, and the time of the request (`lease.boottime`)."""
         self.load: ShardLoader | None = None
         self.loading: ShardGroup | None = None
         self.last_error = ""
@@ -75,7 +75,7 @@ class StandbyReplica:
         self._pause = _PAUSE
         self._waiting: dict[int, ShardGroup] = {}
         self._unreadable: set[int] = set()
-        """Shard groups that are left alone, see `_leave_alone`."""
+        """Shard groups that are not followed, see `_leave_alone`."""
         self._following: dict[int, tuple[int, ShardGroup]] = {}
         self._let_go: Callable[[], None] | None = None
         self._stopping = threading.Event()
@@ -86,7 +86,7 @@ class StandbyReplica:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Follows nothing any more; done once the thread has ended."""
+        """Stops following; returns once the thread has ended."""
         self._stopping.set()
         self._waiting.clear()
         self._following.clear()
@@ -94,14 +94,14 @@ class StandbyReplica:
             await self._ended.wait()
 
     def add(self, slot: ShardGroup) -> None:
-        """The shard group's shards are to be kept up with the log from now on."""
+        """Adds a shard group whose shards follow the log from now on."""
         self._unreadable.discard(slot.number)
         if not self._stopping.is_set():
             self._waiting[slot.number] = slot
 
     def release(self, slot: ShardGroup, then: Callable[[], None]) -> None:
-        """Keeps its hands off the shard group's shards, and calls ``then`` once it does: at once, unless it is loading
-        them. (The load goes on: whoever takes the shard group would have to begin with the same one.)"""
+        """Stops using the shard group's shards and then calls ``then``: at once, unless it is loading them. (The load
+        continues, because the new owner would have to begin with the same one.)"""
         self._waiting.pop(slot.number, None)
         for partition in slot.partitions:
             self._following.pop(partition, None)
@@ -111,20 +111,20 @@ class StandbyReplica:
             then()
 
     def follows(self, slot: ShardGroup) -> bool:
-        """Whether its shards are kept up with the log, after having been brought to its end once."""
+        """Returns whether its shards follow the log after a first load."""
         return slot.partitions[0] in self._following
 
     @property
     def load_progress(self) -> tuple[int, int]:
-        """Offsets read and to be read by the load that is under way."""
+        """Returns the offsets read and to be read by the current load."""
         return (0, 0) if self.load is None else (self.load.offsets_read, self.load.offsets_to_read)
 
     @property
     def caught_up(self) -> bool:
-        """Whether every shard group that is a standby here has been brought to the log's end once."""
+        """Returns whether every standby shard group has been loaded to the log's end once."""
         return not self._waiting and self.loading is None
 
-    # --- what the thread asks and tells ------------------------------------------------------------
+    # --- calls of the thread -------------------------------------------------------------------------
 
     def _plan(self) -> Plan:
         now = boottime()
@@ -142,7 +142,7 @@ class StandbyReplica:
         return Plan(None, follow)
 
     def _loaded(self, slot: ShardGroup, shards: Mapping[int, Shard], generation: str, as_of: float | None) -> Plan:
-        """``as_of`` None: it could not be done."""
+        """``as_of`` None: the load failed."""
         slot.shards, slot.generation = dict(shards), generation
         self.loading = None
         if as_of is not None:
@@ -158,8 +158,8 @@ class StandbyReplica:
         return self._plan()
 
     def _replay(self, records: Sequence[LogRecord]) -> Plan:
-        """Applies what was read, but for what is not followed any more. (And came back meanwhile it cannot have: only
-        this thread's `_loaded` brings it back.)"""
+        """Applies the records of partitions that are still followed. (A partition cannot have been removed and added
+        meanwhile: only this thread's `_loaded` adds it.)"""
         shards = {partition: slot.shards[partition] for partition, (_, slot) in self._following.items()}
         for partition, offset, key, value, _ in records:
             shard = shards.get(partition)
@@ -177,8 +177,8 @@ class StandbyReplica:
             self._leave_alone(self._following[error.partition][1], error)
 
     def _leave_alone(self, slot: ShardGroup, error: FormatMismatch | CorruptRecords) -> None:
-        """Nobody here can read what stands there: its shard group is not followed any more (whoever takes it is told so
-        again), the others are."""
+        """This process cannot read the shard group's records: it follows the other shard groups only (a new owner logs
+        the error again)."""
         slot.last_error = str(error)
         owner = self._let_go if self.loading is slot else None  # who waits for the end of this load still gets the slot
         self.release(slot, owner or (lambda: None))
@@ -186,15 +186,15 @@ class StandbyReplica:
         _logger.error("a slot is not followed any more", extra={"slot": slot.number, "why": slot.last_error})
 
     def _note_generation(self, generation: str) -> None:
-        """What was filled from another log is loaded again."""
+        """Loads shards of another log again."""
         for slot in {slot.number: slot for _, slot in self._following.values()}.values():
             if generation not in ("", slot.generation):
                 self.release(slot, lambda: None)
                 self.add(slot)
 
     def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
-        """The ends of now, and how far has been read: whoever has read up to the ends of before was current then. All
-        that was read has been replayed, so behind the last record there was nothing but markers and gaps."""
+        """Records the current ends and the positions: a partition that was read up to the previous ends was current
+        then. All records were replayed, so only markers and gaps follow the last one."""
         for partition, (_, slot) in self._following.items():
             if partition in reached:
                 slot.shards[partition].replay_newest({}, reached[partition])
@@ -211,7 +211,7 @@ class StandbyReplica:
         self._counters.standby_failures += 1
         _logger.warning("standbys cannot follow the log", extra={"why": self.last_error})
 
-    # --- the thread --------------------------------------------------------------------------------
+    # --- the thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -221,7 +221,7 @@ class StandbyReplica:
                 return
             except CorruptRecords as error:
                 self._bridge.post(self._leave_damaged, error)
-            except Exception as error:  # whatever it is, it is shown, and standbys must not be left behind
+            except Exception as error:  # any error is logged, because standbys must not fall behind
                 self._pause_after(error)
         self._bridge.post(self._ended.set)
 
@@ -258,7 +258,7 @@ class StandbyReplica:
         return ()
 
     def _pause_after(self, error: Exception) -> None:
-        """One second, and more and more after errors that come again and again and will hardly pass."""
+        """Pauses one second, and longer after repeated errors that will hardly pass."""
         self._bridge.post(self._stumbled, error)
         self._pause = _PAUSE if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)
@@ -288,7 +288,7 @@ class StandbyReplica:
 
 
 def _starts(reader: LogReader, turns: Mapping[int, int], follow: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-    """From where to read: on from where the reader is, for what it follows already."""
+    """Returns the offsets to read from: the reader's position for partitions that it already follows."""
     return {
         partition: reader.position(partition) if turns.get(partition) == turn else position
         for partition, (turn, position) in follow.items()

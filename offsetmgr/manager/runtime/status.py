@@ -1,4 +1,4 @@
-"""What the runtime tells about itself: `ShardStatus` for people, `Counters` for the metrics endpoint."""
+"""The status of the runtime: `ShardStatus` for `manager status`, `Counters` for the metrics endpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Role(Enum):
-    """What this process is to a shard."""
+    """The role of this process for a shard."""
 
     OWNER = "owner"
     STANDBY = "standby"
@@ -22,31 +22,31 @@ class ShardStatus(NamedTuple):
     slot: int
     role: Role
     state: str
-    """Of an owner, a `lifecycle.State`'s value; of a standby ``loading``, ``following`` or ``waiting``."""
+    """For an owner the value of its `lifecycle.ShardState`; for a standby ``loading``, ``following`` or ``waiting``."""
     since: float
-    """When it came into this state, seconds since 1970."""
+    """When it entered this state, in seconds since 1970."""
     position: int
-    """The next offset of the log that it has not replayed."""
+    """The next offset of the log to replay."""
     end_offset: int | None
-    """Where the log ended when last looked; None where nobody looked."""
+    """The last known end of the log; None if it is not known."""
     lag: int | None
-    """Offsets between the two (markers and compacted records among them); 0 for an owner that serves."""
+    """The offsets between the two (including markers and compacted records); 0 for an owner that serves."""
     offsets: int
     groups: int
     load_read: int
     load_total: int
-    """Offsets that the present or last load of its shard group has read, and those it has to read."""
+    """The offsets that the current or last load of its shard group has read, and those that it has to read."""
     recovering: bool
-    """Whether what became of an append is being found out."""
+    """Whether the outcome of an append is being determined."""
     unreadable: int
-    """Keys whose record was found to break its format, or whose value has a version that is not known."""
+    """Keys with an invalid record or with a value of an unknown version."""
     unknown_keys: int
-    """Keys of versions that are not known: a newer manager's, or somebody else's."""
+    """Keys of unknown versions: of a newer manager or of another program."""
     last_error: str
 
 
 class Counters:
-    """Counted since the process began. Plain numbers: counting must cost nothing."""
+    """Counters since the start of the process. Plain numbers, so that counting costs nothing."""
 
     def __init__(self) -> None:
         self.commits = 0
@@ -54,7 +54,7 @@ class Counters:
         self.fetches = 0
         self.deletes = 0
         self.refusals: Counter[int] = Counter()
-        """Commits and deletes that failed, by error code."""
+        """Failed commits and deletes by error code."""
         self.timeouts = 0
         self.transactions = 0
         self.transaction_seconds = 0.0
@@ -63,13 +63,13 @@ class Counters:
         self.loads = 0
         self.load_seconds = 0.0
         self.failures = 0
-        """Claims and loads that failed."""
+        """Failed claims and loads."""
         self.expired = 0
         self.standby_records = 0
         self.standby_failures = 0
 
     def metrics(self) -> dict[str, float]:
-        """By name, as `server.metrics` takes them."""
+        """Returns the counters by name, for `server.metrics`."""
         figures: dict[str, float] = {
             "commits_total": self.commits,
             "commit_records_total": self.commit_records,

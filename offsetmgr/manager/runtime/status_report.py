@@ -1,4 +1,4 @@
-"""What is told of the shards: one `ShardStatus` each, and the totals of them for the metrics endpoint. Reads only."""
+"""Computes a `ShardStatus` for each shard, and their totals for the metrics endpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offsetmgr.manager.runtime.status import Role, ShardStatus
 
 
 class _StatusSnapshot(NamedTuple):
-    """What is the same for all shards of a shard group."""
+    """The values that all shards of a shard group share."""
 
     role: Role
     state: str
@@ -22,7 +22,7 @@ class _StatusSnapshot(NamedTuple):
 
 
 def shard_status(slot: ShardGroup, partition: int, standby: StandbyReplica | None) -> ShardStatus:
-    """A shard as it is now. (Of one that is being loaded by a thread, only single numbers are looked at.)"""
+    """Returns the status of a shard. (Of a shard in a loading thread, it reads only single numbers.)"""
     shard = slot.shards[partition]
     standing = _standing(slot, standby)
     serves = slot.life.state is ShardState.ACTIVE
@@ -61,7 +61,7 @@ def _standing(slot: ShardGroup, standby: StandbyReplica | None) -> _StatusSnapsh
 
 
 def totals(statuses: Sequence[ShardStatus]) -> dict[str, float]:
-    """Figures by name, as `server.metrics` takes them."""
+    """Returns the totals by name, for `server.metrics`."""
     figures: dict[str, float] = {
         "cache_entries": sum(status.offsets for status in statuses),
         "cache_groups": sum(status.groups for status in statuses),

@@ -1,8 +1,8 @@
-"""`WriteBatch`: commits on their way into one transaction, and `AppendResult`: what became of some of them.
+"""`WriteBatch`: commits for one transaction, and `AppendResult`: the outcome for some of them.
 
-Group commit: all that one turn of the event loop brings for a shard group is one batch; the shard group's thread puts
-all batches that came in during its last transaction into the next. So a lone commit waits for nobody, and under load a
-transaction, which costs the same for one record as for thousands, carries thousands.
+Group commit: everything that one iteration of the event loop brings for a shard group is one batch; the shard group's
+thread puts all batches that arrived during its last transaction into the next one. So a single commit does not wait,
+and under load a transaction carries thousands of records for the cost of one.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import Record
 
 Records: TypeAlias = dict[int, list[Record]]
-"""By partition of the log."""
+"""Records by partition of the log."""
 
 
 class PendingRequest(NamedTuple):
-    """A request whose records wait to be appended. Not one a partition: one a request."""
+    """A request whose records wait for the append; one for each request and not for each partition."""
 
     shard: Shard
     prepared: CoordinatorResult[Any]
     answer: asyncio.Future[Any]
     refuse: Callable[[int], Any]
-    """Makes the response of an error code."""
+    """Returns the response for an error code."""
     at: int
-    """Where its records begin among those of its shard in the batch."""
+    """The position of its records among those of its shard in the batch."""
 
 
 class WriteBatch:
-    """Filled on the loop, then handed to the shard group's thread and left alone."""
+    """Filled on the loop, then handed to the shard group's thread and not changed any more."""
 
     __slots__ = ("bytes", "count", "deadline", "entries", "records")
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        """Monotonic seconds: when its oldest entry must be answered."""
+        """Monotonic seconds at which its oldest request must be answered."""
         self.entries: list[PendingRequest] = []
         self.records: Records = {}
         self.count = 0
@@ -49,7 +49,7 @@ class WriteBatch:
     def add(
         self, shard: Shard, prepared: CoordinatorResult[Any], answer: asyncio.Future[Any], refuse: Callable[[int], Any]
     ) -> None:
-        """Adds a request's records, in the order of the calls."""
+        """Adds the records of a request, in the order of the calls."""
         records = self.records.get(shard.partition)
         if records is None:
             records = self.records[shard.partition] = []
@@ -59,7 +59,7 @@ class WriteBatch:
         self.bytes += sum([len(key) + len(value or b"") for key, value in prepared.records])
 
     def halves(self) -> tuple[WriteBatch, WriteBatch]:
-        """The first half of the entries and the rest."""
+        """Returns the first half of the requests and the rest."""
         middle = len(self.entries) // 2
         parts = WriteBatch(self.deadline), WriteBatch(self.deadline)
         for part, entries in zip(parts, (self.entries[:middle], self.entries[middle:]), strict=True):
@@ -69,18 +69,18 @@ class WriteBatch:
 
 
 class AppendResult(NamedTuple):
-    """What became of an append of ``entries``."""
+    """The outcome of an append of ``entries``."""
 
     entries: Sequence[PendingRequest]
     firsts: Mapping[int, int]
-    """The offset of the first record of each partition, where it was written."""
+    """The offset of the first record of each partition, if it was written."""
     error: OffsetMgrError | None = None
     certain: bool = True
     """Whether an error means that nothing was written."""
 
 
 def merged(batches: Sequence[WriteBatch]) -> Records:
-    """The records of all batches, in order."""
+    """Returns the records of all batches, in order."""
     if len(batches) == 1:
         return batches[0].records
     records: Records = {}
@@ -91,7 +91,7 @@ def merged(batches: Sequence[WriteBatch]) -> Records:
 
 
 def written(batches: Sequence[WriteBatch], last: Mapping[int, int], records: Records) -> list[AppendResult]:
-    """The outcomes of an append of ``records`` (`merged` of the batches) whose last offsets are given."""
+    """Returns the outcomes of an append of ``records`` (`merged` of the batches) with these last offsets."""
     next_first = {partition: offset - len(records[partition]) + 1 for partition, offset in last.items()}
     outcomes = []
     for batch in batches:
@@ -102,10 +102,10 @@ def written(batches: Sequence[WriteBatch], last: Mapping[int, int], records: Rec
 
 
 def failed(batches: Sequence[WriteBatch], error: OffsetMgrError, *, certain: bool = True) -> list[AppendResult]:
-    """The same outcome for all."""
+    """Returns the same outcome for all."""
     return [AppendResult(batch.entries, {}, error, certain) for batch in batches]
 
 
 def split_expired() -> AppendRejected:
-    """The error of what waited so long that it was not tried any more."""
+    """Returns the error of requests whose time was over before the append."""
     return AppendRejected("commit", "it waited for earlier ones until its time was up", "are enough brokers up?")
