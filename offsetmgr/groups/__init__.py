@@ -1,8 +1,8 @@
-"""The everyday edits and questions: reset, set, copy, rename, import, delete, lag, diff, describe.
+"""The everyday commands as library calls: reset, set, copy, rename, import, delete, lag, diff, describe.
 
-Library calls that return values; the command line only renders them.  They see the `OffsetStore` and `Cluster`
-protocols, never a concrete store, and never print, prompt or exit.
+The calls return values and the command line prints them. They use the `OffsetStore` and `Cluster` protocols and no
+concrete store.
 
-Ordering contract of every edit: propose (read, decide) -> before-images written and fsynced -> edit, each change
-conditional on its before-image.  So what the before-image file says is what the store held when it was changed.
+Ordering contract of every edit: plan (read and decide), write and fsync the before-images, edit with each change
+conditional on its before-image. So the file of before-images contains exactly what the store held.
 """

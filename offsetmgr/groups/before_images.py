@@ -1,4 +1,4 @@
-"""Before-images on disk: where they are kept, how they become durable, and finding them again."""
+"""Before-images on disk: their paths, durable writes, and reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from offsetmgr.stores.crossing import with_origin
 
 
 def new_path(folder: Path, operation: str, taken_at_ms: int) -> Path:
-    """A name for a new file under ``folder``: time (UTC, to the millisecond), operation, process."""
+    """Returns a path for a new file under ``folder``: time (UTC, to the millisecond), operation, process."""
     at = datetime.fromtimestamp(taken_at_ms / 1000, UTC)
     stamp = f"{at:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03}Z"
     return folder / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
@@ -26,18 +26,19 @@ def new_path(folder: Path, operation: str, taken_at_ms: int) -> Path:
 def header_for(
     store: OffsetStore, tool_version: str = "", topic_ids: Mapping[str, str] | None = None
 ) -> SnapshotHeader:
-    """The header of a snapshot or of before-images taken now of ``store``, whose topics have these ids.
+    """Returns the header of a snapshot or of before-images of ``store``, whose topics have these ids.
 
-    Raises what `OffsetStore.identity` raises."""
+    Raises the errors of `OffsetStore.identity`.
+    """
     identity = store.identity()
     header = SnapshotHeader.new(store.uri, identity.kind, identity.id, tool_version)
     return with_origin(header, store.log_origin(), topic_ids or {})
 
 
 def write_images(path: Path, proposal: EditPlan, header: SnapshotHeader) -> None:
-    """Writes what each change of ``proposal`` will find and leave, and makes it durable before it returns.
+    """Writes the value before and after each change of ``proposal``, and makes the file durable before it returns.
 
-    Raises `UsageError` where ``path`` exists already, `OffsetMgrError` where it cannot be written.
+    Raises `UsageError` if ``path`` exists, `OffsetMgrError` if it cannot be written.
     """
 
     def groups() -> Iterator[tuple[str, list[PlannedChange]]]:
@@ -65,7 +66,7 @@ def write_images(path: Path, proposal: EditPlan, header: SnapshotHeader) -> None
 
 
 def holds_images(path: Path) -> bool:
-    """Whether ``path`` is a file of before-images, so that importing it takes an edit back."""
+    """Returns whether ``path`` is a file of before-images, whose import undoes an edit."""
     try:
         with path.open("rb") as stream:
             return is_images(stream)
@@ -74,6 +75,6 @@ def holds_images(path: Path) -> bool:
 
 
 def load_images(path: Path) -> Iterator[GroupImages]:
-    """The before-images of a file, one group at a time. Raises `MalformedData` before the first."""
+    """Yields the before-images of a file, one group at a time. Raises `MalformedData` before the first."""
     with path.open("rb") as stream:
         yield from read_images(stream, what=f"before-images {path}")

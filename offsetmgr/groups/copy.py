@@ -1,4 +1,4 @@
-"""Copying a group's offsets to another name or store, and checking the copy by a fresh read."""
+"""Copies a group's offsets to another name or store, and verifies the copy with a new read."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def propose_copy(
     allow_rewind: bool = False,
     crossing: CrossClusterCheck | None = None,
 ) -> Iterator[GroupEditPlan]:
-    """Bringing what ``group`` has committed in ``source`` into the group ``name`` of ``target``.
+    """Plans the copy of the committed offsets of ``group`` in ``source`` to the group ``name`` of ``target``.
 
-    Raises `GroupNotFound` where there is no such group, or nothing of it in these topics.
+    Raises `GroupNotFound` if there is no such group, or if it has no offsets in these topics.
     """
     (found,) = scan_in_order(source, [group])
     if not (found.offsets or found.errors or found.error):
@@ -39,9 +39,9 @@ def propose_copy(
 
 
 def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str) -> int:
-    """Reads both again and compares over the union of their partitions; gives the number compared.
+    """Reads both groups again and compares all their partitions; returns the number compared.
 
-    Raises `Conflict` where the copy does not hold what the original holds, and what reading raises.
+    Raises `Conflict` if the copy differs from the original, and the errors of the reads.
     """
     original, copied = source.fetch(group), target.fetch(name)
     for tp in sorted({*original, *copied}):

@@ -1,4 +1,4 @@
-"""What a group is doing: its state and members beside its offsets and lag."""
+"""Describes groups: state and members in addition to offsets and lag."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection
 from offsetmgr.kafka.cluster.base import Cluster
 
 GROUPS_AT_ONCE: Final = 500
-"""Groups whose members are asked about together."""
+"""The number of groups whose members are requested together."""
 
 Directory: TypeAlias = Callable[[Iterable[str]], Mapping[str, GroupDescription | OffsetMgrError]]
-"""Where live members are known: a Kafka cluster's coordinators, or ZooKeeper's registry. Unknown groups are DEAD."""
+"""The source of live members: the coordinators of a Kafka cluster, or the registry in ZooKeeper. Unknown groups are
+DEAD."""
 
 
 class DescribedPartition(NamedTuple):
@@ -30,9 +31,9 @@ class DescribedPartition(NamedTuple):
 
 
 class DescribedGroup(NamedTuple):
-    """One group: ``description`` as its directory sees it, ``partitions`` committed or owned, sorted.
+    """One group: its ``description`` from the directory, and its committed or owned ``partitions``, sorted.
 
-    ``error`` is why the group could not be described; then nothing else is meant.
+    ``error`` is set if the group could not be described; the other fields are then empty.
     """
 
     group: str
@@ -50,10 +51,10 @@ def describe(
     *,
     newer: OffsetStore | None = None,
 ) -> Iterator[DescribedGroup]:
-    """Groups as they are now, in the order asked. Without a cluster the logs, and so the lag, are unknown. ``newer``
+    """Yields the groups in the order of ``groups``. Without a cluster the logs, and so the lag, are unknown. ``newer``
     is as in `offsetmgr.groups.lag.lag`.
 
-    A group that neither the store nor the directory knows is `GroupNotFound` as its outcome.
+    The outcome of a group that neither the store nor the directory knows is `GroupNotFound`.
     """
     names = list(dict.fromkeys(groups))
     remaining = iter(names)
@@ -71,7 +72,7 @@ def describe(
         owners = {tp: member for member in description.members for tp in member.partitions}
         unowned = [tp for tp in owners if topics.matches(tp) and tp not in {row.partition for row in found.rows}]
         rows = found.rows + _uncommitted(found.group, cluster, unowned)
-        # Brokers 0.8.2 know no groups, so they do not say of one that it does not exist.
+        # Brokers of 0.8.2 know no groups, so they cannot report a missing one.
         unseen = description.state == "DEAD" or not (description.membership or description.members)
         if unseen and not rows and not _known(store, found.group):
             missing = GroupNotFound(
@@ -84,7 +85,7 @@ def describe(
 
 
 def require_idle(directory: Directory, groups: Iterable[str], what: str) -> None:
-    """Raises `GroupActive` naming the members of the first group that has any, and what the directory raises."""
+    """Raises `GroupActive` with the members of the first group that has any, and the errors of the directory."""
     for group, description in directory(list(groups)).items():
         if isinstance(description, OffsetMgrError):
             raise description
@@ -93,8 +94,8 @@ def require_idle(directory: Directory, groups: Iterable[str], what: str) -> None
 
 
 def refuse_active(directory: Directory, proposals: Iterable[GroupEditPlan]) -> Iterator[GroupEditPlan]:
-    """The proposals, with `GroupActive` as the problem of those whose group has members: they would overwrite an
-    edit at their next commit. Where members cannot be known, that is the group's problem."""
+    """Yields the plans. The problem of a plan whose group has members is `GroupActive`, because they would overwrite
+    the edit with their next commit. If the members cannot be determined, that is the problem of the group."""
     remaining = iter(proposals)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):
         descriptions = directory([p.group for p in batch])
@@ -122,7 +123,7 @@ def _known(store: OffsetStore, group: str) -> bool:
 
 
 def _uncommitted(group: str, cluster: Cluster | None, partitions: list[TopicPartition]) -> list[LagRow]:
-    """Partitions that are owned and have no commit: the lag is unknown, the log is not."""
+    """Returns owned partitions without a commit: the lag is unknown, the log is known."""
     logs = cluster.log_ranges(partitions) if cluster is not None and partitions else {}
     return [uncommitted(group, tp, logs.get(tp)) for tp in partitions]
 

@@ -1,4 +1,4 @@
-"""Diff: where two stores disagree, over the union of their groups and partitions."""
+"""Compares two stores over all their groups and partitions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from offsetmgr.groups.topic_matches import TopicMatches
 
 
 class OffsetDifference(NamedTuple):
-    """One partition on which the stores disagree, or that could not be compared.
+    """One partition on which the stores differ, or that could not be compared.
 
-    ``kind``: ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable`` (then
-    ``error`` says why; a side that could not be read is None). ``partition`` is None where the whole group is meant.
+    ``kind``: ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch`` or ``unreadable`` (``error``
+    then gives the reason; a side that could not be read is None). ``partition`` is None for the whole group.
     """
 
     group: str
@@ -35,9 +35,10 @@ def diff(
     topics: TopicSelection = ALL_TOPICS,
     sought: TopicMatches | None = None,
 ) -> Iterator[OffsetDifference]:
-    """All differences of ``groups``, in their order, sorted by partition.
+    """Yields all differences of ``groups``, in their order, sorted by partition.
 
-    What only one of the stores can carry (metadata, leader epoch) is not compared. ``sought`` is told of what was read.
+    Fields that only one of the stores can keep (metadata, leader epoch) are not compared. ``sought`` records what was
+    read.
     """
     for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)

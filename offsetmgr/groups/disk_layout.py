@@ -1,5 +1,5 @@
-"""The directories of an offsets topic on the disks of a Kafka that does not run any more: finding them, and what of
-them is not there. What is in them is read by `disk_recovery`."""
+"""Finds the directories of an offsets topic on the disks of a stopped Kafka cluster, and missing partitions.
+`disk_recovery` reads them."""
 
 from __future__ import annotations
 
@@ -22,35 +22,36 @@ CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
 @dataclass(slots=True)
 class Sources:
-    """The directories of an offsets topic: by partition, all that were found of it, on however many brokers."""
+    """The directories of an offsets topic by partition, on all brokers."""
 
     topic: str
     partitions: dict[int, list[Path]] = field(default_factory=dict)
     transactions: dict[int, list[Path]] = field(default_factory=dict)
     log_dirs: list[Path] = field(default_factory=list)
     named: bool = False
-    """Whether partitions' directories were named one by one, so that others are not expected."""
+    """Whether the caller named directories of single partitions, so that others are not expected."""
     empty: list[Path] = field(default_factory=list)
-    """What was named for a log dir and holds no partition of any topic: a disk that is not mounted, perhaps."""
+    """Log directories without any partition: for example a disk that is not mounted."""
 
     @property
     def complete(self) -> bool:
-        """Whether all partitions from 0 up to the largest are here, so that their number is known."""
+        """Returns whether all partitions from 0 to the largest are present, so that their number is known."""
         return len(self.partitions) == max(self.partitions) + 1
 
     @property
     def missing(self) -> str:
-        """The partitions below the largest of which no directory was found, as people write them: 3, 7, 10-18."""
+        """Returns the missing partitions below the largest as text: 3, 7, 10-18."""
         numbers = [-1, *sorted(self.partitions)]
         gaps = [(before + 1, behind - 1) for before, behind in pairwise(numbers) if behind - before > 1]
         return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in gaps)
 
 
 def find(folders: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
-    """The partitions of ``topic`` in brokers' log dirs; a partition's own directory is taken as it is, of any topic.
+    """Returns the partitions of ``topic`` in log directories of brokers; the directory of a single partition may belong
+    to any topic.
 
-    A directory that is named twice, by whatever path, counts once. Raises `UsageError` where there is none, or
-    directories of several topics; `FileFailure`, `UnsupportedOperation`.
+    A directory counts once, whatever paths lead to it. Raises `UsageError` if there is none, or for directories of
+    several topics; `FileFailure`, `UnsupportedOperation`.
     """
     finding = _LayoutFinding(topic)
     for folder in dict.fromkeys(folders):
@@ -100,7 +101,7 @@ class _LayoutFinding:
         return sources
 
     def _add(self, found: dict[int, list[Path]], number: int, folder: Path) -> None:
-        """Once, by whatever path it is named."""
+        """Adds a directory once, whatever paths lead to it."""
         real = folder.resolve()
         if real not in self._known:
             self._known.add(real)
@@ -108,12 +109,12 @@ class _LayoutFinding:
 
 
 def cluster_id(sources: Sources) -> str | None:
-    """The id of the cluster whose log dirs these are, as they say themselves; None where none says it."""
+    """Returns the cluster id in these log directories; None if they contain none."""
     for log_dir in sources.log_dirs:
         try:
             lines = (log_dir / "meta.properties").read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError):
-            continue  # it is told for people's sake alone
+            continue  # the id is only informative
         for line in lines:
             name, _, value = line.partition("=")
             if name.strip() == "cluster.id" and value.strip():
@@ -123,7 +124,7 @@ def cluster_id(sources: Sources) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SavedLogs:
-    """Log dirs as the source of offsets; see `offsetmgr.stores.crossing.TranslatingStore`."""
+    """Log directories as the source of offsets; see `offsetmgr.stores.crossing.TranslatingStore`."""
 
     sources: Sources
 
@@ -132,23 +133,23 @@ class SavedLogs:
         return f"log:{','.join(map(str, self.sources.log_dirs))}"
 
     def log_origin(self) -> LogOrigin:
-        """The cluster id in the log dirs' ``meta.properties``."""
+        """Returns the cluster id of ``meta.properties`` in the log directories."""
         found = cluster_id(self.sources)
         if found is None:
             return replace(UNNAMED, how="no meta.properties in the log dirs names a cluster id")
         return LogOrigin(found, "cluster.id in meta.properties")
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
-        """Not known."""
+        """Returns nothing: the disks do not contain them."""
         return {}
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """Not known."""
+        """Returns nothing: the disks do not contain them."""
         return {}
 
 
 def look_over(sources: Sources, listener: ReplicaProgress) -> None:
-    """Says what is to be known before they are read: that a broker is writing there, and which are missing."""
+    """Reports before the read that a broker uses the directories, and missing ones."""
     for log_dir in sources.log_dirs:
         found = detect_broker(log_dir)
         if found.use is Use.RUNNING:
@@ -160,8 +161,8 @@ def look_over(sources: Sources, listener: ReplicaProgress) -> None:
 
 
 def gaps(sources: Sources) -> list[OffsetMgrError]:
-    """What should be there and is not: partitions in a log dir, those below the largest. Where partitions' directories
-    were named one by one, others are not expected."""
+    """Returns the missing partitions: those without a directory below the largest. If the caller named directories of
+    single partitions, others are not expected."""
     found = [
         OffsetMgrError(f"folder {folder}", "holds no partition of any topic", "is its disk mounted? Else leave it out")
         for folder in sources.empty

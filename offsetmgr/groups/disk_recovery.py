@@ -1,8 +1,8 @@
-"""Committed offsets out of the directories of a Kafka that does not run any more: reading many at a time, and putting
-the groups together. `disk_layout` finds them, `replica_choice` chooses among those of several brokers.
+"""Reads committed offsets from the directories of a stopped Kafka cluster, many at a time, and merges the groups.
+`disk_layout` finds the directories, `replica_choice` selects among several brokers.
 
-Nothing is written here. What is worth knowing is said to a `ReplicaProgress`; what fails is one directory's or one
-partition's failure, and the rest goes on (data rule "absent is not zero").
+It writes nothing. Notes go to a `ReplicaProgress`; an error concerns one directory or one partition, and the others
+continue (data rule "absent is not zero").
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from offsetmgr.segments.partition import partition_of
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS
 
 _SHOWN: Final = 5
-"""Names of groups, where there may be thousands."""
+"""The maximum number of groups in a message."""
 
 
 class Expiry(NamedTuple):
-    """What a broker's next check would have deleted at ``at`` (ms since 1970) is left out.
+    """Leaves out offsets that a broker's check at ``at`` (ms since 1970) would have deleted.
 
-    ``retention_ms`` is ``offsets.retention.minutes``, in milliseconds.
+    ``retention_ms`` is ``offsets.retention.minutes`` in milliseconds.
     """
 
     at: int
     retention_ms: int
 
     def over(self, tp: TopicPartition, saved: SavedOffset, activity: Activity | None) -> bool:
-        """Whether an offset has expired (KIP-211, GroupMetadata.removeExpiredOffsets)."""
+        """Returns whether an offset has expired (KIP-211, GroupMetadata.removeExpiredOffsets)."""
         if activity is not None and activity.format == AvroRecordFormat.name:
             terms = expiration.RetentionPolicy(retention_ms=self.retention_ms)
             value = OffsetValue(saved.offset, None, "", saved.commit_timestamp, saved.expire_timestamp)
@@ -61,10 +61,10 @@ class Expiry(NamedTuple):
 def saved_groups(
     sources: Sources, listener: ReplicaProgress, *, processes: int = 1, expiry: Expiry | None = None
 ) -> Iterator[SavedGroup]:
-    """Every group that has offsets there, partition by partition; within one by name. At most so many ``processes``.
+    """Yields every group with offsets, partition by partition, and by name within one. Uses at most ``processes``.
 
-    A group that lies in several partitions, since their number was raised, is given as it is in the one that its
-    coordinator reads. Memory grows with the offsets of the partitions at hand, and with the names of all groups.
+    If a group is in several partitions, because their number was raised, the one of its coordinator counts. Memory
+    grows with the offsets of the partitions in work, and with the names of all groups.
     """
     look_over(sources, listener)
     decided = _decisions(sources, listener, processes)
@@ -82,7 +82,7 @@ def saved_groups(
 
 
 def group_offsets(saved: SavedGroup) -> GroupOffsets:
-    """The group as stores and snapshots speak of it: without offsets that offsetmgr has deleted."""
+    """Returns the group for stores and snapshots, without offsets that offsetmgr has deleted."""
     new = tuple.__new__  # skips the argument handling of named tuples
     offsets = {
         tp: new(Committed, (*one[:4], None)) for tp, one in saved.offsets.items() if not is_deleted(one[0], one[1])
@@ -105,7 +105,7 @@ def _kept(group: SavedGroup, expiry: Expiry | None, listener: ReplicaProgress) -
 
 
 def _decisions(sources: Sources, listener: ReplicaProgress, processes: int) -> dict[TopicPartition, dict[int, bool]]:
-    """By partition: the producers whose transaction was decided."""
+    """Returns by partition the producers whose transaction was decided."""
     found: dict[TopicPartition, dict[int, bool]] = defaultdict(dict)
     for number, result in most_advanced_replica(
         sources.transactions, read_decisions, TRANSACTIONS, listener, processes
@@ -124,8 +124,8 @@ def _decisions(sources: Sources, listener: ReplicaProgress, processes: int) -> d
 def _partitions(
     sources: Sources, decided: Mapping[TopicPartition, dict[int, bool]], listener: ReplicaProgress, processes: int
 ) -> Iterator[SavedPartition | int]:
-    """Every partition that can be read, and the numbers of those that cannot."""
-    # A transaction belongs to one partition of this topic or to several: a decision is looked for by both.
+    """Yields every readable partition, and the numbers of the unreadable ones."""
+    # A transaction may concern one partition of this topic or several: a decision is looked up by both.
     producers = {tp.partition: found for tp, found in decided.items() if tp.topic == sources.topic}
     read = partial(_read_one, producers)
     unknown_starts: set[str] = set()
@@ -146,7 +146,7 @@ def _read_one(decided: Mapping[int, Mapping[int, bool]], folder: Path, tick: Cal
 
 
 def _report(found: SavedPartition, listener: ReplicaProgress) -> None:
-    """What is worth knowing of a partition, and what in it could not be read."""
+    """Reports notes about a partition, and what in it could not be read."""
     name = found.partition
     if found.cut is not None:
         listener.note(f"{name}: cut as a broker's recovery would: {found.cut}")
@@ -171,7 +171,7 @@ def _report(found: SavedPartition, listener: ReplicaProgress) -> None:
 
 
 class _RecoveryWork:
-    """Which of a group's places holds, where it lies in several partitions."""
+    """Decides which partition counts if a group is in several."""
 
     def __init__(self, sources: Sources, listener: ReplicaProgress) -> None:
         self._count = max(sources.partitions) + 1 if sources.complete else None
@@ -182,7 +182,7 @@ class _RecoveryWork:
         self.failed: set[int] = set()
 
     def at_home(self, partition: int, group: SavedGroup) -> bool:
-        """Whether the group is to be taken from here at once."""
+        """Returns whether to take the group from this partition at once."""
         name = group.group
         if self._count is not None and shard_for(name, self._count) != partition:
             known = self._strays.get(name)
@@ -202,7 +202,7 @@ class _RecoveryWork:
         return False
 
     def strays(self) -> Iterator[SavedGroup]:
-        """Groups that were found only where their coordinator would not look, now that all has been read."""
+        """Yields groups that were found only in partitions of other coordinators, after all partitions were read."""
         stale, strange = 0, list[str]()
         for name, (partition, group) in sorted(self._strays.items()):
             if name in self._seen:

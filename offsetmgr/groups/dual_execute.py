@@ -1,11 +1,11 @@
-"""Edits of two stores that are to say the same (a dual store), carried out so that each can be taken back by itself.
+"""Edits of a dual store that can be undone in each of the two stores.
 
-What a dual store shows is the larger of both, so one before-image could not restore both: here each of the two has its
-own proposal, and its own before-images.
+A dual store returns the larger offset, so one before-image could not restore both: each of the two stores has its own
+plan and its own before-images.
 
-Ordering contract: both files of before-images are complete and fsynced before the first edit; the primary is written
-before the secondary, and the secondary never for a partition that the primary refused (data rule "dual commit: Kafka
-first"). Every write is conditional on the very value that its before-image holds.
+Ordering contract: both files of before-images are complete and fsynced before the first edit; the primary store is
+written before the secondary, and the secondary never for a partition that the primary rejected (data rule "dual commit:
+Kafka first"). Every write is conditional on the value in its before-image.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from offsetmgr.groups.selection import scan_in_order
 from offsetmgr.snapshots.base import SnapshotHeader
 
 GROUPS_AT_ONCE: Final = 200
-"""How many groups are written to the primary before it is the secondary's turn."""
+"""The number of groups that are written to the primary store before the secondary."""
 
 
 @runtime_checkable
@@ -48,7 +48,7 @@ class DualEdit(Protocol):
 
 
 class Image(NamedTuple):
-    """Where the before-images of one of the two stores go, and what the file says of it."""
+    """The file of before-images of one of the two stores, and its header."""
 
     path: Path
     header: SnapshotHeader
@@ -62,9 +62,9 @@ def execute_dual(
     guard: Guard = Guard.LOCK,
     on_images: Callable[[Path], None] | None = None,
 ) -> Iterator[GroupEditResult]:
-    """As `carry_out`, with one file of before-images for the primary and one for the secondary.
+    """Works as `execute`, with one file of before-images for the primary store and one for the secondary.
 
-    A partition whose secondary alone failed is FAILED, and its error says that the primary was written.
+    A partition that failed only in the secondary store is FAILED, and its error says that the primary was written.
     """
     names = [p.group for p in proposal if p.edit(guard) is not None]
     with EditPlan() as first, EditPlan() as second:
@@ -83,7 +83,7 @@ def execute_dual(
 
 
 def _moved(proposal: GroupEditPlan, here: GroupOffsets, there: GroupOffsets) -> Mapping[TopicPartition, OffsetMgrError]:
-    """Partitions that cannot be changed: unreadable in one of the stores, or not what the proposal was made for."""
+    """Returns partitions that cannot be changed: unreadable in one of the stores, or changed since the plan."""
     found: dict[TopicPartition, OffsetMgrError] = {}
     for change in proposal.changes:
         tp = change.partition
@@ -101,7 +101,7 @@ def _moved(proposal: GroupEditPlan, here: GroupOffsets, there: GroupOffsets) -> 
 def _inner(
     proposal: GroupEditPlan, found: GroupOffsets, moved: Mapping[TopicPartition, OffsetMgrError], store: OffsetStore
 ) -> GroupEditPlan:
-    """The part of one of the two stores: the same wish, on its own before-images."""
+    """Returns the plan of one of the two stores: the same changes with its own before-images."""
 
     def change(wanted: PlannedChange) -> PlannedChange:
         before: Offset = found.offsets.get(wanted.partition, ABSENT)
@@ -132,7 +132,7 @@ def _carry_out(
 
 
 def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
-    """One result a group: where the store as a whole fails, that failure for all that it has not answered."""
+    """Returns one result for each group: if the whole store fails, its error for all groups without a result."""
     done: dict[str, GroupEditResult] = {}
     try:
         for result in store.edit(edits) if edits else ():

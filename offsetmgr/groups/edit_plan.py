@@ -1,6 +1,6 @@
-"""What an edit is going to do, as a value: shown before it runs, kept as before-images, then carried out.
+"""The plan of an edit as a value: a command prints it, saves its before-images, and executes it.
 
-A `EditPlan` holds any number of changes in bounded memory: what does not fit is kept in an unnamed temporary file.
+An `EditPlan` holds any number of changes in bounded memory: it moves large plans to an unnamed temporary file.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from offsetmgr.core.model import Committed, Offset, OffsetAndMetadata, TopicPart
 from offsetmgr.core.offset_store import Capabilities, Change, GroupEdit, Guard, same_value
 
 IN_MEMORY: Final = 60_000
-"""Changes held as objects before a proposal moves to its temporary file; about 40 MB."""
+"""The number of changes in memory before a plan moves to its temporary file; about 40 MB."""
 
 
 class PlannedChange(NamedTuple):
-    """One partition's change: ``before`` as it was read, ``after`` None to delete it.
+    """The change of one partition: ``before`` as it was read, ``after`` None to delete it.
 
-    ``note`` says what people should know (clamped, rewinds, ...). ``problem`` is why it will not be done at all.
-    ``writes`` is False where the store already holds what is wanted.
+    ``note`` is information for the user (clamped, rewinds, ...). ``problem`` is why the change will not be done.
+    ``writes`` is False if the store already holds the value.
     """
 
     partition: TopicPartition
@@ -37,13 +37,13 @@ class PlannedChange(NamedTuple):
 
 
 BY_PARTITION: Final = itemgetter(0)
-"""Sorts changes."""
+"""The sort key of changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEditPlan:
-    """One group's changes, sorted by partition. ``problem`` is why nothing of the group will be done; ``as_of`` is that
-    of the scan in which each ``before`` was found (see `GroupEdit`)."""
+    """The changes of one group, sorted by partition. ``problem`` is why the group will not be changed. ``as_of`` is
+    that of the scan with every ``before`` (see `GroupEdit`)."""
 
     group: str
     changes: tuple[PlannedChange, ...]
@@ -51,9 +51,9 @@ class GroupEditPlan:
     as_of: int | None = None
 
     def edit(self, guard: Guard = Guard.LOCK) -> GroupEdit | None:
-        """The edit that carries it out, each change conditional on its before-image; None where nothing is to do.
+        """Returns the edit with each change conditional on its before-image; None if there is nothing to do.
 
-        Rewinds were decided on when the change was proposed, in sight of the very value that the write expects.
+        Rewinds were allowed or rejected when the change was planned, with the value that the write expects.
         """
         new = tuple.__new__  # skips the argument handling of named tuples
         changes = {
@@ -68,7 +68,7 @@ class GroupEditPlan:
 
 @dataclass(slots=True)
 class Counts:
-    """How much a proposal would do, in partitions (``groups``: groups with at least one write)."""
+    """The number of partitions of each kind in a plan (``groups``: groups with at least one write)."""
 
     groups: int = 0
     writes: int = 0
@@ -78,7 +78,7 @@ class Counts:
 
 @dataclass(slots=True)
 class EditPlan:
-    """All changes of one edit, in the order of their groups; iterate it as often as needed, then close it."""
+    """All changes of one edit in the order of their groups. Iterate it as often as needed, then close it."""
 
     counts: Counts = field(default_factory=Counts)
     _held: list[GroupEditPlan] = field(default_factory=list)
@@ -87,7 +87,7 @@ class EditPlan:
 
     @classmethod
     def of(cls, groups: Iterable[GroupEditPlan]) -> Self:
-        """Takes in all groups."""
+        """Reads all groups into a plan."""
         proposal = cls()
         for group in groups:
             proposal.add(group)
@@ -151,10 +151,10 @@ def propose(
     *,
     note: str = "",
 ) -> PlannedChange:
-    """A change with what people should know about it noted."""
-    if not isinstance(before, Committed):  # quick, because imports into empty stores are the largest edits
+    """Returns a change with its note."""
+    if not isinstance(before, Committed):  # fast path, because imports into empty stores are the largest edits
         return PlannedChange(partition, before, after, note, None, after is not None)
-    if after is not None and after.offset > before.offset:  # quick as well: what nearly every import does
+    if after is not None and after.offset > before.offset:  # fast path: nearly every import does this
         return tuple.__new__(PlannedChange, (partition, before, after, note, None, True))
     if same_value(before, after, capabilities):
         return PlannedChange(partition, before, after, note or "unchanged", None, False)

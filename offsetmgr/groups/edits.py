@@ -1,4 +1,4 @@
-"""The edits that need no look at a log: delete, copy, import and its special case, the undo.
+"""Plans of edits that need no log: delete, copy, import, and undo.
 
 Each is a stream of `GroupEditPlan`; nothing is written here.
 """
@@ -18,9 +18,9 @@ from offsetmgr.stores.crossing import CrossClusterCheck
 
 
 def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:
-    """Deleting the committed offsets of groups, of the topics that are meant.
+    """Plans the deletion of committed offsets of groups in the selected topics.
 
-    A partition whose value cannot be read is a problem of its own: it has no before-image, so it stays.
+    An unreadable partition is its own problem: it has no before-image, so it stays.
     """
     for found in scan_in_order(store, groups):
         if found.error is not None:
@@ -42,16 +42,16 @@ def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelec
 
 @runtime_checkable
 class GroupRemovingStore(Protocol):
-    """A store that knows groups beside their offsets, so that a group can be empty and still there."""
+    """A store whose groups can exist without offsets."""
 
     def delete_group(self, group: str) -> object:
-        """Deletes the group with all that it holds. Raises `GroupActive`, `GroupNotFound`."""
+        """Deletes the group with its offsets. Raises `GroupActive`, `GroupNotFound`."""
         ...
 
 
 def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-    """Removes groups whose offsets were deleted before (with before-images); one that has offsets again is a
-    `Conflict` and stays. Gives nothing for stores in which a group is nothing but its offsets."""
+    """Removes groups whose offsets were deleted before (with before-images); a group that has offsets again is a
+    `Conflict` and stays. Yields nothing for stores in which a group consists of its offsets."""
     if not isinstance(store, GroupRemovingStore):
         return
     for group in groups:
@@ -61,7 +61,7 @@ def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[s
                 continue
             store.delete_group(group)
         except GroupNotFound:
-            yield group, None  # with its last offset it went by itself
+            yield group, None  # the group disappeared with its last offset
         except OffsetMgrError as error:
             yield group, error
         else:
@@ -69,7 +69,7 @@ def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[s
 
 
 def groups_left_without_offsets(store: OffsetStore, groups: Iterable[str]) -> list[str]:
-    """Those of ``groups`` that the store still knows, without any offset. Raises what reading raises."""
+    """Returns those of ``groups`` that the store still knows, without offsets. Raises the errors of the read."""
     known = set(store.groups())
     names = [group for group in groups if group in known]
     return [f.group for f in scan_in_order(store, names) if not (f.offsets or f.errors or f.error)]
@@ -84,12 +84,12 @@ def propose_import(
     allow_rewind: bool = False,
     crossing: CrossClusterCheck | None = None,
 ) -> Iterator[GroupEditPlan]:
-    """Bringing the offsets of ``wanted`` (a snapshot's or another store's groups) into ``store``.
+    """Plans the import of the offsets of ``wanted`` (groups of a snapshot or of another store) into ``store``.
 
-    What would rewind a group is that partition's problem unless ``allow_rewind`` (data rule "no accidental rewind"),
-    and so is an offset of a topic that was recreated after the commit, as ``crossing`` shows. Without ``crossing`` the
-    caller vouches that the offsets belong to the target's logs; leader epochs are dropped then. Partitions that
-    ``wanted`` does not name are left alone.
+    A rewind is the problem of its partition unless ``allow_rewind`` (data rule "no accidental rewind"). An offset of a
+    topic that was recreated after the commit is a problem too, according to ``crossing``. Without ``crossing`` the
+    caller states that the offsets belong to the target's logs; leader epochs are then dropped. Other partitions are not
+    changed.
     """
     rename, new = rename or {}, tuple.__new__
     keeps_epochs = crossing is not None and crossing.compared.keeps_epochs
@@ -117,7 +117,7 @@ def propose_import(
             before = found.offsets.get(tp)
             if crossing is not None and (refused := crossing.refusal(tp, committed)) is not None:
                 changes.append(PlannedChange(tp, before or ABSENT, committed.value(), problem=refused, writes=False))
-            elif before is not None and committed[0] > before[0]:  # as `_toward` has it; nearly every import is this
+            elif before is not None and committed[0] > before[0]:  # as in `_toward`; nearly every import does this
                 changes.append(new(PlannedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), "", None, True)))
             else:
                 changes.append(_toward(store, tp, found, committed.value(), allow_rewind))
@@ -133,12 +133,11 @@ def propose_undo(
     force: bool = False,
     crossing: CrossClusterCheck | None = None,
 ) -> Iterator[GroupEditPlan]:
-    """Taking an edit back: what was there is restored, what the edit created is deleted.
+    """Plans the undo of an edit: restores previous offsets and deletes created ones.
 
-    A partition that holds neither what the edit left nor what was there before has moved on since: that is its
-    problem (a `Conflict`) unless ``force``. Rewinding is the purpose here, so it needs no other leave. An offset of a
-    topic that was recreated since is a problem too, as ``crossing`` shows; without it the caller vouches that the
-    before-images belong to the store's logs.
+    A partition that has neither the offset of the edit nor the previous one has changed since: its problem is a
+    `Conflict` unless ``force``. An undo may rewind. An offset of a topic that was recreated since is a problem too,
+    according to ``crossing``; without it the caller states that the before-images belong to the store's logs.
     """
     pending: dict[str, GroupImages] = {}
 
@@ -191,7 +190,7 @@ def _toward(
 
 
 def _left_by(current: Offset, left: int | None) -> bool:
-    """Whether ``current`` is what an edit left that was to leave ``left`` (None: nothing)."""
+    """Returns whether ``current`` is the offset ``left`` of an edit (None: no commit)."""
     return current.offset == left if isinstance(current, Committed) else left is None
 
 

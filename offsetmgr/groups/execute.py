@@ -1,7 +1,7 @@
-"""Carrying a proposal out: before-images made durable first, then every change on its condition.
+"""Executes a plan: makes the before-images durable, then edits with conditions.
 
-Ordering contract: the before-image file is complete and fsynced (its directory's entry as well) before the first edit
-is handed to the store.
+Ordering contract: the file of before-images is complete and fsynced (with its directory entry) before the store
+receives the first edit.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def execute(
     guard: Guard = Guard.LOCK,
     on_images: Callable[[Path], None] | None = None,
 ) -> Iterator[GroupEditResult]:
-    """Writes the before-images to ``images`` (which must not exist yet), then edits; one result a group, as the store
-    gives them.  ``on_images`` is called when the file is safe, before anything is changed.
+    """Writes the before-images to ``images`` (which must not exist), then edits; yields one result for each group in
+    the order of the store. Calls ``on_images`` when the file is durable, before any change.
 
-    Failures are outcomes in the results. Raises `OffsetMgrError` where the before-images cannot be written (then
-    nothing is changed) or the store as a whole cannot be reached.
+    Failures are outcomes in the results. Raises `OffsetMgrError` if the before-images cannot be written (nothing is
+    changed then) or the whole store is unreachable.
     """
     write_images(images, proposal, header)
     if on_images is not None:

@@ -1,4 +1,4 @@
-"""Snapshot files: what goes into one, and opening one to take it out. Writing them is `offsetmgr.stores.snapshot`'s."""
+"""The content of snapshot files, and opening them. `offsetmgr.stores.snapshot` writes them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 def export_groups(
     store: OffsetStore, groups: Iterable[str], topics: TopicSelection = ALL_TOPICS, *, strict: bool = False
 ) -> Iterator[GroupOffsets]:
-    """What a snapshot of ``groups`` holds, in their order: the groups that have offsets in these topics.
+    """Yields the content of a snapshot of ``groups`` in their order: the groups with offsets in these topics.
 
-    ``strict``: a group that the store does not know, or that has nothing there, is `GroupNotFound`. What could not be
-    read is in the results, for the writer to refuse or record. A topic that no group has is `UnknownTopicOrPartition`,
-    at the end.
+    With ``strict``, a group that the store does not know, or without such offsets, is `GroupNotFound`. Unreadable
+    values are in the results, for the writer to reject or record. A topic that no group has is
+    `UnknownTopicOrPartition` at the end.
     """
     sought = TopicMatches(topics)
     for found in sought.reading(scan_in_order(store, groups)):
@@ -52,7 +52,7 @@ def export_groups(
 
 
 class SnapshotFile:
-    """An open snapshot file, checked; close it after use."""
+    """An open and checked snapshot file; close it after use."""
 
     def __init__(self, stream: IO[bytes], reader: SnapshotReader, uri: str) -> None:
         self._stream = stream
@@ -61,7 +61,7 @@ class SnapshotFile:
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """Where the snapshot comes from; None where its format does not carry it."""
+        """Returns the origin of the snapshot; None if its format has none."""
         return self._reader.header
 
     def log_origin(self) -> LogOrigin:
@@ -69,20 +69,20 @@ class SnapshotFile:
         return origin_of_snapshot(self.header)
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """See `offsetmgr.stores.crossing.TranslatingStore`: the ids when the snapshot was taken."""
+        """See `offsetmgr.stores.crossing.TranslatingStore`: the ids at the time of the snapshot."""
         known = {} if self.header is None else self.header.topic_ids
         return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """See `offsetmgr.stores.crossing.TranslatingStore`: a file does not know it."""
+        """See `offsetmgr.stores.crossing.TranslatingStore`: a file does not contain them."""
         return {}
 
     def groups(self) -> Iterator[str]:
-        """Its groups, in the file's order."""
+        """Yields its groups in the order of the file."""
         return self._reader.groups()
 
     def read(self, groups: set[str] | None = None) -> Iterator[GroupOffsets]:
-        """All offsets of ``groups`` (None: of all), in the file's order, one group at a time."""
+        """Yields all offsets of ``groups`` (None: all) in the order of the file, one group at a time."""
         for entry in self._reader.read():
             if groups is None or entry.group in groups:
                 yield GroupOffsets(entry.group, entry.offsets, entry.errors, entry.error)
@@ -94,11 +94,11 @@ class SnapshotFile:
 def open_file(
     path: Path, format_name: str | None = None, group: str | None = None, *, accept_unterminated: bool = False
 ) -> SnapshotFile:
-    """Opens and checks a snapshot; ``group`` for files that do not name their group. ``accept_unterminated`` is as in
+    """Opens and checks a snapshot; ``group`` is for files without a group. ``accept_unterminated`` is as in
     `offsetmgr.snapshots.registry.open_snapshot`.
 
-    Raises `UsageError` where the format is not known, `MalformedData`, `UnknownVersion`, `OffsetMgrError` where the
-    file cannot be read.
+    Raises `UsageError` if the format is not known, `MalformedData`, `UnknownVersion`, `OffsetMgrError` if the file
+    cannot be read.
     """
     name = registry.format_name(str(path), format_name)
     stream: BinaryIO
@@ -115,7 +115,7 @@ def open_file(
 
 
 def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_unterminated: bool) -> SnapshotReader:
-    """Reads with ``group`` only where the content does not say whose offsets it holds."""
+    """Uses ``group`` only if the content names no group."""
     read = partial(registry.open_snapshot, what=what, accept_unterminated=accept_unterminated)
     if name == "csv":
         first = next((line for line in stream if line.strip()), b"")
@@ -132,7 +132,7 @@ def _reader(stream: BinaryIO, name: str, group: str | None, what: str, accept_un
 
 @contextmanager
 def seekable(file: str) -> Iterator[Path]:
-    """A regular file with the content that ``file`` names: the file itself, or a copy of a pipe or of standard input
+    """Returns a regular file with the content of ``file``: the file itself, or a copy of a pipe or of standard input
     (``-``), which can be read only once. Raises `FileFailure`."""
     path = Path(file)
     if file != "-" and (path.is_file() or not path.exists() or path.is_dir()):

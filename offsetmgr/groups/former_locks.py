@@ -1,7 +1,7 @@
-"""Waiting for group locks that a run of offsetmgr left behind when it was killed.
+"""Waits for group locks that a killed run of offsetmgr left behind.
 
-The coordinator ends such a lock after its session timeout. A lock that is still there then belongs to a run that is
-alive: nothing is taken from that one, its group counts as active.
+The coordinator ends such a lock after its session timeout. A lock that exists after that belongs to a live run: its
+group counts as active.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from offsetmgr.groups.describe import Directory
 
 POLL_S: Final = 0.5
-"""Seconds between two looks at the groups that are waited for."""
+"""Seconds between two requests for the groups."""
 
 Waiting: TypeAlias = Callable[[list[str], float], None]
-"""Is told at each look which groups are waited for, and for how many seconds at most."""
+"""Called at each request with the groups, and the maximum number of seconds to wait."""
 
 
 def outwaited(directory: Directory, clock: Clock, waiting: Waiting) -> Directory:
-    """The directory, which answers for a group with such a lock when the lock has ended, or has not ended in time."""
+    """Returns a directory that answers for a group with such a lock once the lock has ended, or has not ended in
+    time."""
 
     def describe(groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         found = dict(directory(list(groups)))

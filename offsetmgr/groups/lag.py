@@ -1,6 +1,6 @@
-"""Lag: how far behind the end of its log each committed offset is.
+"""Lag: the distance of each committed offset from the end of its log.
 
-Log ends are asked for in bulk and after the commits were read, so that a live group never shows a negative lag.
+Log ends are read in bulk after the commits, so that an active group never has a negative lag.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known
 from offsetmgr.kafka.cluster.base import Cluster
 
 BATCH: Final = 100_000
-"""Offsets whose log ranges are asked for together; bounds memory, and is more than most clusters have."""
+"""The number of offsets whose log ranges are requested together; it limits memory, and most clusters have fewer."""
 
 STALE: Final = "older than Kafka's"
-"""How the note of a row begins whose group has a larger offset in Kafka, or the only one, from which the lag counts."""
+"""The start of the note of a row whose group has a larger offset in Kafka, or the only one. The lag then counts from
+that one."""
 
 NOTHING: Final = "nothing committed"
-"""The note of a row whose partition has no commit."""
+"""The note of a partition without a commit."""
 
 
 class LagRow(NamedTuple):
-    """One partition of one group; None is "not known".
+    """One partition of one group; None means not known.
 
-    ``lag`` counts records from the committed offset, or from the log's start where that lies above it. It is unknown
-    where the committed offset lies beyond the log's end (a topic recreated, say): ``note`` says so. ``error`` is why
-    the partition could not be read.
+    ``lag`` counts records from the committed offset, or from the log's start if that is larger. It is unknown if the
+    committed offset is beyond the log's end (for example a recreated topic): ``note`` says so. ``error`` is why the
+    partition could not be read.
     """
 
     group: str
@@ -44,7 +45,7 @@ class LagRow(NamedTuple):
 
 
 class GroupLag(NamedTuple):
-    """All rows of one group, sorted by partition; ``error`` where the group as a whole could not be read."""
+    """The rows of one group, sorted by partition; ``error`` is set if the whole group could not be read."""
 
     group: str
     rows: list[LagRow]
@@ -52,12 +53,12 @@ class GroupLag(NamedTuple):
 
 
 def needs_log_range(row: LagRow) -> bool:
-    """Whether a row is more than a partition without lag: behind, of unknown lag, or with something to say of it."""
+    """Returns whether a row has a lag, an unknown lag or a note."""
     return row.lag is None or row.lag > 0 or bool(row.note)
 
 
 def lag_of(committed: int, log: LogRange) -> int | None:
-    """Records between ``committed`` and the log's end; None where it lies beyond the end."""
+    """Returns the records between ``committed`` and the log's end; None if it is beyond the end."""
     return log.end - max(committed, log.start) if committed <= log.end else None
 
 
@@ -71,14 +72,14 @@ def lag(
     also: Mapping[str, Collection[TopicPartition]] = MappingProxyType({}),
     newer: OffsetStore | None = None,
 ) -> Iterator[GroupLag]:
-    """The lag of groups, in the order asked; without a cluster it is unknown, and so are the logs.
+    """Yields the lag of groups in their order; without a cluster the lag and the logs are unknown.
 
-    ``newer`` is the Kafka store of the same cluster, for groups that may have left ZooKeeper: where it holds a larger
-    offset, or the only one, the lag counts from that one, and the note names it.
+    ``newer`` is the Kafka store of the same cluster, for groups that may have left ZooKeeper: if it has a larger
+    offset, or the only one, the lag counts from that, and the note names it.
 
-    ``strict``: a group that the store does not know, and of which ``newer`` holds nothing, is `GroupNotFound`.
-    ``also``: partitions that a group is asked for even where it has nothing committed.
-    One scan of the store, and one bulk question to the cluster for each `BATCH` of offsets.
+    With ``strict``, a group that the store does not know, and of which ``newer`` has nothing, is `GroupNotFound`.
+    ``also`` are partitions to report even without a commit. It makes one scan of the store, and one bulk request to the
+    cluster for each `BATCH` of offsets.
     """
     logs: dict[TopicPartition, LogRange | OffsetMgrError] = {}
     batch: list[GroupOffsets] = []
@@ -95,7 +96,7 @@ def lag(
 
 
 def _require_known(store: OffsetStore, *read: GroupOffsets) -> None:
-    """Raises `GroupNotFound` for a group of which nothing was read, and which the store does not know."""
+    """Raises `GroupNotFound` for a group without offsets that the store does not know."""
     if not any(found.offsets or found.errors or found.error for found in read):
         require_known(store, [read[0].group])
 
@@ -111,7 +112,8 @@ def _flush(
     *,
     strict: bool,
 ) -> Iterator[GroupLag]:
-    """Rows of one batch. ``logs`` are the ranges known so far; those that a commit has outrun are asked for again."""
+    """Yields the rows of one batch. ``logs`` are the known ranges; those that a commit has passed are requested
+    again."""
     everything = not topics.patterns
     in_kafka = {} if newer is None else {found.group: found for found in newer.scan([found.group for found in batch])}
     wanted: set[TopicPartition] = set()
@@ -122,7 +124,7 @@ def _flush(
         for tp, committed in (*found.offsets.items(), *(there.offsets.items() if there is not None else ())):
             log = logs.get(tp)
             if isinstance(tp.partition, BrokerPartition):
-                continue  # a byte position: no log of messages tells how far it is behind
+                continue  # a byte position has no lag in messages
             if (log is None or (isinstance(log, LogRange) and committed.offset > log.end)) and (
                 everything or topics.matches(tp)
             ):
@@ -151,7 +153,7 @@ def _flush(
             if found.error is None and tp not in held and tp not in found.errors
         ]
         rows.sort(key=_partition)
-        # What Kafka alone holds is missing where it could not be read: a row says so, or else the group's error.
+        # An unreadable value of Kafka is missing in the rows: one row has its error, or else the group has it.
         unread = None if there is None or any(row.error is there.error for row in rows) else there.error
         yield GroupLag(found.group, rows, found.error or unread)
 
@@ -159,7 +161,7 @@ def _flush(
 def _named(
     cluster: Cluster, logs: Mapping[TopicPartition, LogRange | OffsetMgrError]
 ) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-    """The logs, with what brokers say alike of topics and of partitions that do not exist told apart."""
+    """Returns the logs, and distinguishes missing topics from missing partitions."""
     unknown = {tp.topic for tp, log in logs.items() if isinstance(log, UnknownTopicOrPartition)}
     if not unknown:
         return logs
@@ -172,8 +174,8 @@ def _named(
 
 
 def _ahead(in_kafka: GroupOffsets | None, tp: TopicPartition, held: Offset) -> Committed | OffsetMgrError | None:
-    """The larger offset that Kafka holds of the partition, or why it is not known; None where there is none. Any
-    offset is larger than none."""
+    """Returns the larger offset of the partition in Kafka, or the error; None if there is none. Any offset is larger
+    than none."""
     if in_kafka is None:
         return None
     if (error := in_kafka.error or in_kafka.errors.get(tp)) is not None:
@@ -214,7 +216,7 @@ def _row(
 
 
 def uncommitted(group: str, tp: TopicPartition, log: LogRange | OffsetMgrError | None) -> LagRow:
-    """A partition without a commit: the lag is unknown, the log need not be."""
+    """Returns the row of a partition without a commit: the lag is unknown, the log may be known."""
     if isinstance(log, LogRange):
         return LagRow(group, tp, ABSENT, log.start, log.end, None, NOTHING)
     return LagRow(group, tp, ABSENT, None, None, None, NOTHING, log)

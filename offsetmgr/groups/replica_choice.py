@@ -1,8 +1,8 @@
-"""Which of a partition's directories is read, where there are those of several brokers: the one that goes farthest.
+"""Selects the directory of a partition among those of several brokers: the most advanced replica.
 
-A dead cluster has no leader to ask. Of two replicas the one with the later leader's records holds, then the longer one,
-as among brokers that elect (KIP-101); it may hold records that were never acknowledged, and lacks none that were as
-long as a replica that was in sync is among them.
+A stopped cluster has no leader to ask. The replica with records of the later leader wins, then the longer one, as in
+elections (KIP-101). It may contain records that were never acknowledged, and lacks none as long as one of the replicas
+was in sync.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from offsetmgr.segments.partition import segments_in
 Result = TypeVar("Result")
 
 _A_PROCESS: Final = 16 * 1024 * 1024
-"""Bytes for which a further process is worth its start: a quarter of a second of reading."""
+"""Bytes for which another process is worth its start: a quarter of a second of reading."""
 
 
 class ReplicaProgress(Protocol):
-    """Hears what a reading finds beside offsets."""
+    """Receives what a read finds besides offsets."""
 
     def note(self, text: str) -> None:
-        """Something to know that is no failure: a damaged tail that was cut, which replica was read, ..."""
+        """Receives information that is not an error: a truncated damaged tail, the selected replica, ..."""
         ...
 
     def error(self, error: OffsetMgrError) -> None:
-        """A directory, a group or a key that could not be read."""
+        """Receives the error of a directory, a group or a key."""
         ...
 
     def read(self, done: int, total: int) -> None:
-        """How many bytes have been read, of how many; now and then."""
+        """Receives now and then the number of bytes read and the total."""
         ...
 
 
@@ -45,7 +45,7 @@ def most_advanced_replica(
     listener: ReplicaProgress,
     processes: int,
 ) -> Iterator[tuple[int, Result | OffsetMgrError]]:
-    """Each partition, read from the replica that goes farthest, or the next where that fails, which is said."""
+    """Reads each partition from its most advanced replica, or from the next one after an error, which it reports."""
     ranked = _ranked(replicas, topic, listener, processes)
     total = sum(_size(folders[0]) for folders in ranked.values())
 
@@ -70,7 +70,7 @@ def most_advanced_replica(
 def _ranked(
     replicas: Mapping[int, Sequence[Path]], topic: str, listener: ReplicaProgress, processes: int
 ) -> dict[int, list[Path]]:
-    """The replicas of each partition, best first: of the latest leader epoch, then the longest log."""
+    """Returns the replicas of each partition, best first: the latest leader epoch, then the longest log."""
     ranked = {number: list(replicas[number]) for number in sorted(replicas)}
     several = [folder for folders in ranked.values() if len(folders) > 1 for folder in folders]
     if not several:
@@ -86,7 +86,7 @@ def _ranked(
         told = [f"{folder} ({_said(end)})" for end, folder in known]
         told += [f"{folder} (not readable)" for folder in unknown]
         listener.note(f"{topic}-{number}: of its replicas {told[0]} is used, not {', '.join(told[1:])}")
-        if known:  # else the reading of each tells
+        if known:  # otherwise each read reports it
             for folder, error in unknown.items():
                 why = f"how far {folder} goes is not known, so what is read may lack the latest commits: {error}"
                 listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
@@ -109,4 +109,4 @@ def _size(folder: Path) -> int:
     try:
         return sum(segment.size for segment in segments_in(folder))
     except OffsetMgrError:
-        return 0  # told when it is read
+        return 0  # the read reports it

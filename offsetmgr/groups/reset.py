@@ -1,8 +1,8 @@
-"""Reset: where a group shall continue, by the scenarios of kafka-consumer-groups.
+"""Reset: the offset at which a group continues, with the scenarios of kafka-consumer-groups.
 
-`resolve` is pure: the same scenario, commit and log give the same offset.  Semantics as Kafka's ConsumerGroupCommand:
-to-offset, shift-by and from-file are clamped to the log (and here it is said), to-datetime and by-duration take the
-log's end where no record is that young, to-current takes the log's end where nothing is committed.
+`resolve` is pure. The semantics are those of Kafka's ConsumerGroupCommand: to-offset, shift-by and from-file are
+clamped to the log (with a note), to-datetime and by-duration use the log's end if no record is that young, to-current
+uses the log's end if nothing is committed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from offsetmgr.kafka.cluster.base import Cluster
 
 _NEW: Final = "--new-group makes a new one; offsetmgr groups list shows those that there are"
 GROUPS_AT_ONCE: Final = 500
-"""Groups whose logs are asked about together."""
+"""The number of groups whose logs are requested together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ToLatest:
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """What is committed; the log's end where nothing is."""
+    """The committed offset; the log's end without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class ToOffset:
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """The committed offset plus ``by`` (minus where negative), clamped to the log."""
+    """The committed offset plus ``by`` (which may be negative), clamped to the log."""
 
     by: int
 
 
 @dataclass(frozen=True, slots=True)
 class ToTime:
-    """The first record at or after a time (milliseconds since 1970); the log's end where there is none."""
+    """The first record at or after a time (milliseconds since 1970); the log's end if there is none."""
 
     timestamp_ms: int
 
@@ -66,21 +66,21 @@ class ToOffsets:
 
     offsets: Mapping[str, Mapping[TopicPartition, int]]
     refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
-    """Partitions whose offsets are not valid any more: their topic was recreated."""
+    """Partitions whose offsets are not valid any more because their topic was recreated."""
 
 
 Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | ToTime | ToOffsets
 
 
 class Target(NamedTuple):
-    """A resolved offset, and what people should know about how it came about."""
+    """A resolved offset and a note about it."""
 
     offset: int
     note: str = ""
 
 
 def clamp(offset: int, log: LogRange) -> Target:
-    """``offset`` within the log, as Kafka's tool forces it; the note says so where it was outside."""
+    """Returns ``offset`` within the log, as Kafka's tool does, with a note if it was outside."""
     if offset > log.end:
         return Target(log.end, f"clamped from {offset} to the log's end")
     if offset < log.start:
@@ -89,10 +89,10 @@ def clamp(offset: int, log: LogRange) -> Target:
 
 
 def resolve(scenario: Scenario, given: int | None, current: Offset, log: LogRange, for_time: int | None) -> Target:
-    """The offset at which to continue.
+    """Returns the offset at which the group continues.
 
-    ``given`` is the partition's own offset under `ToOffsets`, ``for_time`` what the log answered under `ToTime`.
-    Raises `UsageError` where the scenario needs a committed offset and there is none.
+    ``given`` is the partition's offset of `ToOffsets`, ``for_time`` the log's answer for `ToTime`. Raises `UsageError`
+    if the scenario needs a committed offset and there is none.
     """
     match scenario:
         case ToEarliest():
@@ -128,12 +128,12 @@ def propose_reset(
     *,
     create: bool = False,
 ) -> Iterator[GroupEditPlan]:
-    """What a reset would do, group by group.
+    """Plans a reset, group by group.
 
-    Of exactly named topics every partition is meant, committed or not; of patterns, or where none are given, those
-    that are committed (of `ToOffsets`, those that it names). A group that the store does not know is an error unless
-    ``create``. Raises what the store and cluster raise; what fails for one partition is that change's problem.
-    Raises `UsageError` for a store of Kafka 0.7: its byte positions are in no log that could be asked.
+    Of exactly named topics it resets every partition, committed or not; of patterns, or without topics, those with a
+    commit (of `ToOffsets`, the given ones). A group that the store does not know is an error unless ``create``. Raises
+    the errors of the store and the cluster; an error of one partition is the problem of its change. Raises `UsageError`
+    for a store of Kafka 0.7, because no log can be asked about its byte positions.
     """
     if store.capabilities.partitions is Partitions.OF_BROKERS:
         raise UsageError(
@@ -164,7 +164,7 @@ def _partitions(
 
 
 class _Logs:
-    """What the cluster says of logs, asked in bulk and once for each partition."""
+    """The cluster's logs, requested in bulk and once for each partition."""
 
     def __init__(self, cluster: Cluster, scenario: Scenario) -> None:
         self._cluster = cluster
@@ -173,7 +173,7 @@ class _Logs:
         self.times: dict[TopicPartition, int | OffsetMgrError | None] = {}
 
     def ask(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raises `UnsupportedOperation` where a leader cannot find offsets by time; then nothing is reset."""
+        """Raises `UnsupportedOperation` if a leader cannot find offsets by time; nothing is reset then."""
         new = {tp for tp in partitions if tp not in self.ranges}
         if new:
             self.ranges.update(self._cluster.log_ranges(new))
@@ -226,9 +226,9 @@ def propose_set(
     *,
     create: bool = False,
 ) -> GroupEditPlan:
-    """What setting given offsets would do, as they are, without a look at any log.
+    """Plans to set given offsets unchanged, without reading a log.
 
-    ``wanted`` is handed the partitions that are committed now, so that patterns can be expanded over them.
+    ``wanted`` receives the committed partitions, so that it can expand patterns over them.
     """
     current: dict[TopicPartition, Offset] = dict(store.fetch(group))
     if not current and not create:

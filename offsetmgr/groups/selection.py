@@ -1,5 +1,5 @@
-"""Which groups and partitions are meant: names, glob patterns, and ``topic:0,1``.  Pure, but for `choose_groups`,
-which asks a store for its groups only where a pattern makes that necessary."""
+"""The selection of groups and partitions: names, glob patterns, and ``topic:0,1``. Pure except for `choose_groups`,
+which asks a store for its groups only if there is a pattern."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _DIGITS: Final = len(str(LARGEST_PARTITION))
 
 
 def is_pattern(name: str) -> bool:
-    """Whether ``name`` holds a glob character (``*``, ``?``, ``[``); ``[*]`` is a literal star."""
+    """Returns whether ``name`` has a glob character (``*``, ``?``, ``[``); ``[*]`` is a literal star."""
     return not _GLOB.isdisjoint(name)
 
 
 def literal_of(pattern: str) -> str | None:
-    """The one name that a pattern matches, or None where it may match several."""
+    """Returns the one name that a pattern matches; None if it may match several."""
     name = re.sub(r"\[([*?\[])\]", r"\1", pattern)
     return name if glob.escape(name) == pattern else None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """One ``--topic``: a name or glob, and the partitions that are meant (None: all).
+    """One ``--topic``: a name or glob, and the partitions (None: all).
 
-    ``1-2`` means 1 and 2 in stores that number partitions, and partition 2 of broker 1 in those of Kafka 0.7.
+    ``1-2`` means 1 and 2 in stores with numbered partitions, and partition 2 of broker 1 in those of Kafka 0.7.
     """
 
     name: str
@@ -48,8 +48,8 @@ class TopicPattern:
         return f"{self.name}:{','.join(map(str, sorted(numbers or self.partitions)))}"
 
     def numbers(self) -> list[int]:
-        """The partitions that are meant, as later versions than 0.7 number them. Raises `UsageError` where only
-        partitions of 0.7 are."""
+        """Returns the numbers of the partitions for versions after 0.7. Raises `UsageError` if only partitions of 0.7
+        are meant."""
         numbers = [number for number in self.partitions or () if not isinstance(number, BrokerPartition)]
         if self.partitions and not numbers:
             named = ",".join(map(str, sorted(self.partitions)))
@@ -65,18 +65,18 @@ class TopicPattern:
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """The partitions that are meant; without patterns, all."""
+    """The selected partitions; without patterns, all."""
 
     patterns: tuple[TopicPattern, ...] = ()
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> TopicSelection:
-        """From ``topic``, ``top*`` or ``topic:0,1,4-7``. Raises `UsageError`."""
+        """Parses ``topic``, ``top*`` or ``topic:0,1,4-7``. Raises `UsageError`."""
         return cls(tuple(_parse_topic(text) for text in texts))
 
     def within(self, *held: Partitions) -> TopicSelection:
-        """The same, for stores that hold such partitions. Raises `UsageError` where partitions of 0.7 are named
-        (``7-2``, which is no range) and none of the stores is of 0.7."""
+        """Returns the selection for stores with such partitions. Raises `UsageError` if partitions of 0.7 are named
+        (``7-2``, which is no range) and no store is of 0.7."""
         if Partitions.OF_BROKERS not in held:
             for pattern in self.patterns:
                 pattern.numbers()
@@ -86,18 +86,18 @@ class TopicSelection:
         return not self.patterns or any(p.matches(tp) for p in self.patterns)
 
     def matches_some_of(self, topic: str) -> bool:
-        """Whether any partition of the topic could be meant."""
+        """Returns whether any partition of the topic could be selected."""
         return not self.patterns or any(
             fnmatchcase(topic, p.name) if is_pattern(p.name) else topic == p.name for p in self.patterns
         )
 
     def named(self) -> list[str]:
-        """Topics that are named exactly, so that all their partitions are meant, committed or not."""
+        """Returns exactly named topics, whose partitions are all selected, committed or not."""
         return list(dict.fromkeys(p.name for p in self.patterns if not is_pattern(p.name)))
 
     def numbered(self, held: Partitions = Partitions.NUMBERED) -> list[TopicPartition]:
-        """Partitions that are named by topic and number, so that they are meant even where nothing is committed; of
-        those that a store can hold."""
+        """Returns partitions named by topic and number, which are selected even without a commit; only those that a
+        store can hold."""
         old = held is Partitions.OF_BROKERS
         return sorted(
             TopicPartition(p.name, number)
@@ -108,20 +108,20 @@ class TopicSelection:
         )
 
     def asked_for(self, counts: Mapping[str, int], held: Partitions = Partitions.NUMBERED) -> list[TopicPartition]:
-        """Partitions that are meant even where nothing is committed, sorted: those named by number, and all of the
-        topics named in full. ``counts`` are the partition counts of these, as far as they are known."""
+        """Returns partitions that are selected even without a commit, sorted: those named by number, and all of fully
+        named topics. ``counts`` are the known partition counts of these."""
         whole = {p.name for p in self.patterns if p.partitions is None and not is_pattern(p.name)}
         if held is Partitions.OF_BROKERS:
             return self.numbered(held)
         return sorted({*self.numbered(), *(TopicPartition(t, n) for t in whole for n in range(counts.get(t, 0)))})
 
     def without(self, committed: Iterable[TopicPartition]) -> list[str]:
-        """Topics named in full of which ``committed`` holds no partition."""
+        """Returns fully named topics without a partition in ``committed``."""
         there = {tp.topic for tp in committed}
         return [name for name in self.named() if name not in there]
 
     def unmatched(self, partitions: Iterable[TopicPartition]) -> list[TopicPattern]:
-        """The patterns that mean none of ``partitions``, which are looked at until none is left."""
+        """Returns the patterns that match none of ``partitions``; stops reading once every pattern has matched."""
         left = list(self.patterns)
         for tp in partitions:
             if not left:
@@ -130,10 +130,10 @@ class TopicSelection:
         return left
 
     def expand(self, counts: Mapping[str, int], committed: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The partitions meant, sorted: of exactly named topics all that exist, of globs those that are committed.
+        """Returns the selected partitions, sorted: all existing ones of exactly named topics, committed ones of globs.
 
-        ``counts`` are the partition counts of the named topics. Raises `UnknownTopicOrPartition` where a named topic
-        or partition does not exist.
+        ``counts`` are the partition counts of the named topics. Raises `UnknownTopicOrPartition` if a named topic or
+        partition does not exist.
         """
         found: set[TopicPartition] = {tp for tp in committed if self.matches(tp)}
         for pattern in self.patterns:
@@ -192,11 +192,10 @@ def _cut(text: str) -> str:
 
 
 def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool = False) -> list[str]:
-    """The groups that are meant, sorted. A name that is an existing group's very name means that one alone, whatever
-    it would match as a glob. Names without a glob are taken as they are: whether they exist is for the caller to find
-    out from what it reads (`require_known`).
+    """Returns the selected groups, sorted. A name that equals an existing group selects only that group, whatever it
+    would match as a glob. Names without a glob are returned unchecked: the caller checks them with `require_known`.
 
-    Raises `GroupNotFound` where a pattern matches nothing, and what ``store.groups()`` raises.
+    Raises `GroupNotFound` if a pattern matches nothing, and the errors of ``store.groups()``.
     """
     names = list(names)
     if not all_groups and not any(is_pattern(name) for name in names):
@@ -217,25 +216,25 @@ def choose_groups(store: OffsetStore, names: Iterable[str], *, all_groups: bool 
 
 
 def named_groups(names: Iterable[str], chosen: Iterable[str]) -> set[str]:
-    """Those of the ``chosen`` groups that were named themselves, and not found by a glob."""
+    """Returns those of ``chosen`` that were named and not found by a glob."""
     names = list(names)
     return {*names, *(name for p in names if (name := literal_of(p)) is not None)}.intersection(chosen)
 
 
 def literal_first(patterns: Iterable[str], existing: Container[str]) -> list[str]:
-    """The patterns, with each that is an existing group's very name made one that matches this name alone."""
+    """Returns the patterns; a pattern that equals an existing group becomes one that matches only this name."""
     return [glob.escape(pattern) if pattern in existing else pattern for pattern in patterns]
 
 
 def matching_groups(patterns: Iterable[str], existing: Iterable[str]) -> list[str]:
-    """Those of ``existing``, in their order, that are meant by names or globs; without any, all. Names come first."""
+    """Returns those of ``existing``, in their order, that names or globs select; without any, all. Names come first."""
     known = list(existing)
     wanted = literal_first(patterns, set(known))
     return [group for group in known if not wanted or any(fnmatchcase(group, pattern) for pattern in wanted)]
 
 
 def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GROUPS) -> None:
-    """Of groups that were read and hold no offsets, raises `GroupNotFound` for those that the store does not know."""
+    """Raises `GroupNotFound` for groups without offsets that the store does not know."""
     if empty := list(empty):
         known = set(store.groups())
         if unknown := sorted(group for group in empty if group not in known):
@@ -248,9 +247,9 @@ def require_known(store: OffsetStore, empty: Iterable[str], hint: str = KNOWN_GR
 
 
 def scan_in_order(store: OffsetStore, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-    """``store.scan``, with the results in the order in which the groups were asked.
+    """Works as ``store.scan``, with the results in the order of ``groups``.
 
-    Holds back only what came early, so memory still grows with the groups in flight.
+    It holds back only early results, so memory still grows with the groups in flight.
     """
     asked: deque[str] = deque()
 

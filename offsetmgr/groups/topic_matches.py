@@ -1,4 +1,4 @@
-"""What was asked for with ``--topic`` and met nothing at all: a name that was mistyped, most likely, so no success."""
+"""Topics of ``--topic`` without any match: most likely a typing error, so the command does not succeed."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from offsetmgr.groups.selection import TopicPattern, TopicSelection
 
 
 class TopicMatches:
-    """The patterns of a selection that have met no partition so far."""
+    """The patterns of a selection that have matched no partition so far."""
 
     def __init__(self, topics: TopicSelection) -> None:
         self._left: list[TopicPattern] = list(topics.patterns)
         self._unknown = False
-        """Whether something could not be read: what was not met may be there all the same."""
+        """Whether something could not be read, so that a pattern may match after all."""
 
     def see(self, partitions: Iterable[TopicPartition], *, unread: bool = False) -> None:
-        """Takes in partitions that are there; ``unread``: there may be more of them."""
+        """Records partitions; ``unread`` means that there may be more."""
         self._unknown = self._unknown or unread
         if self._left:
             self._left = TopicSelection(tuple(self._left)).unmatched(partitions)
 
     def see_group(self, found: GroupOffsets) -> None:
-        """Takes in what was read of a group."""
+        """Records the partitions of a group."""
         self.see([*found.offsets, *found.errors] if self._left else (), unread=found.error is not None)
 
     def reading(self, groups: Iterable[GroupOffsets]) -> Iterator[GroupOffsets]:
-        """The groups as they come, each taken in."""
+        """Yields the groups and records each."""
         for found in groups:
             self.see_group(found)
             yield found
 
     @property
     def missing(self) -> tuple[TopicPattern, ...]:
-        """What was not met; nothing where something could not be read, which is told by its own error."""
+        """Returns the patterns without a match; none if something could not be read, because that has its own error."""
         return () if self._unknown else tuple(self._left)
 
     def require_all(self, where: str) -> None:
-        """Raises `UnknownTopicOrPartition` for what was not met in ``where``."""
+        """Raises `UnknownTopicOrPartition` for patterns without a match in ``where``."""
         if missing := self.missing:
             raise UnknownTopicOrPartition(
                 f"topic{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}",
@@ -51,10 +51,10 @@ class TopicMatches:
 
 
 def require_topics(proposals: Iterable[GroupEditPlan], topics: TopicSelection, where: str) -> Iterator[GroupEditPlan]:
-    """The proposals as they come; at their end raises `UnknownTopicOrPartition` for topics that were asked for and are
-    in none of them.
+    """Yields the plans; at the end raises `UnknownTopicOrPartition` for selected topics that are in none of them.
 
-    Not where each group was refused for having nothing in any of the topics: that has been said then, group by group.
+    It does not raise if each group was rejected for having no offsets in these topics, because the user has seen that
+    for each group.
     """
     sought, refused = TopicMatches(topics), False
     for proposal in proposals:

@@ -1,7 +1,6 @@
-"""What an edit of a group comes to over what the group holds, and carrying it out: for the stores that speak Kafka's
-protocol, which keep metadata and leader epochs.
+"""Decides and executes an edit of a group for stores over Kafka's protocol, which keep metadata and leader epochs.
 
-No I/O of its own; how a group is read, written and guarded is the store's.
+It performs no I/O itself; the store passes functions that read, write and guard the group.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from offsetmgr.core.offset_store import (
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 KEPT: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
-"""What is compared to tell whether a write would change anything."""
+"""The fields that are compared to decide whether a write would change anything."""
 
 _LONGEST_STRING: Final = 2**15 - 1
 
@@ -44,7 +43,7 @@ Erase = Callable[[Sequence[TopicPartition]], Awaitable[Outcomes]]
 
 
 class EditDecision(NamedTuple):
-    """The outcomes that need no write (unchanged, refused, unreadable), and the partitions left to write."""
+    """The outcomes that need no write (unchanged, rejected, unreadable), and the partitions to write."""
 
     outcomes: dict[TopicPartition, ChangeOutcome]
     todo: list[TopicPartition]
@@ -57,11 +56,11 @@ async def execute(
     erase: Erase,
     decided: EditDecision | None = None,
 ) -> dict[TopicPartition, ChangeOutcome]:
-    """Decides what is to be written over ``held`` (unless that is ``decided``), writes it, and tells what became of
-    each partition.
+    """Decides what to write over ``held`` (unless ``decided`` is given), writes it, and returns the outcome of each
+    partition.
 
-    A failure of the commit as a whole is each of its partitions' outcome, and then nothing is erased either; what was
-    decided without writing stays decided.  Raises `LockLost` if it was lost before anything was written.
+    A failure of the whole commit is the outcome of each of its partitions, and nothing is deleted then; outcomes
+    without a write stay. Raises `LockLost` if the lock was lost before anything was written.
     """
     outcomes, todo = decided or decide(changes, held)
     commits: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -97,7 +96,7 @@ async def execute(
 
 
 def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> EditDecision:
-    """What each change comes to, over what the group holds."""
+    """Returns the decision on each change over the offsets of the group."""
     outcomes: dict[TopicPartition, ChangeOutcome] = {}
     todo: list[TopicPartition] = []
     errors, offsets = held.errors, held.offsets
@@ -118,7 +117,7 @@ def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> Edit
 
 
 def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:
-    """The same changes for a broker that keeps no leader epochs: an offset with the same number is the same there."""
+    """Returns the same changes for a broker without leader epochs: offsets with equal numbers are equal there."""
     return {
         tp: change
         if change.after is None or change.after.leader_epoch is None
@@ -128,7 +127,7 @@ def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartit
 
 
 def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
-    """The result where the group as a whole was refused."""
+    """Returns the result if the whole group was rejected."""
     return GroupEditResult(
         edit.group,
         {tp: ChangeOutcome(EditStatus.FAILED, None, error) for tp in edit.changes},
@@ -154,7 +153,7 @@ def _rewind(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrErro
 
 
 def malformed(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrError | None:
-    """What cannot even be said in a request."""
+    """Returns why a value cannot be encoded in a request; None if it can."""
     if isinstance(tp.partition, BrokerPartition):
         return UsageError(
             str(tp),

@@ -1,8 +1,9 @@
-"""Whether the offsets of one store may be written to another: an offset and a leader epoch are valid in one log only.
+"""Decides whether offsets of one store may be written to another: an offset and a leader epoch are valid in one log
+only (data rule "numbers belong to one log").
 
-A log is a topic of a Kafka cluster, and of one life of that topic: a topic that was deleted and recreated has another
-log. `offsetmgr.core.log_origin` decides from what two stores say about their clusters; `CrossClusterCheck` holds the
-decision for one command, with what is known about recreated topics. Source: topic ids (KIP-516).
+A log belongs to a topic of a Kafka cluster and to one incarnation of that topic: a recreated topic has another log.
+`offsetmgr.core.log_origin` compares the clusters of two stores; `CrossClusterCheck` keeps the result for one command,
+with the known recreated topics. Source: topic ids (KIP-516).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.snapshots.base import SnapshotHeader
 
 _CLUSTER_ID: Final = re.compile("[A-Za-z0-9_-]{22}")
-"""Kafka's ids: a UUID in URL-safe Base64."""
+"""A cluster id of Kafka: a UUID in URL-safe Base64."""
 
 
 def origin_of_snapshot(header: SnapshotHeader | None) -> LogOrigin:
-    """The origin of a snapshot's offsets, as its header names it; None: a format without a header."""
+    """Returns the origin of a snapshot according to its header; None is a format without a header."""
     if header is None:
         return replace(UNNAMED, how="the file names no Kafka cluster")
     cluster_id = header.log_cluster_id
@@ -31,7 +32,7 @@ def origin_of_snapshot(header: SnapshotHeader | None) -> LogOrigin:
         and header.source_kind in ("kafka", "zookeeper")
         and _CLUSTER_ID.fullmatch(header.cluster_id or "")
     ):
-        cluster_id = header.cluster_id  # the id of the store, for a ZooKeeper without a cluster id, has another form
+        cluster_id = header.cluster_id  # the store id of a ZooKeeper without a cluster id has another form
     if cluster_id:
         return LogOrigin(cluster_id, "cluster id in the snapshot")
     if header.log_brokers:
@@ -41,37 +42,37 @@ def origin_of_snapshot(header: SnapshotHeader | None) -> LogOrigin:
 
 
 def with_origin(header: SnapshotHeader, origin: LogOrigin, topic_ids: Mapping[str, str]) -> SnapshotHeader:
-    """The header of a snapshot of a store with this origin, whose topics have these ids."""
+    """Returns the header of a snapshot of a store with this origin and these topic ids."""
     return replace(
         header, log_cluster_id=origin.cluster_id, log_brokers=tuple(sorted(origin.brokers)), topic_ids=topic_ids
     )
 
 
 class TranslatingStore(Protocol):
-    """The part of an `OffsetStore` that tells which logs its offsets point into."""
+    """The part of an `OffsetStore` with the origin of its offsets."""
 
     @property
     def uri(self) -> str: ...
 
     def log_origin(self) -> LogOrigin:
-        """See `LogOrigin`. Raises `Unreachable`, `TimedOut`, `CorruptData`."""
+        """Returns the `LogOrigin`. Raises `Unreachable`, `TimedOut`, `CorruptData`."""
         ...
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """Ids of those of ``topics`` (None: all) for which the store knows one."""
+        """Returns the ids of those ``topics`` (None: all) for which the store knows one."""
         ...
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """When those of ``topics`` were created of which the store knows it, in milliseconds since 1970."""
+        """Returns the creation times of those ``topics`` for which the store knows one, in milliseconds since 1970."""
         ...
 
 
 @runtime_checkable
 class OriginRecordingStore(Protocol):
-    """A store that belongs to no cluster until something is written to it: a file that does not exist yet."""
+    """A store that belongs to no cluster until its first write: a file that does not exist yet."""
 
     def adopt(self, source: TranslatingStore) -> None:
-        """Lets what an edit creates name the cluster and the topic ids of ``source``."""
+        """Makes the first write record the cluster and the topic ids of ``source``."""
         ...
 
 
@@ -84,17 +85,17 @@ HINT: Final = (
 
 @dataclass
 class CrossClusterCheck:
-    """One command's transfer of offsets from ``source`` to ``target``.
+    """The transfer of offsets from ``source`` to ``target`` by one command.
 
-    Use it in this order: 1. construct it; 2. `check`, which refuses another cluster; 3. for each batch `learn` its
-    topics; 4. `refusal` for each offset, and `carry` for the value to write.
+    Use it in this order: 1. construct it; 2. `check`, which rejects another cluster; 3. `learn` the topics of each
+    batch; 4. `refusal` for each offset, and `carry` for the value to write.
     """
 
     source: TranslatingStore
     target: TranslatingStore
     translate: Translate | None = None
     names: tuple[str, str] = ("source", "target")
-    """What people call the two."""
+    """The terms for the two in messages."""
     compared: OriginComparison = field(init=False)
     _source_ids: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
     _target_ids: dict[str, str] = field(default_factory=dict, init=False, repr=False)
@@ -111,30 +112,30 @@ class CrossClusterCheck:
             self.compared = compare_origins(self.source.log_origin(), self.target.log_origin(), self.names)
 
     def check(self, what: str) -> None:
-        """Raises `OtherCluster` where the offsets belong to another cluster and the user has not accepted that."""
+        """Raises `OtherCluster` if the offsets belong to another cluster and the user has not accepted that."""
         if self.compared.relation is Relation.OTHER and self.translate is None:
             why = f"the offsets are positions in the logs of another Kafka cluster: {self.compared.how}"
             raise OtherCluster(what, why, HINT)
 
     @property
     def foreign(self) -> bool:
-        """Whether the offsets go to another cluster, where topic ids and times of creation prove nothing."""
+        """Returns whether the offsets go to another cluster, where topic ids and creation times prove nothing."""
         return self.compared.relation is Relation.OTHER
 
     def text(self) -> str:
-        """One line for people: how the logs relate."""
+        """Returns the relation of the logs in one line."""
         return self.compared.text(self.translate)
 
     def carry(self, value: OffsetAndMetadata) -> OffsetAndMetadata:
-        """The value to write: without the leader epoch unless both sides are one cluster."""
+        """Returns the value to write: without the leader epoch unless both sides are one cluster."""
         if value.leader_epoch is None or self.compared.keeps_epochs:
             return value
         return value._replace(leader_epoch=None)
 
-    # --- recreated topics ---------------------------------------------------------------------------
+    # --- recreated topics ----------------------------------------------------------------------------
 
     def recreation(self) -> str:
-        """How the command finds topics that were recreated after a commit, in words."""
+        """Returns how the command detects topics that were recreated after a commit, as text."""
         if self.foreign:
             return "not checked: the topics of another cluster are other logs"
         if self._snapshot_ids() is not None:
@@ -144,7 +145,7 @@ class CrossClusterCheck:
         return "unknown: neither side tells both when an offset was committed and when its topic was created"
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Asks, in bulk, what the stores know about these topics."""
+        """Reads in bulk what the stores know about these topics."""
         new = set(topics) - self._learned
         if not new or self.foreign:
             return
@@ -157,14 +158,14 @@ class CrossClusterCheck:
                 self._created[topic] = created
 
     def forget(self) -> None:
-        """Lets the next `learn` ask the stores again: for programs that run while topics are recreated."""
+        """Makes the next `learn` ask the stores again, for programs that run while topics are recreated."""
         self._learned.clear()
         self._target_ids.clear()
         self._created.clear()
 
     def refusal(self, tp: TopicPartition, committed: Committed) -> RecreatedTopic | None:
-        """Why an offset of the source is not valid any more: its topic was recreated after the commit. None where it
-        was not, or where nothing shows it."""
+        """Returns the error of an offset whose topic was recreated after the commit; None if it was not, or if nothing
+        shows it."""
         topic = tp.topic
         was, now = self._source_ids.get(topic), self._target_ids.get(topic)
         same_topic = was is not None and was == now
@@ -179,7 +180,7 @@ class CrossClusterCheck:
         return _recreated(tp, why)
 
     def _snapshot_ids(self) -> Mapping[str, str] | None:
-        """Topic ids as of the time of the commits: only a snapshot holds these."""
+        """Returns topic ids at the time of the commits, which only a snapshot has."""
         header = getattr(self.source, "header", None)
         if header is None:
             return None
@@ -187,7 +188,7 @@ class CrossClusterCheck:
         return header.topic_ids if header.topic_ids else None
 
     def _dates(self) -> list[TranslatingStore]:
-        """The stores that know when topics were created, the source first."""
+        """Returns the stores that know creation times of topics, the source first."""
         return [store for store in (self.source, self.target) if getattr(store, "dates_topics", False)]
 
 

@@ -1,18 +1,17 @@
-"""Two stores that are to say the same: the data rule "dual commit: Kafka first", which is the old consumer's
+"""A dual store: two stores with the same offsets (data rule "dual commit: Kafka first"), as the old consumer's
 ``dual.commit.enabled=true``.
 
-Semantics of kafka.consumer.ZookeeperConsumerConnector (0.8.2 - 1.1): commit to the primary (Kafka) first, then to the
-secondary (ZooKeeper) the partitions that the primary took; a fetch is the larger of both, partition by partition.
-Beyond it: a change that the secondary does not take is reported, tried again, kept as pending and tried at the next
-edit, at `DualStore.flush` and at `close`; it never turns into a lost commit.
+The semantics are those of kafka.consumer.ZookeeperConsumerConnector (0.8.2 - 1.1): a commit goes to the primary store
+(Kafka) first, then to the secondary store (ZooKeeper) with the partitions that the primary accepted; a fetch returns
+the larger offset of each partition. In addition, a change that the secondary rejects is reported, retried, kept as
+pending and tried again at the next edit, at `DualStore.flush` and at `close`.
 
 Ordering contract: the primary is written before the secondary, and the secondary never for a partition that the primary
-refused. The two are written one after the other, so an edit that compares with ``expected`` is atomic in each store but
-not across them, and its result says so.
+rejected. So an edit with ``expected`` is atomic in each store but not across them, and its result says so.
 
 Both stores must hold offsets of one Kafka cluster's logs: the larger of two numbers means something only there. The
-first call that reads or writes offsets compares the two clusters and refuses two different ones with `OtherCluster`,
-unless ``translate`` says that the logs are equal copies. Until they have been compared, nothing is written.
+first call that reads or writes offsets compares the two clusters and rejects different ones with `OtherCluster`, unless
+``translate`` states that the logs are identical copies. Nothing is written before the comparison.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from offsetmgr.stores.crossing import CrossClusterCheck
 from offsetmgr.stores.dual_policy import DualDecision, PendingChange, combined, merged, outcome_of, refused
 
 GROUPS_IN_FLIGHT: Final = 200
-"""How many groups are read from (or written to) one store before it is the other's turn."""
+"""The number of groups that are read from (or written to) one store before the other."""
 _HINT: Final = (
     "name two stores of one cluster; if the topics of both clusters are equal copies (same records at the same "
     "offsets), add translate=none to the URI or to the [store.NAME] section"
@@ -53,11 +52,11 @@ Value = TypeVar("Value")
 
 
 class DualStore(StoreBase):
-    """Commits to ``primary``, then to ``secondary``; reads the larger of both. By convention Kafka and ZooKeeper.
+    """Commits to ``primary``, then to ``secondary``; reads the larger offset. Usually Kafka and ZooKeeper.
 
-    ``attempts``: how often a secondary write is tried within one call while its error is retriable, ``backoff_ms``
-    apart. ``translate``: what the user states where the two belong to different Kafka clusters. Not for use by several
-    threads at once. Closing it closes both stores.
+    ``attempts`` is how often one call tries a secondary write while its error is retriable, ``backoff_ms`` apart.
+    ``translate`` is the user's statement if the two belong to different Kafka clusters. Not thread-safe. Closing it
+    closes both stores.
     """
 
     dates_topics = True
@@ -97,30 +96,30 @@ class DualStore(StoreBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The primary's: it is the one that is kept."""
+        """The capabilities of the primary store, which remains after dual commit."""
         return self._primary.capabilities
 
     @property
     def pending(self) -> Mapping[str, Mapping[TopicPartition, PendingChange]]:
-        """What the secondary still lacks, by group."""
+        """The changes that the secondary store lacks, by group."""
         return {group: dict(changes) for group, changes in self._pending.items()}
 
     @property
     def dropped(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Pending changes that were given up, because others have changed the primary or the secondary since."""
+        """Pending changes that were dropped, because other clients have changed the primary or the secondary since."""
         return {group: dict(errors) for group, errors in self._dropped.items()}
 
     def identity(self) -> StoreIdentity:
         first, second = self._primary.identity(), self._secondary.identity()
         return StoreIdentity("dual", f"{first.id}+{second.id}", f"primary: {first.how}; secondary: {second.how}")
 
-    # --- whose logs -------------------------------------------------------------------------------
+    # --- origin of the logs --------------------------------------------------------------------------
 
     def crossing(self) -> CrossClusterCheck:
-        """How the logs of the two stores relate; they are compared once.
+        """Returns the relation of the logs of the two stores, which are compared once.
 
-        Raises `OtherCluster` for two clusters that the user has not accepted, and what `OffsetStore.log_origin` raises
-        where a side cannot tell: then the next call compares again.
+        Raises `OtherCluster` for two clusters that the user has not accepted, and the errors of
+        `OffsetStore.log_origin`; the next call then compares again.
         """
         if self._crossing is None:
             crossing = CrossClusterCheck(self._primary, self._secondary, self._translate, ("primary", "secondary"))
@@ -132,11 +131,12 @@ class DualStore(StoreBase):
 
     @property
     def shares_epochs(self) -> bool:
-        """Whether the two stores are known to hold offsets of the same logs, so that leader epochs mean the same."""
+        """Returns whether both stores are known to hold offsets of the same logs, so that leader epochs are valid in
+        both."""
         return self._crossing is not None and self._crossing.compared.keeps_epochs
 
     def log_origin(self) -> LogOrigin:
-        """The primary's. Raises as `crossing`."""
+        """Returns the origin of the primary store. Raises the errors of `crossing`."""
         self.crossing()
         return self._primary.log_origin()
 
@@ -152,18 +152,18 @@ class DualStore(StoreBase):
         return self._of_topics(lambda store: store.topics_created(asked))
 
     def _of_topics(self, ask: Callable[[OffsetStore], Mapping[str, Value]]) -> dict[str, Value]:
-        """What the primary says of its topics, then what the secondary says of the others of the same cluster."""
+        """Returns the primary's values for its topics, and the secondary's for other topics of the same cluster."""
         theirs = {} if self.crossing().foreign else ask(self._secondary)
         return {**theirs, **ask(self._primary)}
 
     def _related(self, offsets: GroupOffsets) -> GroupOffsets:
-        """What the secondary holds, without leader epochs unless they are those of the primary's logs."""
+        """Returns the secondary's offsets, without leader epochs unless they belong to the primary's logs."""
         crossing = self.crossing()
         if crossing.compared.keeps_epochs or not any(c.leader_epoch is not None for c in offsets.offsets.values()):
             return offsets
         return replace(offsets, offsets={tp: c._replace(leader_epoch=None) for tp, c in offsets.offsets.items()})
 
-    # --- reading ----------------------------------------------------------------------------------
+    # --- reads ---------------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[str]:
         seen: set[str] = set()
@@ -199,7 +199,7 @@ class DualStore(StoreBase):
                 yield merged(first[group], self._related(second[group]))
 
     def _not_compared(self) -> OffsetMgrError | None:
-        """Why it is not known yet how the two stores' logs relate. Raises `OtherCluster`."""
+        """Returns why the relation of the two stores' logs is not known yet. Raises `OtherCluster`."""
         try:
             self.crossing()
         except OtherCluster:
@@ -208,15 +208,15 @@ class DualStore(StoreBase):
             return error
         return None
 
-    # --- writing ----------------------------------------------------------------------------------
+    # --- writes --------------------------------------------------------------------------------------
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """As `OffsetStore.edit`; ``expected`` is compared with the larger of both stores, as `fetch` gives it.
+        """Works as `OffsetStore.edit`; ``expected`` is compared with the larger offset, as `fetch` returns it.
 
-        A change is FAILED where the primary did not take it. Where only the secondary did not, the outcome is the
-        primary's and the result's ``secondary`` has the error. While the secondary cannot be read, changes without
-        ``expected`` still go to the primary, whose own offsets they may not lower; those with ``expected`` fail, since
-        they cannot be compared.
+        A change is FAILED if the primary rejects it. If only the secondary does, the outcome is the primary's and
+        ``secondary`` of the result has the error. While the secondary cannot be read, changes without ``expected``
+        still go to the primary, whose own offsets they may not lower; those with ``expected`` fail, since they cannot
+        be compared.
         """
         waiting = self.pending  # before this edit adds its own
         for batch in _batches(edits):
@@ -230,15 +230,15 @@ class DualStore(StoreBase):
             self._retry({g: {tp: p for tp, p in w.items() if self._waits(g, tp) is p} for g, w in waiting.items()})
 
     def flush(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Tries all pending changes once more; gives back those that were not written, with their errors.
+        """Tries all pending changes again; returns those that were not written, with their errors.
 
-        A change that the primary has meanwhile left behind is dropped with a `Conflict`, one that the secondary
-        refuses by rule (`Conflict`, `RewindRefused`) as well. All others stay pending.
+        A change is dropped with a `Conflict` if the primary has changed since, or if the secondary rejects it
+        (`Conflict`, `RewindRefused`). All others stay pending.
         """
         return self._retry(self.pending)
 
     def close(self) -> None:
-        """Tries what is pending once more, then closes both stores; what `pending` shows then was never written."""
+        """Tries the pending changes again, then closes both stores; what `pending` contains then was never written."""
         try:
             self.flush()
         finally:
@@ -258,7 +258,7 @@ class DualStore(StoreBase):
         for group, result in done.items():
             taken = [tp for tp, outcome in result.outcomes.items() if outcome.error is None]
             for tp in taken:
-                self._forget(group, tp)  # what was pending is replaced by what we write now
+                self._forget(group, tp)  # this write replaces the pending one
             secondary = decisions[group].secondary
             writes[group] = {
                 tp: secondary[tp] for tp in taken if not self._holds(outcome_of(second[group], tp), secondary[tp])
@@ -296,8 +296,8 @@ class DualStore(StoreBase):
         return decision
 
     def _holds(self, found: Offset | OffsetMgrError, write: PendingChange) -> bool:
-        """Whether the secondary holds the value already: then the write is skipped (data rule "dual commit: Kafka
-        first")."""
+        """Returns whether the secondary already holds the value; the write is then skipped (data rule "dual commit:
+        Kafka first")."""
         return not isinstance(found, OffsetMgrError) and same_value(found, write.after, self._secondary.capabilities)
 
     def _retry(
@@ -323,7 +323,7 @@ class DualStore(StoreBase):
     def _write_secondary(
         self, writes: Mapping[str, Mapping[TopicPartition, PendingChange]], attempts: int
     ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
-        """Writes to the secondary, again while that may help; what failed becomes pending and is given back."""
+        """Writes to the secondary, with retries; failed changes become pending and are returned."""
         left = {group: dict(changes) for group, changes in writes.items() if changes}
         failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
         for attempt in range(attempts):
@@ -350,7 +350,7 @@ class DualStore(StoreBase):
         return {group: errors for group, errors in failed.items() if errors}
 
     def _was_written(self, error: OffsetMgrError, pending: PendingChange) -> bool:
-        """Whether a conflict is with our own earlier try, whose answer was lost."""
+        """Returns whether a conflict is with our own earlier attempt, whose response was lost."""
         return isinstance(error, Conflict) and same_value(error.actual, pending.after, self._secondary.capabilities)
 
     def _waits(self, group: str, tp: TopicPartition) -> PendingChange | None:
@@ -358,7 +358,7 @@ class DualStore(StoreBase):
 
     def _keep(self, group: str, tp: TopicPartition, pending: PendingChange) -> OffsetMgrError:
         if isinstance(pending.error, (Conflict, RewindRefused)):
-            # the secondary was changed by others since: trying again would be a blind write
+            # other clients have changed the secondary since: a retry would be a blind write
             return self._drop(group, tp, pending.error)
         self._pending.setdefault(group, {})[tp] = pending
         return pending.error
@@ -376,7 +376,7 @@ class DualStore(StoreBase):
 
 
 def _batches(edits: Iterable[GroupEdit]) -> Iterator[list[GroupEdit]]:
-    """Edits in batches of different groups, so that a second edit of a group sees the first."""
+    """Divides edits into batches of different groups, so that a second edit of a group sees the first."""
     batch: dict[str, GroupEdit] = {}
     for edit in edits:
         if edit.group in batch or len(batch) >= GROUPS_IN_FLIGHT:
@@ -388,7 +388,7 @@ def _batches(edits: Iterable[GroupEdit]) -> Iterator[list[GroupEdit]]:
 
 
 def _read(store: OffsetStore, batch: list[GroupEdit]) -> dict[str, GroupOffsets]:
-    """What a store holds for a batch; of a single group only the partitions that are to be changed."""
+    """Returns the offsets of a store for a batch; of a single group only the partitions to change."""
     if len(batch) == 1:
         return {batch[0].group: _fetch(store, batch[0].group, list(batch[0].changes))}
     return _scan(store, [edit.group for edit in batch])
@@ -405,7 +405,7 @@ def _fetch(store: OffsetStore, group: str, partitions: list[TopicPartition] | No
 
 
 def _scan(store: OffsetStore, groups: list[str]) -> dict[str, GroupOffsets]:
-    """One answer a group: where the store as a whole fails, that failure for all that it has not answered."""
+    """Returns one result for each group: if the whole store fails, its error for all groups without a result."""
     found: dict[str, GroupOffsets] = {}
     try:
         for answer in store.scan(groups) if groups else ():
@@ -416,7 +416,7 @@ def _scan(store: OffsetStore, groups: list[str]) -> dict[str, GroupOffsets]:
 
 
 def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
-    """One result a group: where the store as a whole fails, that failure for all that it has not answered."""
+    """Returns one result for each group: if the whole store fails, its error for all groups without a result."""
     done: dict[str, GroupEditResult] = {}
     try:
         for result in store.edit(edits) if edits else ():

@@ -1,5 +1,4 @@
-"""The rules of two stores that are to say the same (data rule "dual commit: Kafka first"), as functions of what both
-hold: no I/O."""
+"""The rules of a dual store (data rule "dual commit: Kafka first") as functions of the values in both stores. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +12,10 @@ from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, Group
 
 @dataclass(frozen=True, slots=True)
 class PendingChange:
-    """A change that the primary took and the secondary did not, yet.
+    """A change that the primary accepted and the secondary did not, yet.
 
-    ``after`` None is a deletion. ``expected`` is what the secondary held when the change was decided, None where that
-    could not be read. ``error`` is the latest failure.
+    ``after`` None is a deletion. ``expected`` is the secondary's value at the decision, None if it could not be read.
+    ``error`` is the latest failure.
     """
 
     after: OffsetAndMetadata | None
@@ -26,15 +25,16 @@ class PendingChange:
 
     @property
     def lowers(self) -> bool:
-        """Whether it may lower (or delete) what the secondary holds."""
+        """Returns whether it may lower (or delete) the secondary's offset."""
         return self.allow_rewind or self.after is None
 
     def change(self) -> Change:
-        """As the secondary is told: forward unless a rewind was meant, and then only over what was there."""
+        """Returns the change for the secondary: forward only, unless a rewind was intended, and then only over the
+        previous value."""
         return Change(self.after, self.expected if self.lowers else None, self.allow_rewind)
 
     def overtaken(self, primary: Offset) -> bool:
-        """Whether others have changed the primary since, so that this must not be written any more."""
+        """Returns whether other clients have changed the primary since, so that this must not be written any more."""
         if self.after is None or isinstance(primary, Absent):
             return not (self.after is None and isinstance(primary, Absent))
         return primary.offset != self.after.offset if self.lowers else primary.offset < self.after.offset
@@ -42,7 +42,7 @@ class PendingChange:
 
 @dataclass(frozen=True, slots=True)
 class DualDecision:
-    """What is to become of one group's changes: those that failed at once, and each store's part of the others."""
+    """The decision on the changes of one group: immediate failures, and the part of each store."""
 
     failed: dict[TopicPartition, ChangeOutcome]
     primary: dict[TopicPartition, Change]
@@ -56,17 +56,17 @@ def refused(
     second: Offset | OffsetMgrError,
     waiting: PendingChange | None,
 ) -> ChangeOutcome | None:
-    """The outcome of a change that must not reach the primary, or None."""
+    """Returns the outcome of a change that must not reach the primary, or None."""
     if isinstance(first, OffsetMgrError):
         return ChangeOutcome(EditStatus.FAILED, None, first)
     if isinstance(second, OffsetMgrError):
-        # the primary's own rule suffices: what does not lower the primary cannot lower the larger of both
+        # the primary's own rule suffices: a change that does not lower the primary cannot lower the larger offset
         return ChangeOutcome(EditStatus.FAILED, None, second) if change.expected is not None else None
     held = larger(first, second)
     if change.expected is not None and _offset(change.expected) != _offset(held):
         why = f"holds {_said(held)} where {_said(change.expected)} was expected"
         return ChangeOutcome(EditStatus.FAILED, held, Conflict(where, why, "read it again", actual=held))
-    # a rewind or deletion that the secondary has not taken yet counts as done for the commits that follow it
+    # a pending rewind or deletion counts as done for later commits
     floor = first if waiting is not None and waiting.lowers and change.expected is None else held
     if change.after is not None and isinstance(floor, Committed) and change.after.offset < floor.offset:
         if change.allow_rewind:
@@ -84,7 +84,7 @@ def combined(
     errors: Mapping[TopicPartition, OffsetMgrError],
     written: Iterable[TopicPartition],
 ) -> GroupEditResult:
-    """Both stores' outcomes as one; ``written`` are the partitions that the secondary took now."""
+    """Returns the outcomes of both stores as one; ``written`` are the partitions that the secondary accepted now."""
     outcomes = dict(decision.failed)
     also_written = set(written)
     for tp, outcome in {} if done is None else done.outcomes.items():
@@ -107,8 +107,8 @@ def combined(
 
 
 def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
-    """The larger of both, partition by partition; an error in either is the partition's error (data rule "absent is not
-    zero")."""
+    """Returns the larger offset of each partition; an error in either store is the partition's error (data rule "absent
+    is not zero")."""
     if error := first.error or second.error:
         return GroupOffsets(first.group, {}, error=error)
     errors = {**second.errors, **first.errors}
@@ -127,7 +127,7 @@ def outcome_of(found: GroupOffsets, tp: TopicPartition) -> Offset | OffsetMgrErr
 
 
 def larger(first: Offset, second: Offset) -> Offset:
-    """The larger offset, the primary's where they are equal; without a version, which is one store's own."""
+    """Returns the larger offset, the primary's if they are equal, without a version, which belongs to one store."""
     if isinstance(first, Absent) or (isinstance(second, Committed) and second.offset > first.offset):
         first = second
     return first if isinstance(first, Absent) else first._replace(version=None)

@@ -1,9 +1,9 @@
-"""`KafkaStore`: committed offsets in the brokers' group coordinators, read and edited through `offsetmgr.kafka`.
+"""`KafkaStore`: committed offsets of the brokers' group coordinators, through `offsetmgr.kafka`.
 
-The Admin client is not used for offsets: the one of confluent-kafka 2.16 reads past the end of a commit's metadata,
-asks for one group a request, and waits out its timeout on a cluster that has no offsets topic yet.
+It does not use the Admin client for offsets: that of confluent-kafka 2.16 reads past the end of a commit's metadata,
+sends one request for each group, and waits for its timeout on a cluster without an offsets topic.
 
-How edits are guarded is in `kafka_edits`; here are the groups that are held for longer than one edit.
+`kafka_edits` guards edits; this module has the long-lived locks.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 
 class KafkaStore(ProtocolStore):
-    """The native groups of a Kafka cluster, of brokers from 0.8.2 on.
+    """The groups of a Kafka cluster, of brokers from 0.8.2 on.
 
-    Groups with members cannot be edited (`GroupActive`). Deleting a group raises `GroupActive` too, with the members'
-    names.
+    Groups with members cannot be edited (`GroupActive`). The deletion of a group raises `GroupActive` too, with the
+    members' names.
     """
 
     kind = "kafka"
@@ -51,8 +51,8 @@ class KafkaStore(ProtocolStore):
         super().__init__(bootstrap, config)
         self._identity: StoreIdentity | None = None
         self.on_read: Callable[[int, int], object] = lambda _read, _all: None
-        """Called while the offsets topic is read, which brokers need that do not list groups: how many records were
-        read, and how many there are. Set it before the first call."""
+        """Called with the number of records read and the total while the offsets topic is read, for brokers that do not
+        list groups. Set it before the first call."""
 
     def _client(self, config: ConnectionConfig) -> Client:
         from offsetmgr.kafka.client.client import Client
@@ -100,8 +100,7 @@ class KafkaStore(ProtocolStore):
         yield from wire.run(lambda deadline: list_groups(wire.client, deadline))
 
     def lock(self, group: str, *, holder: str) -> KafkaGroupLock:
-        """See `offsetmgr.core.offset_store.LockableStore`. Raises `GroupActive`, with names, where others are
-        members."""
+        """See `offsetmgr.core.offset_store.LockableStore`. Raises `GroupActive` with the names of other members."""
         from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 
         wire = self.wire()
@@ -110,8 +109,8 @@ class KafkaStore(ProtocolStore):
         )
 
     def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
-        """See `offsetmgr.core.offset_store.LockableStore`; a broker lets the first join of each empty group wait (3 s
-        by default), so these wait together."""
+        """See `offsetmgr.core.offset_store.LockableStore`. A broker delays the first join of each empty group (3 s by
+        default), so these wait in parallel."""
         from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 
         wire = self.wire()
@@ -145,7 +144,7 @@ class KafkaStore(ProtocolStore):
         yield from self._many(commits, commit, key=lambda one: one[0].group)
 
     def refresh_held(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-        """See `offsetmgr.core.offset_store.LockableStore`. A holder subscribes to nothing, so the coordinator counts
+        """See `offsetmgr.core.offset_store.LockableStore`. The lock subscribes to nothing, so the coordinator counts
         every offset's age from its commit (KIP-211)."""
 
         async def refresh(one: HeldLock) -> tuple[str, OffsetMgrError | None]:
@@ -168,7 +167,7 @@ class KafkaStore(ProtocolStore):
             pass
 
     def _many(self, items: Iterable[A], do: Callable[[A], Awaitable[T]], *, key: Callable[[A], str]) -> Iterator[T]:
-        """What ``do`` gives for each item, many at a time; the items of one key one after the other."""
+        """Yields the results of ``do`` for many items in parallel; the items of one key one after the other."""
         from offsetmgr.kafka.client.background_loop import batches, in_flight
 
         async def do_all(batch: list[A]) -> list[T]:
@@ -185,7 +184,7 @@ class KafkaStore(ProtocolStore):
 
 
 class KafkaGroupLock:
-    """A group held for long; see `offsetmgr.core.offset_store.HeldLock`."""
+    """A long-lived lock of a group; see `offsetmgr.core.offset_store.HeldLock`."""
 
     def __init__(self, wire: ClientThread, hold: StaticMemberLock) -> None:
         self._wire = wire
@@ -213,13 +212,13 @@ class KafkaGroupLock:
         return self.edit({tp: Change(after) for tp, after in offsets.items()})
 
     def edit(self, changes: Mapping[TopicPartition, Change]) -> Mapping[TopicPartition, ChangeOutcome]:
-        """As an edit of this group: expected values, rewinds and deletions too. Raises `LockLost`."""
+        """Works as an edit of this group, with expected values, rewinds and deletions. Raises `LockLost`."""
         return self._wire.run(lambda deadline: self.execute(changes, deadline))
 
     async def execute(
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
-        """`edit`, within the store's event loop."""
+        """Works as `edit`, within the store's event loop."""
         from offsetmgr.stores.conditional_edit import Outcomes, execute, without_epochs
 
         if not self._hold.locked:
@@ -237,7 +236,7 @@ class KafkaGroupLock:
         return await execute(changes, await self._hold.fetch(list(changes), deadline), write, erase)
 
     async def recommit(self, deadline: float) -> OffsetMgrError | None:
-        """Commits what is committed once more, within the store's event loop; gives the first partition's error."""
+        """Commits all committed offsets again, within the store's event loop; returns the first partition's error."""
         if not self._hold.locked:
             return next(iter((await self._edits().recommit(self.group, deadline)).failures.values()), None)
         found = await self._hold.fetch(None, deadline)
@@ -251,14 +250,14 @@ class KafkaGroupLock:
         self._wire.run(self._hold.release)
 
     def _edits(self) -> KafkaEdits:
-        """The edits without the lock, for brokers that have none."""
+        """Returns the edits without the lock, for brokers that have none."""
         from offsetmgr.stores.kafka_edits import KafkaEdits
 
         assert isinstance(self._wire.edits, KafkaEdits)
         return self._wire.edits
 
     async def give_up(self, deadline: float) -> None:
-        """`release`, within the store's event loop."""
+        """Works as `release`, within the store's event loop."""
         await self._hold.release(deadline)
 
     def __enter__(self) -> Self:

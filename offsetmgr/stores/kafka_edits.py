@@ -1,7 +1,7 @@
-"""How edits of Kafka groups are guarded: the group lock, or a comparison just before the write.
+"""Guards edits of Kafka groups: with the group lock, or with a comparison just before the write.
 
-Ordering contract under the lock: join, *then* read, compare, commit with the generation, leave.  The lock is imported
-where it is taken: most commands never do.
+Ordering contract under the lock: join, *then* read, compare, commit with the generation, leave. The lock is imported
+when it is needed, because most commands never use it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from offsetmgr.stores.protocol_edits import COMPARED, ProtocolEdits
 
 UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
 KEPT_WITHOUT_LOCK: Final = Capabilities(metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none")
-"""What brokers without the group lock keep of a commit."""
+"""The fields of a commit that brokers without the group lock keep."""
 
 _LOCK_ATTEMPTS: Final = 3
 
 
 class KafkaEdits(ProtocolEdits):
-    """See `ProtocolEdits`."""
+    """The edits of a Kafka cluster."""
 
     async def delete_group(self, group: str, deadline: float) -> None:
-        """On brokers that cannot delete groups, deletes the group's offsets."""
+        """Deletes a group. On brokers that cannot delete groups, deletes its offsets."""
         at = await self._client.coordinator(group, deadline)
         if DELETES_GROUPS.on(await self._client.versions(at, deadline)):
             await super().delete_group(group, deadline)
@@ -97,8 +97,8 @@ class KafkaEdits(ProtocolEdits):
             return await self._compare_and_write(edit, deadline, at)
         from offsetmgr.kafka.groups.group_lock import locked
 
-        # Asking for all partitions is the shorter request. But the answer leaves out partitions whose only commit
-        # belongs to an open transaction, and it is long where a few partitions of many are edited.
+        # A request for all partitions is shorter. But its response omits partitions whose only commit belongs to an
+        # open transaction, and is long if few of many partitions are edited.
         few_of_many = len(held.offsets) > 2 * len(edit.changes)
         asked = list(edit.changes) if few_of_many or edit.changes.keys() - held.offsets.keys() else None
         for attempts_left in reversed(range(_LOCK_ATTEMPTS)):
@@ -107,13 +107,13 @@ class KafkaEdits(ProtocolEdits):
                     found = await lock.fetch(asked)
                     return GroupEditResult(edit.group, await execute(edit.changes, found, lock.commit, lock.delete))
             except LockLost:
-                # This process was stopped for longer than the lock's session. Nothing was written: read again.
+                # This process was stopped for longer than the lock's session. Nothing was written, so it reads again.
                 if not attempts_left or asyncio.get_running_loop().time() >= deadline:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     async def unlocked(self, edit: GroupEdit, deadline: float, at: Address | None = None) -> GroupEditResult:
-        """On brokers without the group lock: read, compared, written, and read again."""
+        """On brokers without the group lock: reads, compares, writes and reads again."""
         result = await self._compare_and_write(edit, deadline, at, UNLOCKED)
         written = [tp for tp, outcome in result.outcomes.items() if outcome.status is EditStatus.WRITTEN]
         if not written:

@@ -1,7 +1,6 @@
-"""`KafkaLogs`: what the brokers of a Kafka store say of topics and logs, over the connections that the store has.
+"""`KafkaLogs`: topics and logs of the brokers of a Kafka store, over the store's connections.
 
-See `offsetmgr.kafka.cluster.base.Logs`. For a process that has a Kafka store open and needs nothing else of the
-cluster.
+See `offsetmgr.kafka.cluster.base.Logs`. For a process with an open Kafka store that needs nothing else of the cluster.
 """
 
 from __future__ import annotations

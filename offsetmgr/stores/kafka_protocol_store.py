@@ -1,7 +1,7 @@
-"""Stores that are spoken to over Kafka's protocol: synchronous on the outside, an event loop in the background.
+"""The base of stores over Kafka's protocol: synchronous calls, with an event loop in the background.
 
-What is read and written, and how, is `protocol_edits`' and its subclasses'. The wire protocol is imported when it is
-first needed, because that takes a tenth of a second.
+`protocol_edits` and its subclasses read and write. The Kafka client is imported when it is first needed, because that
+takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ T = TypeVar("T")
 _SCAN_BATCH: Final = 100
 EDIT_BATCH: Final = 128
 FIRST_BATCH: Final = 25
-"""Groups in the first batch of a stream: the first results come soon, and short streams need no more."""
+"""The number of groups in the first batch of a stream: the first results come soon, and short streams need no more."""
 _SCANS_IN_FLIGHT: Final = 3
 EDITS_IN_FLIGHT: Final = 4
 
 
 class ProtocolStore(StoreBase):
-    """The parts of a store that follow from its `ProtocolEdits`.
+    """The methods of a store that follow from its `ProtocolEdits`.
 
-    ``timeout_ms`` of the configuration bounds the reading of one group and the edit of one group.  Besides plain text
-    it speaks TLS and SASL PLAIN and SCRAM.
+    ``timeout_ms`` of the configuration limits the read of one group and the edit of one group. Connections are in plain
+    text, or with TLS, SASL PLAIN and SCRAM.
     """
 
     kind: ClassVar[str]
@@ -47,11 +47,11 @@ class ProtocolStore(StoreBase):
         self._connecting = threading.Lock()
 
     def _client(self, config: ConnectionConfig) -> Client:
-        """A client that has not connected yet."""
+        """Returns a client that has not connected yet."""
         raise NotImplementedError
 
     def _edits(self, client: Client, timeout: float) -> ProtocolEdits:
-        """``timeout`` is in seconds."""
+        """Returns the edits; ``timeout`` is in seconds."""
         raise NotImplementedError
 
     @property
@@ -112,7 +112,7 @@ class ProtocolStore(StoreBase):
         )
 
     def log_origin(self) -> LogOrigin:
-        """The cluster that the brokers (or the managers, for the brokers behind them) name."""
+        """Returns the cluster that the brokers (or the managers, for the brokers behind them) report."""
         wire = self.wire()
         cluster_id, brokers = wire.run(wire.client.cluster)
         known = frozenset(f"{broker.host.lower()}:{broker.port}" for broker in brokers)
@@ -125,9 +125,9 @@ class ProtocolStore(StoreBase):
         return wire.run(lambda deadline: topic_ids(wire.client, asked, deadline))
 
     def delete_group(self, group: str) -> None:
-        """Deletes a group with all that it has committed.
+        """Deletes a group with all its offsets.
 
-        Raises `GroupActive` with the members' names, `GroupNotFound`, and what reading raises.
+        Raises `GroupActive` with the members' names, `GroupNotFound`, and the errors of a read.
         """
         wire = self.wire()
         wire.run(lambda deadline: wire.edits.delete_group(group, deadline))
@@ -139,7 +139,7 @@ class ProtocolStore(StoreBase):
             connection.close()
 
     def wire(self) -> ClientThread:
-        """The connected half, which is made when it is first asked for."""
+        """Returns the connected part, which the first call creates."""
         with self._connecting:
             if self._connection is None:
                 client = self._client(self._config)
@@ -148,7 +148,7 @@ class ProtocolStore(StoreBase):
 
 
 class ClientThread:
-    """The connected half of a store: an event loop in a thread, and what runs in it."""
+    """The connected part of a store: an event loop in a thread."""
 
     def __init__(self, client: Client, edits: ProtocolEdits) -> None:
         from offsetmgr.kafka.client.background_loop import EventLoopThread
@@ -158,7 +158,7 @@ class ClientThread:
         self.runner = EventLoopThread()
 
     def run(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Waits for a call in the loop, which is given its deadline."""
+        """Runs a call in the loop with a deadline and waits for it."""
 
         async def within() -> T:
             return await call(self.edits.deadline())

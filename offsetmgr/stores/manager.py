@@ -1,7 +1,6 @@
-"""`ManagerStore`: committed offsets in offsetmgr's own offset managers, over Kafka's protocol.
+"""`ManagerStore`: committed offsets of offsetmgr's own offset managers, over Kafka's protocol.
 
-What the managers offer beyond it they announce themselves; so an address that turns out to be a broker's is read and
-edited too, only without conditions.
+Managers announce their extensions. If the address belongs to a broker, the store reads and edits without conditions.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ class ManagerStore(ProtocolStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Asked of the endpoint, once. Raises `Unreachable`, `TimedOut`.
+        """Returns the capabilities that the server announces, requested once. Raises `Unreachable`, `TimedOut`.
 
-        Each edit asks its own coordinator again: an older manager beside this one is found out there.
+        Each edit checks its own coordinator again, so an older manager is detected there.
         """
         from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, DROPS_LEADER_EPOCH, DROPS_METADATA
 
@@ -57,7 +56,8 @@ class ManagerStore(ProtocolStore):
         )
 
     def identity(self) -> StoreIdentity:
-        """The cluster's id, and the topic in which the managers keep offsets (or the kind of store behind)."""
+        """Returns the cluster id, and the topic in which the managers keep offsets (or the kind of store behind the
+        listener)."""
         from offsetmgr.kafka.protocol.conditional_commit import LOG_FEATURE, STORE_FEATURE
 
         if self._identity is None:

@@ -1,11 +1,11 @@
-"""How edits of an offset manager's groups are guarded: by conditions that the manager itself checks.
+"""Guards edits of an offset manager's groups with conditions that the manager checks.
 
-Read, decide, commit on the condition that what was read is still there; where it is not, read and decide again.  What
-the manager checks and what it appends are one step there, and commits in flight count as "not there" (see
-`offsetmgr.kafka.protocol.conditional_commit`), so an edit is atomic for each partition, deletions too.
+It reads, decides, and commits on the condition that the read values are still committed; otherwise it reads and decides
+again. The manager checks and appends in one step, and commits in flight break the condition (see
+`offsetmgr.kafka.protocol.conditional_commit`), so an edit is atomic for each partition, including deletions.
 
-Where the other end does not announce conditions (a broker, an older manager, a store that has none), offsets are
-compared just before the write, and the result says so.
+If the server does not announce conditions (a broker, an older manager, a store without them), offsets are compared just
+before the write, and the result says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOT_WRITTEN: Final = "nothing had to be written"
 
 
 class ManagerEdits(ProtocolEdits):
-    """See `ProtocolEdits`."""
+    """The edits of offset managers."""
 
     async def _compared(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
         sound = [edit.group for edit in edits if edit.changes and bad_group(edit.group) is None]
@@ -82,14 +82,14 @@ class ManagerEdits(ProtocolEdits):
 
 
 class _Work:
-    """One edit on its way: what is decided, what is still to be written and on which condition."""
+    """One edit in progress: decisions, and the partitions to write with their conditions."""
 
     def __init__(self, edit: GroupEdit) -> None:
         self._changes = edit.changes
         self._outcomes: dict[TopicPartition, ChangeOutcome] = {}
         self._before = FetchedGroup({}, {})
         self._unsure: set[TopicPartition] = set()
-        """Partitions of which an earlier try of ours may have been carried out."""
+        """Partitions for which an earlier attempt may have succeeded."""
         self.todo: Sequence[TopicPartition] = list(edit.changes)
         self.written = False
 
@@ -99,7 +99,7 @@ class _Work:
         return {tp: offsets[tp].offset if tp in offsets else NOTHING for tp in self.todo}
 
     def decide(self, held: FetchedGroup) -> None:
-        """Over what the group holds now."""
+        """Decides over the current offsets of the group."""
         for tp in [tp for tp in self.todo if tp in self._unsure]:
             found = held.offsets.get(tp, ABSENT)
             if tp not in held.errors and same_value(found, self._changes[tp].after, KEPT):
@@ -112,7 +112,7 @@ class _Work:
         self._before, self.todo = held, decided.todo
 
     def settle(self, results: Mapping[TopicPartition, OffsetMgrError | None], *, repeated: bool) -> bool:
-        """Takes the manager's answers; gives whether something has to be decided again."""
+        """Processes the manager's responses; returns whether a decision has to be repeated."""
         again: list[TopicPartition] = []
         for tp in self.todo:
             error = results.get(tp, ServerError(str(tp), "the manager did not answer for it"))
@@ -138,7 +138,7 @@ class _Work:
             self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._held(tp), error)
 
     def result(self) -> dict[TopicPartition, ChangeOutcome]:
-        """In the order in which the changes were given."""
+        """Returns the outcomes in the order of the changes."""
         return {tp: self._outcomes[tp] for tp in self._changes}
 
     def _held(self, tp: TopicPartition) -> Offset:

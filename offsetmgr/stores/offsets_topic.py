@@ -1,8 +1,7 @@
-"""What groups have committed, read from ``__consumer_offsets`` itself: for brokers that cannot say it.
+"""Reads committed offsets from ``__consumer_offsets`` itself, for brokers without a request for them.
 
-Brokers 0.8.2 list no groups and do not say of which partitions a group has offsets; brokers 0.9 and 0.10.0 list only
-groups with members. Their offsets topic has it all. It is read once from its beginning, and after that from where the
-last reading ended.
+Brokers of 0.8.2 list no groups and no partitions of a group; brokers of 0.9 and 0.10.0 list only groups with members.
+Their offsets topic has everything. The first read starts at its beginning, later ones where the last read ended.
 """
 
 from __future__ import annotations
@@ -28,50 +27,50 @@ from offsetmgr.segments.offsets import OffsetsFold
 _SLICE_BYTES: Final = 1024 * 1024
 _LARGEST_SLICE: Final = 64 * 1024 * 1024
 _NO_TOPIC_S: Final = 10.0
-"""Longest time, in seconds, for which the brokers are asked again how many partitions the topic has."""
+"""The maximum number of seconds for which the brokers are asked for the topic's number of partitions."""
 _SHORTEST_S: Final = 1.0
-"""The same, where the caller has less time left: one answer alone does not suffice."""
+"""The minimum, if the caller has less time left: one response is not enough."""
 _BETWEEN_S: Final = 0.25
-"""Pause, in seconds, between two such questions."""
+"""Seconds between two such requests."""
 
 Groups: TypeAlias = dict[str, Mapping[TopicPartition, SavedOffset | None]]
 OnRead: TypeAlias = Callable[[int, int], object]
-"""Takes how many records were read, and how many there are."""
+"""Receives the number of records read and the total."""
 
 
 class KafkaOffsetsTopic:
-    """Use it within the client's event loop. Construction does no I/O.
+    """Use it within the client's event loop. The constructor performs no I/O.
 
-    A call may take as long as the topic is large: its deadline is a limit for each answer of a broker, counted from the
-    request.
+    A call takes longer for a large topic: its deadline limits each response of a broker, counted from the request.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self.on_read: OnRead = lambda _read, _all: None
-        """Called again and again during a reading."""
+        """Called repeatedly during a read."""
         self._leaders = PartitionLeaders(client)
         self._folds: dict[TopicPartition, OffsetsFold] = {}
         self._decoded: dict[TopicPartition, tuple[int, Groups]] = {}
-        """Of each partition what was decoded last, and up to which offset of the log."""
+        """The decoded groups of each partition, and the offset of the log up to which they were decoded."""
         self._believed: int | None = None
-        """The number of partitions of the topic that two answers gave; None as long as there is none."""
+        """The number of partitions that two responses agreed on; None as long as there is none."""
         self._reading = asyncio.Lock()
 
     async def groups(self, deadline: float) -> list[str]:
-        """Ids of all groups that have offsets, except those whose offsets offsetmgr has deleted. Raises as `saved`."""
+        """Returns the ids of all groups with offsets, except those whose offsets offsetmgr has deleted. Raises the
+        errors of `saved`."""
         return sorted(group for group, found in (await self.saved(deadline)).items() if _living(found))
 
     async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
-        """The partitions for which each of these groups has committed offsets. Raises as `saved`."""
+        """Returns the partitions for which each of these groups has committed offsets. Raises the errors of `saved`."""
         found = await self.saved(deadline, groups)
         return {group: list(found.get(group, ())) for group in groups}
 
     async def saved(self, deadline: float, groups: Sequence[str] | None = None) -> Groups:
-        """The offsets of every group (or of those in the same partitions as ``groups``) with their times, as the log's
-        end has them at this moment; None for an offset that cannot be decoded.
+        """Returns the offsets of every group (or of those in the same partitions as ``groups``) with their times, up to
+        the current end of the log; None for an offset that cannot be decoded.
 
-        Raises `OffsetMgrError` where a partition cannot be read, or has a key that cannot be decoded.
+        Raises `OffsetMgrError` if a partition cannot be read, or has a key that cannot be decoded.
         """
         limit = max(deadline - asyncio.get_running_loop().time(), 0.001)
         async with self._reading:
@@ -89,11 +88,11 @@ class KafkaOffsetsTopic:
             return everything
 
     async def _count(self, limit: float) -> int:
-        """The number of partitions of the offsets topic; 0 where the cluster has other topics, but not this one.
+        """Returns the number of partitions of the offsets topic; 0 if the cluster has other topics, but not this one.
 
-        From its start until the controller has named them, a broker knows no topic at all, and after a failure of the
-        controller it may know only some partitions. So no topic at all is an error, and a number that this object has
-        not believed before is believed once two answers give it.
+        After its start a broker knows no topic until the controller sends them, and after a failure of the controller
+        it may know only some partitions. So no topic at all is an error, and a new number counts once two responses
+        agree on it.
         """
         until = _from_now(min(max(limit, _SHORTEST_S), _NO_TOPIC_S))
         before = self._believed
@@ -111,10 +110,10 @@ class KafkaOffsetsTopic:
         raise ServerError(OFFSETS_TOPIC, why, hint)
 
     async def _named(self, deadline: float) -> int | None:
-        """The number of partitions of the offsets topic in one answer of the brokers; None if it names no topic.
+        """Returns the number of partitions of the offsets topic in one response of the brokers; None if it contains no
+        topic.
 
-        Brokers before 0.11 create the offsets topic if they are asked about it by its name; so they are first asked
-        about all topics.
+        Brokers before 0.11 create the offsets topic if a request names it, so the first request is for all topics.
         """
         names = [OFFSETS_TOPIC] if self._believed else None
         counts = await partition_counts(self._client, names, deadline)
@@ -164,7 +163,7 @@ class KafkaOffsetsTopic:
                     stuck, at = next(iter(left.items()))
                     why = f"the broker gives no whole message at offset {at}, though the log ends at {ends[stuck]}"
                     raise ServerError(str(stuck), why, "look at the broker's log: is the file of that offset damaged?")
-                size *= 4  # brokers before 0.10.1 cut off what is larger than the limit
+                size *= 4  # brokers before 0.10.1 truncate a response at the limit
             self.on_read(total - sum(max(ends[tp] - at, 0) for tp, at in left.items()), total)
             left = {tp: at for tp, at in left.items() if at < ends[tp]}
 
@@ -181,7 +180,7 @@ class KafkaOffsetsTopic:
 
 
 def _whole_entries(data: bytes) -> bytes:
-    """A piece of a log without the last batch or message, if that was cut off."""
+    """Returns a piece of a log without a truncated last batch or message."""
     at = 0
     while (start := at + LOG_OVERHEAD) <= len(data):
         end = start + LOG_HEADER.unpack_from(data, at)[1]
@@ -192,7 +191,8 @@ def _whole_entries(data: bytes) -> bytes:
 
 
 def _places(group: str, partitions: int) -> set[int]:
-    """The partitions of an offsets topic that may hold a group: Kafka's ``Utils.abs`` was another one once."""
+    """Returns the partitions of an offsets topic that may hold a group: an older ``Utils.abs`` of Kafka gave another
+    one."""
     found = java_hash(group)
     return {abs(found) % partitions, (found & 0x7FFFFFFF) % partitions} if partitions else set()
 

@@ -45,9 +45,10 @@ def _translate(where: str, settings: Mapping[str, str]) -> Translate | None:
 
 
 def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
-    """The two URIs of a dual store (primary, secondary) or of a switched one (ZooKeeper's, Kafka's).
+    """Returns the two URIs of a dual store (primary, secondary) or of a switched one (ZooKeeper, Kafka).
 
-    Raises `InvalidUri`."""
+    Raises `InvalidUri`.
+    """
     parsed = parse_uri(uri)
     names = PAIRS[parsed.kind]
     settings = parsed.options
@@ -76,8 +77,8 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
 
 
 def translate_of(uri: str, config: ConnectionConfig) -> Translate | None:
-    """What a dual or switched store's URI, or its section of the config file, says where its two stores belong to
-    different Kafka clusters; None for other stores. Raises `InvalidUri`."""
+    """Returns the user's statement about two Kafka clusters in the URI of a dual or switched store, or in its section
+    of the configuration file; None for other stores. Raises `InvalidUri`."""
     parsed = parse_uri(uri)
     if parsed.kind not in PAIRS:
         return None

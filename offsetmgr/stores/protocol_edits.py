@@ -1,7 +1,7 @@
-"""Reading and editing groups over Kafka's protocol, as far as brokers and offset managers have it in common.
+"""Reads and edits of groups over Kafka's protocol that brokers and offset managers have in common.
 
-Asyncio over `offsetmgr.kafka`.  How an edit is guarded is each kind's own: `kafka_edits`, `manager_edits`. What only
-few commands need of the wire is imported where it is used.
+Asyncio over `offsetmgr.kafka`. `kafka_edits` and `manager_edits` guard edits. Rarely used parts of the client are
+imported where they are used.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ from offsetmgr.stores.conditional_edit import EditDecision, Outcomes, all_failed
 
 COMPARED: Final = "read and compared just before the write, which was not conditional"
 _STALE_AFTER: Final = 0.05
-"""Seconds after which what was read is read again before it is compared with and overwritten: only a process that was
-stopped, or a machine that is very busy, takes so long."""
+"""Seconds after which a value is read again before it is compared and overwritten: only a stopped process or a very
+busy machine takes so long."""
 _ANSWERED_WITHIN: Final = 1.0
-"""Seconds after which an answer counts as old: a process that was stopped meanwhile reads it when it goes on."""
+"""Seconds after which a response counts as old: a process that was stopped reads it when it continues."""
 _ATTEMPTS: Final = 20
 OVERWRITTEN: Final = "nothing was compared: the last commit wins, as among consumers"
 
 
 class _Stale(Exception):
-    """What an edit was compared with was read too long ago; nothing was written."""
+    """The compared values were read too long ago; nothing was written."""
 
 
 class ProtocolEdits:
-    """Carries out batches of reads and edits of different groups. Use it within the client's event loop."""
+    """Executes batches of reads and edits of different groups. Use it within the client's event loop."""
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client = client
         self._timeout = timeout
 
     def deadline(self) -> float:
-        """When a call that starts now must have ended, in the loop's time."""
+        """Returns the deadline of a call that starts now, in the loop's time."""
         return asyncio.get_running_loop().time() + self._timeout
 
     async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
-        """One group's offsets. Raises `OffsetMgrError`."""
+        """Returns the offsets of one group. Raises `OffsetMgrError`."""
         found = bad_group(group) or (await self._client.fetch({group: partitions}, deadline))[group]
         if isinstance(found, OffsetMgrError):
             raise found
         return found
 
     async def delete_group(self, group: str, deadline: float) -> None:
-        """Raises `GroupActive`, `GroupNotFound`, others."""
+        """Deletes a group. Raises `GroupActive`, `GroupNotFound`, others."""
         try:
             await self._client.delete_group(group, deadline)
         except GroupActive:
             raise await self._active(group, deadline) from None
 
     async def scan(self, groups: list[str]) -> list[GroupOffsets]:
-        """All offsets of the groups, one result each. Raises only if no broker was ever reached."""
+        """Returns all offsets of the groups, one result for each. Raises only if no broker was ever reached."""
         good = [group for group in groups if bad_group(group) is None]
         found: dict[str, FetchedGroup | OffsetMgrError] = dict(
             await self._client.fetch(dict.fromkeys(good), self.deadline())
@@ -74,13 +74,14 @@ class ProtocolEdits:
         return [scanned(group, bad_group(group) or found[group]) for group in groups]
 
     async def scan_named(self, asked: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
-        """The offsets of the partitions named for each group, one result each. Raises as `scan`."""
+        """Returns the offsets of the given partitions of each group. Raises the errors of `scan`."""
         good = {group: partitions for group, partitions in asked if bad_group(group) is None}
         found: dict[str, FetchedGroup | OffsetMgrError] = dict(await self._client.fetch(good, self.deadline()))
         return [scanned(group, bad_group(group) or found[group]) for group, _ in asked]
 
     async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
-        """One result an edit; no two edits may be of one group. Raises only if no broker was ever reached."""
+        """Returns one result for each edit; the edits must be of different groups. Raises only if no broker was ever
+        reached."""
         deadline = self.deadline()
         blind = [edit for edit in edits if _overwrites(edit)]
         if not blind:
@@ -92,7 +93,7 @@ class ProtocolEdits:
         return [*both[0], *both[1]]
 
     async def _overwritten(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
-        """Edits that are commits and no more: all coordinators in one question, then one request a group."""
+        """Executes edits that are plain commits: one lookup of all coordinators, then one request for each group."""
         sound = [edit.group for edit in edits if bad_group(edit.group) is None]
         where: dict[str, Address | OffsetMgrError] = {}
         try:
@@ -121,7 +122,7 @@ class ProtocolEdits:
         return list(await asyncio.gather(*map(one, edits)))
 
     async def _compared(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
-        """Edits that depend on what is there."""
+        """Executes edits that depend on the current offsets."""
         raise NotImplementedError
 
     async def _compare_and_write(
@@ -135,7 +136,7 @@ class ProtocolEdits:
         return await self._just_read(edit.group, list(edit.changes), write, deadline)
 
     async def recommit(self, group: str, deadline: float) -> GroupEditResult:
-        """Commits what the group holds once more without the lock, which starts the life of its offsets again."""
+        """Commits the group's offsets again without the lock, which restarts their retention."""
 
         async def write(held: FetchedGroup, read_at: float) -> GroupEditResult:
             edit = GroupEdit(group, {tp: Change(committed.value()) for tp, committed in held.offsets.items()})
@@ -153,8 +154,8 @@ class ProtocolEdits:
         write: Callable[[FetchedGroup, float], Awaitable[GroupEditResult]],
         deadline: float,
     ) -> GroupEditResult:
-        """Hands ``write`` the offsets and the time at which they were read. A process that was stopped before it wrote
-        reads again."""
+        """Passes the offsets and the time of the read to ``write``. A process that was stopped before the write reads
+        again."""
         now = asyncio.get_running_loop().time
         for attempts_left in reversed(range(_ATTEMPTS)):
             asked_at = now()
@@ -179,9 +180,9 @@ class ProtocolEdits:
         decided: EditDecision | None = None,
         read_at: float | None = None,
     ) -> GroupEditResult:
-        """Without the lock. A group that has got members since we looked refuses the write itself.
+        """Writes without the lock. A group that has received members since rejects the write itself.
 
-        Raises `_Stale`, and writes nothing, where ``held`` was read (at ``read_at``, in the loop's time) too long ago.
+        Raises `_Stale`, and writes nothing, if ``held`` was read (at ``read_at``, in the loop's time) too long ago.
         """
 
         async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
@@ -204,7 +205,7 @@ class ProtocolEdits:
         return GroupEditResult(edit.group, outcomes, atomic=False, how=how)
 
     async def _active(self, group: str, deadline: float) -> GroupActive:
-        """The error for a group that turned out to have members."""
+        """Returns the error for a group with members."""
         from offsetmgr.kafka.groups.lock_membership import active_members_error
 
         state = (await self._client.describe([group], deadline))[group]
@@ -214,7 +215,7 @@ class ProtocolEdits:
 
 
 def _overwrites(edit: GroupEdit) -> bool:
-    """Whether the edit may be, and shall be, carried out without reading first."""
+    """Returns whether the edit may be executed without a read."""
     return (
         edit.guard is Guard.OVERWRITE
         and bool(edit.changes)

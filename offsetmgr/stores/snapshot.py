@@ -1,9 +1,8 @@
-"""A snapshot file as an `OffsetStore`, and `write_snapshot`, which makes one from any stream of groups.
+"""A snapshot file as an `OffsetStore`, and `write_snapshot`, which writes one from a stream of groups.
 
-Reading goes through the format's index, so memory grows with the groups of the file, not with its offsets.  Edits
-rewrite the file: each change is decided against the file (or an earlier change of the same call), the results and the
-new groups are spooled to a temporary file, the whole is merged into a new file that replaces the old one, and only
-then are the results handed out.
+Reads use the format's index, so memory grows with the groups of the file and not with its offsets. Edits rewrite the
+file: each change is decided against the file (or an earlier change of the same call), the results and the new groups go
+to a temporary file, the new file is merged and replaces the old one, and then the results are returned.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _SPOOL_IN_MEMORY: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReport:
-    """What `write_snapshot` wrote; ``lost`` says what the format could not carry, ``size`` is in bytes."""
+    """The result of `write_snapshot`; ``lost`` names fields that the format cannot keep, ``size`` is in bytes."""
 
     path: str
     groups: int
@@ -78,13 +77,13 @@ def write_snapshot(
     keep_errors: bool = False,
     clock: Clock | None = None,
 ) -> SnapshotReport:
-    """Writes a snapshot file, atomically, holding a few groups in memory at a time.
+    """Writes a snapshot file atomically, with a few groups in memory at a time.
 
-    ``format`` and ``group`` are as in ``file:PATH?format=...&group=...``. A group or partition that could not be read
-    ends it with an error, unless ``keep_errors`` is given and the format (Avro) can record it; then it is recorded as
-    unreadable. An existing file is refused unless ``overwrite``; after any failure it is as it was.
+    ``format`` and ``group`` are as in ``file:PATH?format=...&group=...``. An unreadable group or partition ends it with
+    an error, unless ``keep_errors`` is given and the format (Avro) can record it as unreadable. An existing file is
+    rejected unless ``overwrite``; after any failure it is unchanged.
 
-    Raises `FileFailure`, `UsageError`, `UnsupportedOperation`, and what ``groups`` raises.
+    Raises `FileFailure`, `UsageError`, `UnsupportedOperation`, and the errors of ``groups``.
     """
     where = Path(path)
     form = by_name(format_name(str(path), format), group)
@@ -93,7 +92,7 @@ def write_snapshot(
         report = form.write(stream, header, groups, keep_errors=keep_errors)
         return report, stream.tell()
 
-    if not overwrite and where.exists():  # before the lock and before anything is read from the source
+    if not overwrite and where.exists():  # before the lock and before any read of the source
         raise FileFailure(f"file {path}", "exists already", "choose another name, or add --overwrite")
     with only_writer(where, clock or SystemClock(), LOCK_TIMEOUT_MS):
         report, size = replace_file(where, write, overwrite=overwrite)
@@ -103,8 +102,8 @@ def write_snapshot(
 class SnapshotStore(StoreBase):
     """``file:PATH[?format=csv|avro|zk|json|spark&group=G&unterminated=accept]``.
 
-    ``group`` is for files that do not name it: CSV without a group column, and Spark's JSON. Reading a file that does
-    not exist is an error; an edit creates it. Raises `UsageError` where the format cannot be told.
+    ``group`` is for files that do not name it: CSV without a group column, and Spark's JSON. A read of a missing file
+    is an error; an edit creates it. Raises `UsageError` if the format is not known.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class SnapshotStore(StoreBase):
         self._lock_timeout_ms = lock_timeout_ms
         self._opened: _OpenSnapshot | None = None
         self._origin: TranslatingStore | None = None
-        """The store whose cluster a new file is to name."""
+        """The store whose cluster a new file will record."""
 
     @property
     def uri(self) -> str:
@@ -146,11 +145,11 @@ class SnapshotStore(StoreBase):
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """Where the snapshot comes from; None where its format does not carry it. Raises as `fetch`."""
+        """Returns the origin of the snapshot; None if its format has none. Raises the errors of `fetch`."""
         return self._open().reader.header
 
     def identity(self) -> StoreIdentity:
-        """The snapshot's own id; for formats without one, the hash of the content (which an edit changes).
+        """Returns the snapshot's own id; for formats without one, the hash of the content (which an edit changes).
 
         Raises `FileFailure`, `MalformedData`.
         """
@@ -165,7 +164,7 @@ class SnapshotStore(StoreBase):
         return StoreIdentity("file", f"sha256:{digest.hexdigest()}", how)
 
     def log_origin(self) -> LogOrigin:
-        """What the snapshot's header says. Raises as `fetch`."""
+        """Returns the origin in the snapshot's header. Raises the errors of `fetch`."""
         if not os.path.lexists(self._path):
             return replace(UNNAMED, how=f"{self.uri} is a new file", new=True)
         return origin_of_snapshot(self.header)
@@ -175,11 +174,11 @@ class SnapshotStore(StoreBase):
         self._origin = source
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """The ids of the source's topics when the snapshot was taken. Raises as `fetch`."""
+        """Returns the ids of the source's topics at the time of the snapshot. Raises the errors of `fetch`."""
         known = {} if (header := self.header) is None else header.topic_ids
         return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
 
-    # --- reading ----------------------------------------------------------------------------------
+    # --- reads ---------------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[str]:
         with self._open() as reader:
@@ -214,7 +213,7 @@ class SnapshotStore(StoreBase):
             self._opened = None
 
     def _open(self) -> _OpenSnapshot:
-        """The file as it is now, checked; opened again where somebody has replaced or changed it since."""
+        """Returns the current file, checked; opens it again if another process has replaced or changed it."""
         what = f"snapshot {self._path}"
         try:
             signature = _signature(self._path.stat())
@@ -237,13 +236,13 @@ class SnapshotStore(StoreBase):
         self._opened = _OpenSnapshot(reader, stream, signature)
         return self._opened
 
-    # --- writing ----------------------------------------------------------------------------------
+    # --- writes --------------------------------------------------------------------------------------
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """As `OffsetStore.edit`; all edits of one call are one replacement of the file, all or nothing.
+        """Works as `OffsetStore.edit`; all edits of one call replace the file once, all or nothing.
 
-        Raises `FileFailure` where the file cannot be written, `MalformedData` where it cannot be read; then nothing
-        of this call was written.
+        Raises `FileFailure` if the file cannot be written, `MalformedData` if it cannot be read; nothing of this call
+        is written then.
         """
         with tempfile.SpooledTemporaryFile(_SPOOL_IN_MEMORY) as spool:
             with only_writer(self._path, self._clock, self._lock_timeout_ms):
@@ -253,7 +252,8 @@ class SnapshotStore(StoreBase):
                 yield spooled_result(spool)
 
     def _edit_locked(self, edits: Iterable[GroupEdit], spool: IO[bytes]) -> int:
-        """Spools the result and the new state of each edit, then rewrites the file; gives back their number."""
+        """Writes the result and the new state of each edit to ``spool``, then rewrites the file; returns the number of
+        edits."""
         with self._open_or_new() as reader:
             writer = SnapshotEditor(reader.format, self.capabilities)
             newest: dict[str, int] = {}
@@ -301,7 +301,7 @@ class SnapshotStore(StoreBase):
 
 
 class _OpenSnapshot:
-    """An open file with those who are reading it; closed when it is out of date and the last reader has left."""
+    """An open file and its readers; closed when it is outdated and the last reader has finished."""
 
     def __init__(self, reader: SnapshotReader, stream: BinaryIO, signature: tuple[int, ...]) -> None:
         self.reader = reader
@@ -329,7 +329,7 @@ class _OpenSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class _NoReader:
-    """What is read of a file that does not exist yet, while an edit creates it."""
+    """The empty content of a file that an edit is creating."""
 
     format: Format
     header: SnapshotHeader | None
@@ -345,7 +345,7 @@ class _NoReader:
 
 
 def _seekable(stream: BinaryIO) -> BinaryIO:
-    """The stream, or a temporary copy of one that can be read only once: a pipe, for example."""
+    """Returns the stream, or a temporary copy of a stream that can be read only once, for example a pipe."""
     if stream.seekable():
         return stream
     copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed as the stream would be
@@ -359,7 +359,8 @@ def _seekable(stream: BinaryIO) -> BinaryIO:
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
-    """What changes when the file is replaced or changed. A pipe changes as it is read, and is never read again."""
+    """Returns a value that changes when the file is replaced or changed. A pipe changes with every read, and is never
+    read again."""
     if not stat.S_ISREG(status.st_mode):
         return (status.st_dev, status.st_ino)
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""What becomes of the changes to one group of a snapshot: pure, no file in sight."""
+"""Decides on changes to one group of a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOW: Final = "the file was locked and replaced as a whole"
 
 
 class SnapshotEditor:
-    """Decides what becomes of a group's changes; writes nothing."""
+    """Decides on the changes of a group; writes nothing."""
 
     def __init__(self, form: Format, capabilities: Capabilities) -> None:
         self._form = form
@@ -31,7 +31,7 @@ class SnapshotEditor:
         self._names: dict[tuple[str, str], OffsetMgrError | None] = {}
 
     def decide(self, entry: GroupEntry, edit: GroupEdit) -> tuple[GroupEditResult, GroupEntry | None]:
-        """The result, and the group as it will be (None where nothing changes)."""
+        """Returns the result, and the new state of the group (None if nothing changes)."""
         self._names.clear()  # one group's names at a time
         offsets = dict(entry.offsets)
         outcomes = {tp: self._decide_one(entry, tp, change, offsets) for tp, change in edit.changes.items()}
@@ -71,7 +71,7 @@ class SnapshotEditor:
         )
 
     def _cannot_carry(self, group: str, topic: str) -> OffsetMgrError | None:
-        """Why the format cannot hold these names: found out by writing them to nowhere."""
+        """Returns why the format cannot hold these names, which a trial encoding shows."""
         if (group, topic) not in self._names:
             probe = GroupEntry(group, {TopicPartition(topic, 0): Committed(0)})
             try:
@@ -104,7 +104,7 @@ def _said(offset: int | None) -> str:
 
 
 def spool(result: GroupEditResult, after: GroupEntry | None, stream: IO[bytes]) -> None:
-    """Appends a result and the group's new state to a stream; as plain tuples, which pickle much faster."""
+    """Appends a result and the group's new state to a stream, as plain tuples, which pickle much faster."""
     outcomes = [
         (tp[0], tp[1], o.status.value, tuple(o.before) if isinstance(o.before, Committed) else o.before, o.error)
         for tp, o in result.outcomes.items()
@@ -117,7 +117,7 @@ def spool(result: GroupEditResult, after: GroupEntry | None, stream: IO[bytes]) 
 
 
 def spooled_result(stream: IO[bytes]) -> GroupEditResult:
-    """The result at the stream's position."""
+    """Returns the result at the stream's position."""
     group, outcomes, _ = pickle.load(stream)
     return GroupEditResult(
         group,
@@ -131,7 +131,7 @@ def spooled_result(stream: IO[bytes]) -> GroupEditResult:
 
 
 def spooled_entry(stream: IO[bytes], place: int) -> GroupEntry:
-    """The group's new state at a place in the stream; only for places of edits that changed something."""
+    """Returns the group's new state at a position of the stream; only for edits that changed something."""
     stream.seek(place)
     group, _, (offsets, errors, error) = pickle.load(stream)
     found = {TopicPartition(topic, partition): Committed(*values) for topic, partition, values in offsets}

@@ -1,7 +1,6 @@
 """`ZookeeperStore`: committed offsets as the old high-level consumers keep them in ZooKeeper.
 
-How to read and write many nodes quickly and safely is the business of `offsetmgr.zookeeper`; this module makes an
-`OffsetStore` of it.
+`offsetmgr.zookeeper` reads and writes the nodes; this module makes an `OffsetStore` of it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, layout_named
 from offsetmgr.zookeeper.offsets.topic_directories import in_folder, topic_folders
 
 GROUPS_AT_ONCE: Final = 200
-"""Groups of a scan in flight at once: what its memory grows with."""
+"""The number of groups of a scan in flight, which limits its memory."""
 
 _KNOWN_PARTITIONS: Final = 100_000
 
@@ -50,18 +49,18 @@ _OTHER_LAYOUT: Final = {
     "0.7": "there it is BROKER-PARTITION (up to 65534-32767); offsets named by a number alone are of layout 0.8",
     "storm": "there it is partition_N; is root= the spouts' zkRoot, with their ids directly under it?",
 }
-"""What a name that is no partition may mean, by layout."""
+"""The possible meaning of a name that is no partition, by layout."""
 
 
 class ZookeeperStore(StoreBase):
-    """Offsets under ``/consumers`` of a ZooKeeper ensemble. Construction does no I/O; the first call connects.
+    """Offsets under ``/consumers`` of a ZooKeeper ensemble. The constructor performs no I/O; the first call connects.
 
-    A commit's timestamp is the time at which ZooKeeper wrote the node, its version the node's data version.  ZooKeeper
-    keeps neither metadata nor leader epochs: they are dropped, and `capabilities` says so.  Deleting a commit leaves
-    the nodes of its topic and group (see `delete_group`).
+    The timestamp of a commit is the time at which ZooKeeper wrote the node, its version the node's data version.
+    ZooKeeper keeps neither metadata nor leader epochs, as `capabilities` says. The deletion of a commit leaves the
+    nodes of its topic and group (see `delete_group`).
 
     `groups`, `fetch`, `scan` and `identity` raise `Unreachable`, `TimedOut`, `AuthenticationFailed`, and `ServerError`
-    where the chroot does not exist; `scan` and `edit` do so only where the ensemble as a whole cannot be used.
+    if the chroot does not exist; `scan` and `edit` do so only if the whole ensemble cannot be used.
     """
 
     parallel_calls = 2
@@ -71,7 +70,7 @@ class ZookeeperStore(StoreBase):
     ) -> None:
         """``connect`` is ``h1:2181,h2:2181/chroot``; ``root`` is the spouts' ``zkRoot`` in the layout ``storm``.
 
-        Raises `InvalidUri`, and `UsageError` for an unknown layout or a bad root.
+        Raises `InvalidUri`, and `UsageError` for an unknown layout or an invalid root.
         """
         self._layout = layout_named(layout, root)
         self.capabilities = Capabilities(
@@ -82,7 +81,7 @@ class ZookeeperStore(StoreBase):
             partitions=self._layout.partitions,
         )
         self.session = ZookeeperSession(connect, config)
-        """The session, for what else lies in ZooKeeper (members, owners); closed together with the store."""
+        """The session, also for other data in ZooKeeper (members, owners); closed with the store."""
         self._known: dict[str, dict[str, TopicPartition | None]] = {}
 
     @property
@@ -96,7 +95,7 @@ class ZookeeperStore(StoreBase):
 
     @property
     def registered(self) -> bool:
-        """Whether the consumers of these offsets are those registered in this ZooKeeper."""
+        """Whether the consumers of these offsets register in this ZooKeeper."""
         return self._layout.registry
 
     def identity(self) -> StoreIdentity:

@@ -1,4 +1,4 @@
-"""The stores behind a `SwitchedStore`: ZooKeeper, Kafka, and the two together."""
+"""The stores behind a `SwitchedStore`: ZooKeeper, Kafka, and both with dual commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from offsetmgr.stores.dual import DualStore
 
 
 class SwitchedBackends:
-    """`offsetmgr.stores.switched.store.StorageBackends` of one ZooKeeper and one Kafka store, both closed with it."""
+    """`offsetmgr.stores.switched.store.StorageBackends` of one ZooKeeper and one Kafka store; closing it closes
+    both."""
 
     def __init__(self, zookeeper: OffsetStore, kafka: OffsetStore, translate: Translate | None = None) -> None:
         """``translate``: see `DualStore`."""

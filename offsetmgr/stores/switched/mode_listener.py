@@ -1,11 +1,11 @@
-"""`ModeListener`: a member's side of the switch: it goes by the groups' modes, and says so.
+"""`ModeListener`: the member's side of a live migration. It follows the storage modes of groups and acknowledges them.
 
-Ordering contract, for each group: whoever works with the offsets does so within `using`, which is entered only while no
-switch is under way and the session's lease is valid. When a switch begins, the follower waits until nobody is within,
-lets what the second store still lacks be written, and only then acknowledges; nobody enters again before the switch has
-ended. So between the last acknowledgement and the end of the switch nobody commits, and nobody fetches.
+Ordering contract for each group: code that works with the offsets runs within `using`, which is entered only while no
+switch is in progress and the session's lease is valid. When a switch begins, the listener waits until no code is within
+`using`, flushes the second store, and only then acknowledges; nothing enters again before the switch has ended. So
+between the last acknowledgement and the end of the switch no member commits or fetches.
 
-A switch whose process is gone is ended by the members themselves: they go back to the mode that they had.
+If the switching process dies, the members end the switch and return to the previous mode.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _LOG: Final = logging.getLogger("offsetmgr.migration.live")
 _TRIES: Final = 8
 _LOOK_S: Final = 0.05
 _AGAIN_S: Final = 0.2
-"""After what failed is tried again."""
+"""Seconds before a retry."""
 _LONGEST_END_S: Final = 3.0
-"""Waited for the thread: it may be asking a server that does not answer, and can do no harm then."""
+"""Seconds to wait for the thread: it may be waiting for a server, and can do no harm then."""
 
 
 class SessionLeaseProtocol(Protocol):
-    """What is asked of a `SessionLease` here."""
+    """The methods of a `SessionLease` that this module uses."""
 
     @property
     def expired(self) -> bool: ...
@@ -45,8 +45,8 @@ class SessionLeaseProtocol(Protocol):
 
 
 class _Group:
-    """One group as its follower sees it: ``seen`` is what it goes by, ``acknowledged`` what it has acknowledged. Not
-    only its version: the node may have been deleted, with the member's own, and recreated."""
+    """One group: ``seen`` is the mode in use, ``acknowledged`` the acknowledged one. Not only its version, because the
+    node may have been deleted, with the member's own, and recreated."""
 
     def __init__(self, nodes: SwitchStateStore, seen: NodeState) -> None:
         self.nodes = nodes
@@ -55,10 +55,10 @@ class _Group:
 
 
 class ModeListener:
-    """Follows groups in one session, in a thread of its own from `begin` to `end`. Safe for several threads.
+    """Follows groups in one session, in its own thread from `begin` to `end`. Thread-safe.
 
-    ``flush`` writes what a group's second store still lacks, and says whether nothing is left. ``start`` is the mode
-    of a group of which nobody has said one: the first member says this one. ``patience_s`` is how long `using` waits.
+    ``flush`` writes what a group's second store lacks, and returns whether nothing is left. ``start`` is the mode of a
+    group without one: the first member declares it. ``patience_s`` is how long `using` waits.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ModeListener:
         self._thread.start()
 
     def end(self) -> None:
-        """Follows no longer; the member's nodes go with its session."""
+        """Stops following; the member's nodes disappear with its session."""
         self._ended.set()
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -101,8 +101,7 @@ class ModeListener:
         return group in self._groups
 
     def follow(self, group: str) -> None:
-        """Becomes a member of the group's switch. Raises `GroupNotFound` where nobody has said where its offsets are,
-        and what the session raises."""
+        """Joins the group's switch. Raises `GroupNotFound` if no mode was declared, and the errors of the session."""
         with self._inside:
             if group not in self._groups:
                 self._groups[group] = self._join(SwitchStateStore(self._session, group))
@@ -110,10 +109,10 @@ class ModeListener:
 
     @contextmanager
     def using(self, group: str) -> Iterator[CommitMode]:
-        """The group's mode, which stays as it is within the block.
+        """Yields the group's mode, which does not change within the block.
 
-        Raises `SwitchInProgress` where a switch (or a lease that has run out) is waited for in vain, `SessionExpired`,
-        and as `follow`.
+        Raises `SwitchInProgress` if a switch (or an expired lease) lasts too long, `SessionExpired`, and the errors of
+        `follow`.
         """
         deadline = self._clock.monotonic() + self._patience_s
         with self._inside:
@@ -140,7 +139,7 @@ class ModeListener:
             why = "the member's ZooKeeper session may be over"
         return SwitchInProgress(f"offsets of group {group}", f"{why} within {self._patience_s:g} s")
 
-    # --- what it says -------------------------------------------------------------------------------
+    # --- acknowledgements ----------------------------------------------------------------------------
 
     def _node(self, seen: NodeState) -> FollowerNode:
         return FollowerNode(seen.storage.epoch, socket.gethostname(), os.getpid())
@@ -175,7 +174,7 @@ class ModeListener:
             with self._marking:
                 marked, self._marked = self._marked, set()
             late = False
-            for group in marked & self._groups.keys():  # one that is only joining marks itself again
+            for group in marked & self._groups.keys():  # a member that is joining marks itself again
                 try:
                     settled = self._look(self._groups[group])
                 except SessionExpired:
@@ -191,12 +190,12 @@ class ModeListener:
                 self._wake.set()
 
     def _look(self, one: _Group) -> bool:
-        """Goes by what the node says now, and acknowledges it. False: look again soon."""
+        """Adopts the mode of the node and acknowledges it. Returns False if it has to be read again soon."""
 
         def changed(_: str) -> None:
             self._mark(one.nodes.group)
 
-        # While it is read others may be within; from then on nobody is, until it is known what holds.
+        # During the read other code may be within `using`; after it nothing enters until the mode is known.
         seen = one.nodes.read(changed)
         with self._inside:
             one.seen = seen
@@ -222,5 +221,5 @@ class ModeListener:
 
 
 def back(storage: StorageModeNode, who: str, now_ms: int) -> StorageModeNode:
-    """What is said where nothing came of a switch."""
+    """Returns the node after a switch that was abandoned."""
     return replace(storage, epoch=storage.epoch + 1, who=who, when_ms=now_ms, turning=None)

@@ -41,7 +41,7 @@ _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperEr
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What ``storage`` said, at which version of the node."""
+    """The content of ``storage`` and the version of the node."""
 
     storage: StorageModeNode
     version: int
@@ -60,10 +60,10 @@ class FollowerState:
 
 
 class SwitchStateStore:
-    """One group's nodes through one session. All methods raise what the session raises.
+    """The nodes of one group through one session. All methods raise the errors of the session.
 
-    Those that write give False (or None) where somebody else was quicker, or where it is not known whether they wrote:
-    read again then.
+    Methods that write return False (or None) if another process wrote first, or if the outcome is unknown: the caller
+    reads again.
     """
 
     def __init__(self, session: ZookeeperSession, group: str) -> None:
@@ -73,10 +73,10 @@ class SwitchStateStore:
         self.root = f"{GROUPS}/{check_group(group)}"
         self.storage_path, self.switcher_path = f"{self.root}/storage", f"{self.root}/switcher"
 
-    # --- reading ------------------------------------------------------------------------------------
+    # --- reads ---------------------------------------------------------------------------------------
 
     def read(self, changed: WatchCallback | None = None) -> NodeState | None:
-        """Where the group's offsets are; None where nobody has said it. ``changed`` as in `watch_data`.
+        """Returns the storage mode of the group; None if none was declared. ``changed`` is as in `watch_data`.
 
         Raises `CorruptData`, `UnknownVersion` too.
         """
@@ -90,7 +90,8 @@ class SwitchStateStore:
         )
 
     def switcher(self, changed: WatchCallback | None = None) -> SwitcherNode | None:
-        """Who is switching now; None: nobody. Raises `CorruptData`, `UnknownVersion` too."""
+        """Returns the process that is switching the group; None if there is none. Raises `CorruptData`,
+        `UnknownVersion` too."""
         node = (
             self._session.get(self.switcher_path)
             if changed is None
@@ -99,7 +100,8 @@ class SwitchStateStore:
         return None if node is None else decode_switcher(self._full(self.switcher_path), node.data)
 
     def followers(self) -> list[FollowerState]:
-        """The live members, sorted by name. Raises `CorruptData`, `UnknownVersion` too: none may be missed."""
+        """Returns the live members, sorted by name. Raises `CorruptData`, `UnknownVersion` too, because none may be
+        missed."""
         names = sorted(self._session.children(self.storage_path) or ())
         paths = [self.member_path(name) for name in names]
         found: list[FollowerState] = []
@@ -111,49 +113,49 @@ class SwitchStateStore:
         return found
 
     def watch_followers(self, names: list[str], changed: WatchCallback) -> None:
-        """Watches these members' words, and who comes and goes."""
+        """Watches the nodes of these members, and joins and leaves."""
         self._session.watch_many([self.member_path(name) for name in names], [self.storage_path], changed)
 
     def member_path(self, name: str) -> str:
         return f"{self.storage_path}/{name}"
 
-    # --- a member's writes --------------------------------------------------------------------------
+    # --- writes of a member --------------------------------------------------------------------------
 
     def declare(self, storage: StorageModeNode) -> bool:
-        """Says where the offsets are, where nobody has said it yet."""
+        """Declares the storage mode if none was declared."""
         parts = self.root.split("/")[1:]
         ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
         return self._won([Create(self.storage_path, encode_storage(storage))])
 
     def join(self, name: str, node: FollowerNode, version: int) -> bool:
-        """Becomes a member that goes by ``storage`` at this version."""
+        """Joins as a member that follows ``storage`` at this version."""
         path = self.member_path(name)
         return self._won(
             [CheckVersion(self.storage_path, version), Create(path, encode_follower(node), ephemeral=True)]
         )
 
     def acknowledge(self, name: str, node: FollowerNode, version: int) -> bool:
-        """Says that this member goes by ``storage`` at this version; joins again where its node has gone."""
+        """Acknowledges ``storage`` at this version; joins again if the member's node has disappeared."""
         path = self.member_path(name)
         mine = self._session.get(path)
         if mine is None:
             return self.join(name, node, version)
         return self._won([CheckVersion(self.storage_path, version), SetData(path, encode_follower(node), mine.version)])
 
-    # --- the switch's writes ------------------------------------------------------------------------
+    # --- writes of the switching process -------------------------------------------------------------
 
     def hold(self, seen: NodeState, storage: StorageModeNode, who: str) -> bool:
-        """Begins a switch: its process's node and the new ``storage``, together."""
+        """Begins a switch: creates the node of the process and writes the new ``storage``, in one transaction."""
         begun: list[Operation] = [Create(self.switcher_path, encode_switcher(SwitcherNode(who)), ephemeral=True)]
         return self._won([*begun, SetData(self.storage_path, encode_storage(storage), seen.version)])
 
     def settle(self, seen: NodeState, storage: StorageModeNode) -> bool:
-        """Ends a switch of this session, with one mode or the other."""
+        """Ends a switch of this session with one mode or the other."""
         ended: list[Operation] = [SetData(self.storage_path, encode_storage(storage), seen.version)]
         return self._won([*ended, Delete(self.switcher_path, 0)])
 
     def give_back(self, seen: NodeState, storage: StorageModeNode) -> bool:
-        """Ends a switch whose process is gone."""
+        """Ends a switch whose process has died."""
         return self._won([SetData(self.storage_path, encode_storage(storage), seen.version)])
 
     def _won(self, operations: list[Operation]) -> bool:
@@ -163,7 +165,7 @@ class SwitchStateStore:
         if outcome.state is OperationState.REFUSED and outcome.code in _RACES:
             return False
         if outcome.state in (OperationState.UNKNOWN, OperationState.NOT_SENT):
-            self._session.sync()  # which says so where the session is over
+            self._session.sync()  # raises if the session is over
             return False
         raise outcome.error or ServerError(f"ZooKeeper under {self.root}", f"refused with code {outcome.code}")
 
@@ -172,7 +174,7 @@ class SwitchStateStore:
 
 
 def modes(session: ZookeeperSession, groups: list[str]) -> Mapping[str, StorageModeNode | OffsetMgrError | None]:
-    """Where many groups' offsets are, in one request; None where nobody has said it."""
+    """Returns the storage modes of many groups in one request; None for a group without one."""
     found: dict[str, StorageModeNode | OffsetMgrError | None] = {}
     paths: dict[str, str] = {}
     for group in groups:

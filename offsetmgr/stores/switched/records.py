@@ -1,4 +1,4 @@
-"""What the nodes of a switch hold, and their bytes: JSON with a version in each. Pure."""
+"""The content of a switch's znodes: JSON with a version. Pure."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class StorageModeNode:
-    """``storage``: where the group's offsets are.
+    """``storage``: the storage mode of the group.
 
-    ``epoch`` grows by one with every change. While ``turning`` names a mode, a switch to it is under way and members
-    neither commit nor fetch; then ``mode`` is the one that holds again if nothing comes of it.
+    ``epoch`` grows by one with every change. While ``turning`` names a mode, a switch to it is in progress and members
+    neither commit nor fetch; ``mode`` then applies again if the switch is abandoned.
     """
 
     mode: CommitMode
     epoch: int
     who: str
-    """Who wrote this: a user, a host, a process; for people."""
+    """The user, host and process that wrote it, for people."""
     when_ms: int
-    """When, by that one's clock."""
+    """The time on the clock of that process."""
     turning: CommitMode | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerNode:
-    """``storage/NAME`` (ephemeral): a member, and the newest epoch by which it goes."""
+    """``storage/NAME`` (ephemeral): a member, and the newest epoch that it has adopted."""
 
     epoch: int
     host: str
@@ -41,7 +41,7 @@ class FollowerNode:
 
 @dataclass(frozen=True, slots=True)
 class SwitcherNode:
-    """``switcher`` (ephemeral): the process that is switching the group; there is one at most."""
+    """``switcher`` (ephemeral): the process that is switching the group; at most one."""
 
     who: str
 
@@ -59,7 +59,7 @@ def encode_storage(storage: StorageModeNode) -> bytes:
 
 
 def decode_storage(path: str, data: bytes) -> StorageModeNode:
-    """Raises `CorruptData`, `UnknownVersion`."""
+    """Decodes the node. Raises `CorruptData`, `UnknownVersion`."""
     found = _object(path, data)
     try:
         turning = found["turning"]
@@ -79,7 +79,7 @@ def encode_follower(node: FollowerNode) -> bytes:
 
 
 def decode_follower(path: str, data: bytes) -> FollowerNode:
-    """Raises `CorruptData`, `UnknownVersion`."""
+    """Decodes the node. Raises `CorruptData`, `UnknownVersion`."""
     found = _object(path, data)
     try:
         return FollowerNode(_count(found["epoch"]), _text(found["host"]), _count(found["process"]))
@@ -92,7 +92,7 @@ def encode_switcher(node: SwitcherNode) -> bytes:
 
 
 def decode_switcher(path: str, data: bytes) -> SwitcherNode:
-    """Raises `CorruptData`, `UnknownVersion`."""
+    """Decodes the node. Raises `CorruptData`, `UnknownVersion`."""
     found = _object(path, data)
     try:
         return SwitcherNode(_text(found["who"]))

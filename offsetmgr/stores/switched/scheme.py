@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def open_switched(
     uri: str, config: ConnectionConfig, bound: tuple[ZookeeperSession, SessionLeaseProtocol] | None = None
 ) -> SwitchedStore:
-    """The switched store at ``uri``; with ``bound`` it lives in that member's session. Raises `InvalidUri`."""
+    """Returns the switched store at ``uri``; with ``bound`` it uses that member's session. Raises `InvalidUri`."""
     from offsetmgr.stores.switched.backends import SwitchedBackends
     from offsetmgr.stores.switched.store import SwitchedStore
     from offsetmgr.stores.zookeeper import ZookeeperStore

@@ -1,10 +1,10 @@
-"""`SwitchedStore`: the offsets of groups that can be switched between ZooKeeper, both stores and Kafka as they run.
+"""`SwitchedStore`: the offsets of groups that a live migration can move between ZooKeeper, both stores and Kafka.
 
-Each group is read and written where its znode says, and a program that commits is a member: a switch waits for it. Who
-only reads is none; such a read is taken again where the mode changed meanwhile.
+The store reads and writes each group according to its znode. A program that commits is a member, and a switch waits for
+it. A program that only reads is not; its read is repeated if the mode changed meanwhile.
 
-What the member does in ZooKeeper it does in one session, that of its ephemeral node: the server refuses what a frozen
-process sends after that. In Kafka the session's lease is asked just before.
+The member uses one ZooKeeper session, that of its ephemeral node: the server rejects later requests of a frozen
+process. For Kafka the store checks the session's lease just before.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 
 SESSION_TIMEOUT_MS: Final = 6000
-"""Of a member that has no session of its own yet."""
+"""The session timeout of a member without its own session."""
 _READS: Final = 5
 _GROUPS_AT_ONCE: Final = 200
 
@@ -60,14 +60,14 @@ class StorageBackends(Protocol):
     def store(self, mode: CommitMode) -> OffsetStore: ...
 
     def flush(self, group: str) -> bool:
-        """Writes what the group's second store still lacks; whether nothing is left."""
+        """Writes what the group's second store lacks; returns whether nothing is left."""
         ...
 
     def close(self) -> None: ...
 
 
 class _SessionState:
-    """One session's life: what ends together."""
+    """The state of one session, which ends as a whole."""
 
     def __init__(
         self, session: ZookeeperSession, lease: SessionLeaseProtocol, places: StorageBackends, follower: ModeListener
@@ -85,14 +85,14 @@ class _SessionState:
 
 
 class SwitchedStore(StoreBase):
-    """Where each group's offsets are says its znode under ``connect``; ``open_places`` opens the stores in a session.
+    """The znode of each group under ``connect`` has its storage mode; ``open_places`` opens the stores in a session.
 
-    ``start`` is the mode of groups of which nobody has said one. With ``bound`` (a member's session and its lease) the
-    store lives as long as that session; without, it opens a session for itself, and another one where that has ended.
-    Safe for several threads; one call at a time is carried out.
+    ``start`` is the mode of groups without one. With ``bound`` (a member's session and its lease) the store lives as
+    long as that session; without, it opens a session, and another one after that has ended. Thread-safe; one call runs
+    at a time.
 
-    Commits that a switch holds up wait as long as a call to a server may take, then fail with `SwitchInProgress`, which
-    is retriable.
+    A commit during a switch waits as long as a call to a server may take, then fails with `SwitchInProgress`, which is
+    retriable.
     """
 
     def __init__(
@@ -124,21 +124,22 @@ class SwitchedStore(StoreBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What every mode can carry: offsets alone, as ZooKeeper keeps them."""
+        """The fields that every mode can keep: offsets alone, as in ZooKeeper."""
         return Capabilities(metadata=False, leader_epoch=False, commit_timestamp=False, conditional="none")
 
     @property
     def member(self) -> str:
-        """The name under which it is a member of the groups' switches."""
+        """The name of this member in the groups' switches."""
         return self._name
 
     def identity(self) -> StoreIdentity:
-        """That of both stores together: which of them counts is a matter of the moment."""
+        """Returns the identity of both stores together, because the mode may change."""
         both = self._life().places.store(CommitMode.DUAL).identity()
         return StoreIdentity("switched", both.id, both.how)
 
     def log_origin(self) -> LogOrigin:
-        """That of both stores together, which must belong to one Kafka cluster (see `DualStore.crossing`)."""
+        """Returns the origin of both stores together, which must belong to one Kafka cluster (see
+        `DualStore.crossing`)."""
         return self._life().places.store(CommitMode.DUAL).log_origin()
 
     def weaknesses(self) -> tuple[Weakness, ...]:
@@ -151,19 +152,20 @@ class SwitchedStore(StoreBase):
         return self._life().places.store(CommitMode.DUAL).topics_created(topics)
 
     def mode(self, group: str) -> CommitMode:
-        """Where the group's offsets are now; that of ``start`` where nobody has said it. Raises `GroupNotFound`."""
+        """Returns the group's current mode; ``start`` if none was declared. Raises `GroupNotFound`."""
         life = self._life()
         life.session.sync()
         seen = SwitchStateStore(life.session, group).read()
         return self._mode_of(group, None if seen is None else seen.storage)
 
     def follow(self, group: str) -> None:
-        """Becomes a member of the group's switch now, and not at the first commit: the switch then waits for it.
+        """Joins the group's switch now instead of at the first commit: a switch then waits for this member.
 
-        Raises `GroupNotFound` where nobody has said where the group's offsets are."""
+        Raises `GroupNotFound` if no mode was declared.
+        """
         self._life().follower.follow(group)
 
-    # --- reading ------------------------------------------------------------------------------------
+    # --- reads ---------------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[str]:
         return self._life().places.store(CommitMode.DUAL).groups()
@@ -233,10 +235,10 @@ class SwitchedStore(StoreBase):
             )
         return self._start
 
-    # --- writing ------------------------------------------------------------------------------------
+    # --- writes --------------------------------------------------------------------------------------
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """As `OffsetStore.edit`, one group after the other: for those who commit, not for bulk work."""
+        """Works as `OffsetStore.edit`, one group after the other: for commits, not for bulk work."""
         for edit in edits:
             yield self._edit_group(edit)
 
@@ -259,7 +261,7 @@ class SwitchedStore(StoreBase):
 
     @contextmanager
     def _using(self, group: str) -> Iterator[tuple[_SessionState, CommitMode]]:
-        """As `ModeListener.using`; where a session of our own has ended, in another one."""
+        """Works as `ModeListener.using`; if the store's own session has ended, in another one."""
         while True:
             life = self._life()
             with ExitStack() as within:
@@ -273,7 +275,8 @@ class SwitchedStore(StoreBase):
                 return
 
     def _told(self, error: OffsetMgrError) -> OffsetMgrError:
-        """A session of our own that has ended is followed by another one, so the same call may succeed."""
+        """Returns a retriable error if the store's own session has ended, because the same call may succeed in another
+        one."""
         if not isinstance(error, SessionExpired) or self._bound is not None:
             return error
         return SwitchInProgress(error.what, f"{error.why}; the next call opens another session")
@@ -322,5 +325,5 @@ class SwitchedStore(StoreBase):
 
 
 def _plain(found: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
-    """Offsets alone: what else a store keeps would come and go with the mode."""
+    """Returns offsets alone, because other fields would appear and disappear with the mode."""
     return {tp: Committed(one.offset) if isinstance(one, Committed) else one for tp, one in found.items()}
