@@ -1,4 +1,4 @@
-"""Applying a plan: writes exactly what stands in it, and only where the target still holds what the plan saw."""
+"""Applies a plan: writes exactly its offsets, and only where the target still holds what the plan recorded."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from offsetmgr.migration.progress import MigrationState
 
 
 def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> None:
-    """Raises `PlanError` where a store is not the one that the plan was made for (data rule "migration is a state
-    machine on disk")."""
+    """Raises `PlanError` if a store is not the one of the plan (data rule "migration is a state machine on disk")."""
     found = store.identity()
     same = planned.id in (found.id, *found.former) or (
         found.kind == "kafka" and store.log_origin().is_named(planned.id)
@@ -37,14 +36,14 @@ def check_endpoint(side: str, planned: StoreEndpoint, store: OffsetStore) -> Non
 def apply(
     plan: PlanFile, state: MigrationState, executor: Executor, open_logs: Callable[[], Logs | None] = lambda: None
 ) -> Report:
-    """Applies a plan, or goes on where an earlier run stopped.
+    """Applies a plan, or continues after an earlier run stopped.
 
     ``executor.store`` is the target. Groups that the plan could not read, and steps that it refuses, are not touched;
-    the report counts only what was to be written. ``open_logs`` gives the cluster against which the plan was checked:
-    an offset that lies outside its log by now (retention passed it, the topic was recreated) is refused too.
+    the report counts only the steps to write. ``open_logs`` returns the cluster against which the plan was checked: an
+    offset that is outside its log now (retention passed it, the topic was recreated) is rejected too.
 
-    Raises `PlanError` for another cluster, `JournalError` where the plan was rolled back or finalized, and where that
-    cluster cannot be reached.
+    Raises `PlanError` for another cluster, `JournalError` if the plan was rolled back or finalized, and the error if
+    that cluster is unreachable.
     """
     check_endpoint("target", plan.header.target, executor.store)
     if state.undo.touched:
@@ -78,7 +77,7 @@ def _same_cluster(plan: PlanFile, logs: Logs) -> Logs:
 
 
 def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
-    """The topics that were deleted and recreated since the plan was made, each with what shows it."""
+    """Returns the topics that were deleted and recreated since the plan, each with the reason."""
     planned = plan.summary.topic_ids
     found: dict[str, str] = {}
     for topic, now in target.topic_ids(planned).items():
@@ -91,7 +90,7 @@ def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
 
 
 def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]) -> Iterator[GroupWrite]:
-    """The tasks, with the offsets of these topics refused: they are positions in deleted logs."""
+    """Yields the tasks without the offsets of these topics, which are positions in deleted logs."""
     for task in tasks:
         refused: dict[TopicPartition, OffsetMgrError] = {
             step.tp: RecreatedTopic(str(step.tp), recreated[step.tp.topic], "make a new plan")
@@ -102,8 +101,8 @@ def _without_recreated(tasks: Iterator[GroupWrite], recreated: Mapping[str, str]
 
 
 def _within_their_logs(tasks: Iterator[GroupWrite], logs: Logs) -> Iterator[GroupWrite]:
-    """The tasks, with what lies outside its log now refused. Each partition is asked for once in a run: groups share
-    topics."""
+    """Yields the tasks without offsets outside their log. Each partition is requested once in a run, because groups
+    share topics."""
     known = LogRangeCache(logs)
     for batch in batched(tasks, READ_GROUPS):
         known.learn({step.tp for task in batch for step in task.steps})

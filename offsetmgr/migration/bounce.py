@@ -1,7 +1,7 @@
-"""The rolling bounce, executed: one member at a time, a gate after each, the gate of the whole group at the end.
+"""Executes a rolling bounce: one member at a time, a gate after each, and the gate of the whole group at the end.
 
-Library: returns a value, tells its progress through a callback, never prints. What decides is elsewhere (`commit_mode`,
-`precheck`, `phase_inference`); here is the order of things, and that it survives being killed at any point.
+It returns a value and reports progress through a callback. `commit_mode`, `precheck` and `phase_inference` decide; this
+module has the order of the steps, and survives being killed at any point.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from offsetmgr.migration.restart_command import (
 
 @dataclass(frozen=True, slots=True)
 class BounceSpec:
-    """What is to be done. ``start`` None: found out from the group's commits.
+    """The parameters of a bounce. ``start`` None: inferred from the group's commits.
 
-    ``baseline`` names the members that are to be restarted (those registered now, where None). ``start_baseline`` is
-    the baseline of the bounce before, for the gate that is checked before this one. ``hosts`` gives the hosts of
-    members whose id does not tell. ``window`` bounds each gate; ``restart_seconds`` the time that a member may take to
-    leave and to come back; ``command_seconds`` the command itself.
+    ``baseline`` has the members to restart (None: those registered now). ``start_baseline`` is the baseline of the
+    previous bounce, for the gate before this one. ``hosts`` has the hosts of members whose id does not contain one.
+    ``window`` limits each gate, ``restart_seconds`` the time in which a member leaves and returns, ``command_seconds``
+    the command.
     """
 
     group: str
@@ -74,7 +74,7 @@ class BounceOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BounceResult:
-    """What a bounce came to. ``report`` is the last gate's evidence; ``why`` and ``hint`` are for people."""
+    """The result of a bounce. ``report`` is the last gate's evidence; ``why`` and ``hint`` are for the operator."""
 
     outcome: BounceOutcome
     group: str
@@ -87,14 +87,14 @@ class BounceResult:
 
 
 def _silent(_: str) -> None:
-    """Progress that nobody reads."""
+    """Ignores progress."""
 
 
 def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = None) -> BounceResult:
-    """What `bounce` would do now, with the commands that it would run and the offsets that it would copy first.
+    """Returns what `bounce` would do now, with its commands and the offsets that it would copy first.
 
-    It checks the gate before the first step, which only reads; a bounce under way is shown as its state file has it.
-    Raises `GateRefused` where the change may not begin, `UsageError` for a template that cannot be filled.
+    It checks the gate before the first step, which only reads; for a bounce in progress it returns the state in the
+    file. Raises `GateRefused` if the change may not begin, `UsageError` for an invalid template.
     """
     check_template(spec.command)
     state = resume(state_path, spec.group, spec.to) if state_path is not None else None
@@ -123,11 +123,11 @@ def bounce(
     tell: Callable[[str], None] = _silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> BounceResult:
-    """Carries the bounce out, or on: ``state_path`` says how far it came. The commands' output goes to the file beside
+    """Executes or resumes the bounce; ``state_path`` has its progress. The output of commands goes to the file next to
     it that ends in ``.log``.
 
-    ``stop`` is asked between steps and while a gate is watched. A failed command or gate is a result, not an exception;
-    a change that may not begin raises `GateRefused`, a state file of another bounce `UsageError`.
+    ``stop`` is called between steps and while a gate is watched. A failed command or gate is a result; a change that
+    may not begin raises `GateRefused`, a state file of another bounce `UsageError`.
     """
     check_template(spec.command)
     log = state_path.with_suffix(".log")
@@ -153,7 +153,7 @@ def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
 
 
 def _new_state(spec: BounceSpec, start: BounceStart) -> BounceState:
-    """One step for each live member that was there in the baseline; the others have been restarted since."""
+    """Returns one step for each live member of the baseline; the others have been restarted since."""
     baseline = spec.baseline or start.seen
     steps = [
         RestartStep(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)
@@ -170,7 +170,7 @@ def _command(spec: BounceSpec, step: RestartStep) -> str:
 
 @dataclass(slots=True)
 class _Work:
-    """One run of `bounce`: the roles that its steps need."""
+    """One run of `bounce` with the objects that its steps use."""
 
     view: GroupView
     spec: BounceSpec
@@ -181,11 +181,11 @@ class _Work:
     stop: Callable[[], bool]
 
     def begin(self, copied: Iterable[OffsetCopy]) -> BounceState:
-        """Passes the gate before the first step, with the copy that it needs on the way back."""
+        """Passes the gate before the first step, with the copy that a change back to ZooKeeper needs."""
         start = _find_start(self.view, self.spec)
         state = _new_state(self.spec, start)
         state.copies.extend(copied)
-        for step in state.steps:  # before anything is restarted, not at the third member
+        for step in state.steps:  # before any restart, not at the third member
             _command(self.spec, step)
         if start.change.to is CommitMode.ZOOKEEPER and self._copy(state, start.watch):
             again = behind(_find_start(self.view, self.spec).watch)
@@ -211,10 +211,10 @@ class _Work:
                 return failed
         return self._finish(state)
 
-    # --- one step
+    # --- one step ------------------------------------------------------------------------------------
 
     def _restart(self, state: BounceState, step: RestartStep) -> BounceResult | None:
-        """Runs the step's command, unless it has been; None where the step may go on to its gate."""
+        """Runs the step's command unless it has run; returns None if the step may go on to its gate."""
         if step.status is StepStatus.RETURNED:
             return None
         self._await_orphan(step)
@@ -261,14 +261,14 @@ class _Work:
         )
 
     def _await_return(self, step: RestartStep) -> Mapping[str, RegisteredMember]:
-        """Waits for a member that is not registered: one whose session expired registers the same id again."""
+        """Waits for a member that is not registered: after an expired session it registers the same id again."""
         quick = replace(self.spec.window, seconds=self.spec.restart_seconds)
         self.tell(f"  {step.member} is not registered: waiting up to {quick.seconds:g} s for it to come back")
         watch = self._look(quick, lambda w: w.latest is not None and step.member in w.latest.members)
         return {} if watch.latest is None else watch.latest.members
 
     def _await_orphan(self, step: RestartStep) -> None:
-        """Lets a command end that outlived the bounce which began it, so that nobody is restarted twice."""
+        """Waits for a command that outlived its bounce, so that no member is restarted twice."""
         deadline = self.view.clock.monotonic() + self.spec.command_seconds
         if step.pid is not None and still_running(step.pid):
             self.tell(f"  the command of an earlier run is still at it (process {step.pid}): waiting for it")
@@ -277,7 +277,7 @@ class _Work:
         step.pid = None
 
     def _pass_gate(self, state: BounceState, step: RestartStep) -> BounceResult | None:
-        """Waits for the successor and for its evidence; None once the gate is passed."""
+        """Waits for the successor and its evidence; returns None once the gate is passed."""
         if step.status is StepStatus.GONE:
             return None
         spec = self.spec
@@ -286,7 +286,7 @@ class _Work:
         if self.stop():
             return self._stopped_at_gate(state, step)
         if not _successors(watch, step):
-            assert watch.latest is not None  # a watch begins with an observation
+            assert watch.latest is not None  # a history begins with an observation
             still = watch.latest.members.get(step.member)
             there = still is not None and still.czxid == step.before.get(step.member)
             return self._result(
@@ -328,7 +328,7 @@ class _Work:
     def _watch(
         self, phase: CommitMode, baseline: Observation | None, rules: EvidenceThresholds, step: RestartStep | None
     ) -> GroupHistory:
-        """Watches until the gate can be judged: everything is settled, or a member is seen to be wrong."""
+        """Watches until the gate can be decided: everything is settled, or a member is in the wrong phase."""
 
         def enough(watch: GroupHistory) -> bool:
             report = assess_phase(watch, phase, baseline=baseline, rules=rules, only=_scope(watch, step))
@@ -339,7 +339,7 @@ class _Work:
     def _look(self, window: ObservationWindow, enough: Callable[[GroupHistory], bool]) -> GroupHistory:
         return watch_group(self.view, self.spec.group, window, enough=enough, stop=self.stop, tolerant=True)
 
-    # --- the end
+    # --- the end -------------------------------------------------------------------------------------
 
     def _finish(self, state: BounceState) -> BounceResult:
         spec = self.spec
@@ -348,7 +348,7 @@ class _Work:
         rules = replace(spec.rules, catch_up_later=True) if way_back else spec.rules
         watch = self._watch(spec.to, state.baseline, rules, None)
         report = assess_phase(watch, spec.to, baseline=state.baseline, rules=rules)
-        # Everybody is dual now: what stands still below Kafka's offset stays there unless it is copied.
+        # All members are dual now: a ZooKeeper offset below Kafka's without traffic stays there unless it is copied.
         if way_back and report.passed and self._copy(state, watch):
             report = self._gate(spec.to, state.baseline, spec.rules, None)
         if not report.passed:
@@ -399,12 +399,12 @@ class _Work:
 
 
 def _scope(watch: GroupHistory, step: RestartStep | None) -> list[str] | None:
-    """Whom a gate judges: the restarted member's successors, or (None) everybody."""
+    """Returns the members that a gate checks: the restarted member's successors, or (None) all."""
     return None if step is None else _successors(watch, step)
 
 
 def _successors(watch: GroupHistory, step: RestartStep) -> list[str]:
-    """Who has registered since the step's command was run, once the member itself is gone."""
+    """Returns the members that have registered since the step's command, once the member itself has left."""
     seen = watch.latest
     if seen is None:
         return []

@@ -1,7 +1,7 @@
-"""Where a rolling bounce stands, on disk, so that whoever is killed resumes.
+"""The state of a rolling bounce on disk, so that a killed run can be resumed.
 
 Ordering contract: a step's status is written and fsynced *before* its command runs (``running``) and after it ended,
-and what a copy will overwrite is written before the copy.
+and the before-image of a copy is written before the copy.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ VERSION = 1
 class StepStatus(Enum):
     PENDING = "pending"
     RUNNING = "running"
-    """The command was about to be run, or runs, or we were killed while it did."""
+    """The command was about to run, is running, or was running when the bounce was killed."""
     COMMAND_FAILED = "command-failed"
     RETURNED = "returned"
     """The command ended with exit code 0; the gate has not been passed yet."""
     PASSED = "passed"
     GONE = "gone"
-    """The member had left before its turn; nothing was run for it."""
+    """The member had left before its turn; no command was run for it."""
 
 
 @dataclass(slots=True)
 class RestartStep:
-    """The restart of one member. ``czxid`` is its registration when the bounce began; ``before`` are the registrations
-    (id to czxid) that were there when its command was run: whoever is not among them is its successor."""
+    """The restart of one member. ``czxid`` is its registration at the start of the bounce; ``before`` are the
+    registrations (id to czxid) at the time of its command: any other member is its successor."""
 
     member: str
     host: str | None
@@ -51,17 +51,17 @@ class RestartStep:
     command: str = ""
     exit_code: int | None = None
     pid: int | None = None
-    """The command's process while it runs, so that a resumed bounce waits for it."""
+    """The process of the command while it runs, so that a resumed bounce waits for it."""
     started_ms: int | None = None
     passed_ms: int | None = None
 
 
 @dataclass(slots=True)
 class OffsetCopy:
-    """One offset that was copied from Kafka to ZooKeeper: ``before`` None where ZooKeeper had none.
+    """An offset that was copied from Kafka to ZooKeeper; ``before`` is None if ZooKeeper had none.
 
-    ``outcome``: ``intended`` until the write is known, then ``written``, ``caught-up`` (the consumer was there first)
-    or the error's text.
+    ``outcome``: ``intended`` until the write is known, then ``written``, ``caught-up`` (the consumer committed first)
+    or the text of the error.
     """
 
     topic: str
@@ -73,7 +73,7 @@ class OffsetCopy:
 
 @dataclass(slots=True)
 class BounceState:
-    """Everything that a resumed bounce must know."""
+    """The state that a resumed bounce needs."""
 
     group: str
     change: CommitModeChange
@@ -100,7 +100,7 @@ class BounceState:
 
 
 def save(state: BounceState, path: Path) -> None:
-    """Replaces the file as a whole; returns once the new one is on the disk."""
+    """Replaces the file atomically; returns once the new one is on disk."""
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8") as out:
         json.dump(state.to_json(), out, indent=2)
@@ -116,7 +116,7 @@ def save(state: BounceState, path: Path) -> None:
 
 
 def load(path: Path) -> BounceState | None:
-    """The state that was saved there; None where there is none.
+    """Returns the saved state; None if there is none.
 
     Raises `JournalError` for a damaged file, `UnknownVersion` for one of a later version.
     """
@@ -145,8 +145,8 @@ def load(path: Path) -> BounceState | None:
 
 
 def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
-    """The state of this very bounce, if it has begun. Raises `UsageError` where it is another's, or finished; and what
-    `load` raises."""
+    """Returns the state of this bounce if it has begun. Raises `UsageError` for another or a finished bounce, and the
+    errors of `load`."""
     state = load(path)
     if state is None:
         return None
@@ -167,7 +167,7 @@ def resume(path: Path, group: str, to: CommitMode) -> BounceState | None:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Holds the bounce for this process. Raises `JournalError` where another one has it."""
+    """Locks the bounce for this process. Raises `JournalError` if another process has it."""
     with path.open("ab") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""From byte positions of Kafka 0.7 to offsets, by a partition map, with what the cluster says of starting points.
+"""Translates byte positions of Kafka 0.7 to offsets with a partition map and the cluster's start and end offsets.
 
-Starting points are asked for once, in bulk, and become offsets when the plan is made: the plan is frozen, and the
-offset in it is what will be written.
+The start and end offsets are requested once, in bulk, when the plan is made: the plan is frozen and contains the
+offsets to write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from offsetmgr.migration.partition_map import MapEntry, MappedStart, PartitionMa
 
 
 class TranslatedOffset(NamedTuple):
-    """Where a byte position leads: the partition of today, and the offset or why there is none."""
+    """The translation of a byte position: the new partition, and the offset or the reason for none."""
 
     tp: TopicPartition
     found: ResolvedStart | str
@@ -26,14 +26,14 @@ class TranslatedOffset(NamedTuple):
 
 @dataclass(slots=True)
 class Translator:
-    """Translates byte positions. ``cluster`` None: starting points cannot be asked for, and are refused."""
+    """Translates byte positions. With ``cluster`` None the map's starting points are rejected."""
 
     map: PartitionMap
     cluster: Cluster | None
     _starts: dict[TopicPartition, ResolvedStart | str] = field(default_factory=dict)
 
     def learn(self, partitions: Iterable[TopicPartition]) -> None:
-        """Asks for the starting points of these partitions of 0.7 that are not known yet, in bulk."""
+        """Requests the starting points of these partitions of 0.7 that are not known yet, in bulk."""
         ranges: dict[TopicPartition, MappedStart] = {}
         times: dict[int, set[TopicPartition]] = {}
         for old in partitions:
@@ -61,7 +61,7 @@ class Translator:
                 self._starts[tp] = _at(at, found.get(tp), logs.get(tp))
 
     def translate(self, old: TopicPartition, position: int) -> TranslatedOffset | None:
-        """Where a group at this byte position goes on; None where the map does not know the partition."""
+        """Returns where a group at this byte position continues; None if the map does not have the partition."""
         entry = self.map.entry(old)
         if entry is None:
             return None

@@ -1,4 +1,4 @@
-"""Bulk work in batches: what bounds the memory, and one batch read ahead of the one being worked on."""
+"""Bulk work in batches: a limit of memory, and one batch read ahead."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from itertools import islice
 from typing import TypeVar
 
 READ_GROUPS = 128
-"""Groups that are read and decided together: the memory that planning and verifying take."""
+"""The number of groups that are read and decided together, which limits the memory of plan and verify."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
 def batched(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    """Lists of at most ``size`` items, lazily."""
+    """Yields lists of at most ``size`` items, lazily."""
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
 
 
 def prefetch(read: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[tuple[_T, _R]]:
-    """Each item with what ``read`` gave for it, in order; the next one is being read while the caller works.
+    """Yields each item with the result of ``read``, in order, and reads the next one while the caller works.
 
-    ``read`` runs in one thread, never twice at once; ``items`` are taken in the caller's. Its failure is raised when
-    its item's turn comes.
+    ``read`` runs in one thread, one call at a time; ``items`` are consumed in the caller's thread. An error of ``read``
+    is raised when its item's turn comes.
     """
     with ThreadPoolExecutor(1, "offsetmgr-read-ahead") as pool:
         current: tuple[_T, Future[_R]] | None = None

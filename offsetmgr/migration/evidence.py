@@ -1,8 +1,8 @@
-"""What a watched partition proves about the phase of the member that owns it.
+"""The evidence of a watched partition about the phase of its owner.
 
-Pure. Every verdict says how it is known (data rule "verdicts carry evidence"): *seen* (observed commits prove it),
-*inferred* (it follows, from numbers that are given, under an assumption that is said) or *unknown* (with what would
-settle it). Unknown never passes.
+Pure. Every result has a confidence (data rule "verdicts carry evidence"): *seen* (observed commits prove it),
+*inferred* (it follows from given numbers under a stated assumption) or *unknown* (with what would resolve it). Unknown
+never passes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from offsetmgr.migration.ownership_history import PartitionHistory, offset_or
 
 
 class Confidence(Enum):
-    """How a verdict is known."""
+    """How a result is known."""
 
     SEEN = "seen"
     INFERRED = "inferred"
@@ -27,12 +27,12 @@ class Confidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvidenceThresholds:
-    """What the caller lets pass beside commits that were seen.
+    """What the caller accepts besides commits that were seen.
 
-    ``quiet_ms``: for how long nothing may have changed before a partition counts as idle. ``accept_idle``: partitions
-    without traffic pass where the stores show that nothing can be lost. ``accept_spare``: new members that own no
-    partition pass. ``catch_up_later``: idle partitions whose ZooKeeper offset is behind pass the dual phase, because
-    the caller copies Kafka's offset there before the gate that counts.
+    ``quiet_ms``: the time without changes after which a partition counts as idle. ``accept_idle``: partitions without
+    traffic pass if the stores show that nothing can be lost. ``accept_spare``: new members without partitions pass.
+    ``catch_up_later``: idle partitions whose ZooKeeper offset is behind pass the dual phase, because the caller copies
+    Kafka's offset before the gate that counts.
     """
 
     accept_idle: bool = False
@@ -43,7 +43,7 @@ class EvidenceThresholds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvidence:
-    """What is known of one partition's owner. ``settled`` False: more watching may still tell."""
+    """The evidence about one partition's owner. ``settled`` False: further observations may change it."""
 
     partition: TopicPartition
     member: str | None
@@ -61,7 +61,7 @@ _SEND_ONE = "send a message to this partition; its commit settles it"
 
 
 def judge_unowned(seen: Observation, tp: TopicPartition) -> PartitionEvidence:
-    """A consumed partition that nobody owns at the moment, or that just changed its owner."""
+    """Returns the evidence of a consumed partition without an owner, or whose owner has just changed."""
     return PartitionEvidence(
         tp,
         None,
@@ -80,7 +80,7 @@ def _number(offset: int) -> int | None:
 
 
 def judge_owned(track: PartitionHistory, phase: CommitMode, rules: EvidenceThresholds) -> PartitionEvidence:
-    """Whether the partition's owner is known to be in the phase."""
+    """Returns whether the partition's owner is known to be in the phase."""
 
     def verdict(ok: bool, known: Confidence, why: str, settle: str = "", *, settled: bool = True) -> PartitionEvidence:
         return PartitionEvidence(
@@ -117,7 +117,7 @@ def judge_owned(track: PartitionHistory, phase: CommitMode, rules: EvidenceThres
 
 
 def describe_behaviour(found: CommitMode) -> str:
-    """What a member in this phase does with its commits, in words."""
+    """Returns what a member in this phase does with its commits, as text."""
     return {
         CommitMode.ZOOKEEPER: "commits to ZooKeeper alone",
         CommitMode.DUAL: "commits to both",
@@ -126,7 +126,7 @@ def describe_behaviour(found: CommitMode) -> str:
 
 
 def behaviour_of(track: PartitionHistory) -> tuple[CommitMode, str] | None:
-    """The phase that the observed commits prove, if they do."""
+    """Returns the phase that the observed commits prove, if they do."""
     if track.zookeeper.moves and track.kafka.moves:
         return CommitMode.DUAL, f"Kafka {track.kafka.moves[-1]}; ZooKeeper {track.zookeeper.moves[-1]}"
     if track.zookeeper_alone:
@@ -148,7 +148,8 @@ def _numbers(track: PartitionHistory) -> str:
 
 
 def _waiting(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict) -> PartitionEvidence | None:
-    """What holds in every phase while no commit tells: the log's end unknown, messages waiting, or not quiet yet."""
+    """Returns the result of every phase without observed commits: log end unknown, messages waiting, or not quiet
+    yet."""
     if track.unread is None:
         why = f"the log's end cannot be read, so nobody can tell an idle partition from a stuck one; {_numbers(track)}"
         return verdict(False, Confidence.UNKNOWN, why, "check the brokers of this partition", settled=False)
@@ -164,9 +165,10 @@ def _waiting(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdi
 def _idle(
     track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdict, *, safe: bool, because: str, unsafe: str
 ) -> PartitionEvidence:
-    """A partition without traffic: passes only where told to, and only where nothing can be lost.
+    """Decides a partition without traffic: it passes only if the caller accepts idle partitions, and only if nothing
+    can be lost.
 
-    Where the offsets are not safe, the verdict is not settled: the next automatic commit may still bring them there.
+    If the offsets are not safe, the result is not settled, because the next automatic commit may change that.
     """
     if not safe:
         why = f"no traffic; {_numbers(track)}: {unsafe}"
@@ -183,7 +185,7 @@ def _silent_dual(track: PartitionHistory, rules: EvidenceThresholds, verdict: _V
         why = f"Kafka {fresh[-1]}, ZooKeeper still {reading_text(track.zookeeper.last)}"
         if waiting is not None:
             return verdict(False, Confidence.UNKNOWN, f"one store moved so far: {why}", "wait", settled=False)
-        # A dual member whose write to ZooKeeper failed repeats it at its next commit.
+        # A dual member repeats a failed write to ZooKeeper with its next commit.
         return verdict(False, Confidence.INFERRED, f"commits to Kafka alone: {why}; {_numbers(track)}", settled=False)
     if track.zookeeper.moves:
         why = f"ZooKeeper {track.zookeeper.moves[-1]}, Kafka {reading_text(track.kafka.last)} has not moved"

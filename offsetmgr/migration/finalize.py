@@ -1,8 +1,7 @@
-"""Ending the dual phase of a migration: the gates, the record, and (only if asked) the source's offsets removed.
+"""Finalizes a migration: the gates, the record, and (only on request) the deletion of the source's offsets.
 
-Finalizing is the point after which before-images would rewind a group, so it asks for evidence twice: a fresh
-verification in which every partition passes, and, for each group, proof that no member that writes only the source
-is left.
+After it the before-images would rewind a group, so it requires evidence twice: a new verification in which every
+partition passes, and, for each group, proof that no member that writes only the source is left.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from offsetmgr.migration.verify import MigrationVerifier, Status, VerifyEvidence
 
 @dataclass(frozen=True, slots=True)
 class GroupGate:
-    """Whether any member of a group still writes the source alone, and how that is known."""
+    """Whether a member of a group still writes only the source, and the evidence."""
 
     group: str
     passed: bool
     evidence: VerifyEvidence
     detail: str
     hint: str = ""
-    """What opens it, where that is not a bounce."""
+    """How to open the gate, if not with a bounce."""
 
 
 class FinalizeGate(Protocol):
-    """Asks who still writes the source alone: one gate a group, in any order."""
+    """Checks for members that write only the source: one result for each group, in any order."""
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]: ...
 
@@ -47,10 +46,10 @@ Gates: TypeAlias = tuple[GroupGate, ...]
 
 @dataclass(frozen=True, slots=True)
 class FinalizeReport:
-    """What finalizing found and did.
+    """The result of finalize.
 
-    ``verified`` and ``left_out`` count partitions: those that passed, and those that the caller let pass.
-    ``deleted`` is the removal's report, None where it was not asked for; ``kept`` says what stays there, and why.
+    ``verified`` and ``left_out`` count partitions: those that passed, and those that the caller accepted. ``deleted``
+    is the report of the deletion, None without one; ``kept`` names what stays in the source, and why.
     """
 
     verified: int
@@ -61,9 +60,9 @@ class FinalizeReport:
 
 
 def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collection[Status] = ()) -> FinalizeReport:
-    """Verifies afresh and asks the gate for every group.
+    """Verifies again and checks the gate of every group.
 
-    ``accept`` are statuses that the caller lets pass. Raises `GateRefused` with the first things that stand in the way.
+    ``accept`` are statuses that the caller accepts. Raises `GateRefused` with the first obstacles.
     """
     failed: list[VerifyVerdict] = []
     wrong: Counter[Status] = Counter()
@@ -83,7 +82,7 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
         raise GateRefused("finalize", why, _way_on(set(wrong)))
     if not total:
         raise GateRefused("finalize", "there is nothing to verify, so nothing is proved")
-    # Of a group that could not be planned nothing was moved: who writes it is no matter of this plan's end.
+    # Nothing of a group without a plan was migrated, so its members do not matter here.
     planned = (group for group in verifier.plan.groups() if not group.error)
     gates = tuple(found for batch in batched(planned, READ_GROUPS) for found in gate(batch))
     if closed := [found for found in gates if not found.passed]:
@@ -99,7 +98,7 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
 
 
 def _way_on(wrong: set[Status]) -> str:
-    """What can be done where these statuses stand in the way."""
+    """Returns what can be done about these statuses."""
     if wrong <= {Status.REFUSED}:
         return "--accept-refused leaves out what the plan refused"
     if wrong <= {Status.REFUSED, Status.UNREADABLE}:
@@ -115,11 +114,11 @@ def finalize(
     remover: Executor | None = None,
     accept: Collection[Status] = (),
 ) -> FinalizeReport:
-    """Finalizes a plan; with ``remover`` (an executor over the source store) also removes the source's offsets.
+    """Finalizes a plan; with ``remover`` (an executor over the source store) also deletes the source's offsets.
 
-    Each group is removed only right after its gate was asked again, and only where the target is not behind. A run that
-    was interrupted in the removal goes on there. Raises `GateRefused`, and `JournalError` where the plan was never
-    applied to its end or was rolled back.
+    Each group is deleted only right after its gate was checked again, and only if the target is not behind. A run that
+    was interrupted in the deletion continues there. Raises `GateRefused`, and `JournalError` if the plan was not
+    applied completely or was rolled back.
     """
     name = f"plan {verifier.plan.path}"
     if state.undo.touched:
@@ -142,8 +141,8 @@ def finalize(
 def _removals(
     verifier: MigrationVerifier, gate: FinalizeGate, state: MigrationState, kept: list[str]
 ) -> Iterator[GroupWrite]:
-    """Deletions of what the source holds now, for the partitions that the plan knows and the target is not behind in;
-    each conditional on the value read. What must stay is named in ``kept``."""
+    """Yields the deletions of the source's current offsets for the partitions of the plan in which the target is not
+    behind, each conditional on the value read. ``kept`` receives what must stay."""
     for plan in verifier.plan.groups():
         if plan.group in state.delete.done or plan.error:
             continue
@@ -159,7 +158,7 @@ def _removals(
 
 
 def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) -> tuple[PlanStep, ...]:
-    # The source is read before the target: a target that is level with it then holds all that the source held.
+    # The source is read before the target: a target that is level with it then has everything that the source had.
     (source,) = verifier.source.scan([plan.group])
     (target,) = verifier.target.scan([plan.target_group])
     if problem := source.error or target.error:
@@ -182,6 +181,6 @@ def _removable(plan: GroupPlan, verifier: MigrationVerifier, kept: list[str]) ->
 
 
 def _enough(step: PlanStep, held: Committed) -> int:
-    """The offset that the target must hold before the source's may go. A byte position says nothing of it, the plan
-    does."""
+    """Returns the offset that the target must have before the source's may be deleted. A byte position does not tell;
+    the plan does."""
     return step.after.offset if step.origin is not None and step.after is not None else held.offset

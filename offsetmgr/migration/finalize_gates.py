@@ -1,6 +1,6 @@
-"""The gate of `finalize`: is any member left that writes only the source?
+"""The gates of `finalize`: whether a member that writes only the source is left.
 
-Between ZooKeeper and Kafka it watches the old consumers' commits, as `runbook check` does. Elsewhere it asks the
+Between ZooKeeper and Kafka it watches the old consumers' commits, as `runbook check` does. Otherwise it asks the
 source's coordinator for members.
 """
 
@@ -38,7 +38,7 @@ class OldConsumerGate:
     """For migrations between ZooKeeper and Kafka: every live old consumer must commit to the target.
 
     ``target`` is the phase that ends the migration (kafka, or zookeeper on the way back). ``exclusive``: the source's
-    offsets will be removed, so nobody may write the source any more; else members in the dual phase pass too.
+    offsets will be deleted, so no member may write the source; else members in the dual phase pass too.
     """
 
     view: GroupView
@@ -55,7 +55,7 @@ class OldConsumerGate:
         name = plan.group if self.target is CommitMode.KAFKA else plan.target_group
         watch = watch_group(self.view, name, self.window, enough=self._enough)
         seen = watch.latest
-        assert seen is not None  # watching looks at least once
+        assert seen is not None  # a window has at least one observation
         if seen.unreadable:
             return GroupGate(name, False, VerifyEvidence.UNKNOWN, f"ZooKeeper node {seen.unreadable[0]} cannot be read")
         if self.target is CommitMode.ZOOKEEPER and (modern := self._members_in_kafka(plan.group)) is not None:
@@ -75,7 +75,7 @@ class OldConsumerGate:
         return closed_gate(name, watch, reports, self.rules, "--delete-source" if self.exclusive else "")
 
     def _members_in_kafka(self, group: str) -> GroupGate | None:
-        """The closed gate of a group that has members in Kafka's own coordinator; None where it has none."""
+        """Returns the closed gate of a group with members at Kafka's coordinator; None if it has none."""
         gate = _described(group, self.view.cluster.describe_groups([group])[group])
         return None if gate.passed else gate
 
@@ -91,7 +91,7 @@ class OldConsumerGate:
 
 
 def _weakest(report: PhaseReport) -> VerifyEvidence:
-    """A chain of evidence is as good as its weakest part."""
+    """The confidence of a chain of evidence is that of its weakest part."""
     kinds = {member.confidence for member in report.members} | {part.confidence for part in report.partitions}
     return next(
         (_EVIDENCE[kind] for kind in (Confidence.UNKNOWN, Confidence.INFERRED) if kind in kinds), VerifyEvidence.SEEN
@@ -101,10 +101,10 @@ def _weakest(report: PhaseReport) -> VerifyEvidence:
 def closed_gate(
     name: str, watch: GroupHistory, reports: Sequence[PhaseReport], rules: EvidenceThresholds, asked_by: str = ""
 ) -> GroupGate:
-    """Why a group passes in none of the phases that would do, by the one that it is nearest to: where nothing but
-    partitions without traffic stands in the way these are named, with what lets them pass.
+    """Returns why a group passes in none of the accepted phases, for the nearest one: if only partitions without
+    traffic are missing, it names them and what lets them pass.
 
-    ``asked_by`` is the option for whose sake only one phase would do.
+    ``asked_by`` is the option that restricts the phases to one.
     """
     nearest = min(reports, key=lambda report: (len(report.wrong), sum(not part.ok for part in report.partitions)))
     phase = f"phase {nearest.phase.value}" + (f" (which {asked_by} asks for)" if asked_by else "")
@@ -138,10 +138,10 @@ def _first_problem(report: PhaseReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorGate:
-    """For other sources in Kafka: no members, and no commit while we watch.
+    """For other sources in Kafka: no members, and no commit during the window.
 
-    Consumers without a membership (old ones, and those that assign partitions themselves) are known to no coordinator,
-    so the offsets are read twice, ``window.seconds`` apart. That nobody commits is inferred from it, not seen.
+    Consumers without membership (old ones, and those that assign partitions themselves) are known to no coordinator, so
+    the offsets are read twice, ``window.seconds`` apart. That no client commits is inferred from it.
     """
 
     source: OffsetStore
@@ -162,9 +162,10 @@ class CoordinatorGate:
 
 @dataclass(frozen=True, slots=True)
 class InactivityGate:
-    """For sources in a ZooKeeper of Kafka 0.7, and of Storm's spouts: no commit while we watch, and nobody registered.
+    """For sources in a ZooKeeper of Kafka 0.7 and of Storm's spouts: no commit during the window, and no registered
+    member.
 
-    Spouts register nowhere (``members`` None). That nobody commits is inferred, not seen.
+    Spouts register nowhere (``members`` None). That no client commits is inferred.
     """
 
     source: OffsetStore
@@ -193,7 +194,7 @@ class InactivityGate:
 
 
 def _quiet(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> GroupGate:
-    """The verdict on offsets read twice, of a group of which nobody is ``known``."""
+    """Returns the result of two reads of a group without ``known`` members."""
     if error := before.error or after.error:
         return GroupGate(name, False, VerifyEvidence.UNKNOWN, str(error))
     moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
@@ -216,7 +217,7 @@ def _described(name: str, found: GroupDescription | OffsetMgrError) -> GroupGate
 
 
 class NoMembers:
-    """For sources that nobody consumes from, such as files."""
+    """For sources without consumers, such as files."""
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
         for plan in groups:

@@ -1,7 +1,7 @@
-"""Copying Kafka's offsets to ZooKeeper for partitions without traffic, on the way back.
+"""Copies Kafka's offsets to ZooKeeper for partitions without traffic, on the way back to ZooKeeper.
 
-There a dual member never writes ZooKeeper by itself: it takes the larger offset, which it started from, for written.
-Forward only, and conditional on the version that was seen, so a consumer that commits at the same moment wins.
+A dual member never writes ZooKeeper there: it takes the larger offset, from which it started, for written. The copy
+only moves forward and is conditional on the version that was read, so a consumer that commits at the same moment wins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offsetmgr.migration.ownership_history import GroupHistory, offset_or
 
 
 def behind(watch: GroupHistory) -> dict[TopicPartition, Change]:
-    """The partitions whose ZooKeeper offset stood still below Kafka's, with the write that would bring it there."""
+    """Returns the partitions whose ZooKeeper offset stayed below Kafka's, with the write that raises it."""
     seen = watch.latest
     if seen is None:
         return {}
@@ -39,10 +39,10 @@ def copy_forward(
     *,
     record: Callable[[list[OffsetCopy]], None],
 ) -> list[OffsetCopy]:
-    """Carries the writes out and says what became of each. ``record`` makes the before-images durable first.
+    """Executes the writes and returns their outcomes. ``record`` makes the before-images durable first.
 
     A partition whose consumer committed meanwhile counts as caught up if ZooKeeper now holds at least the offset.
-    Raises `OffsetMgrError` where a partition is still behind, after the outcome of every one has been noted.
+    Raises `OffsetMgrError` if a partition is still behind, after all outcomes are recorded.
     """
     copies = {
         tp: OffsetCopy(tp.topic, tp.partition, offset_or(c.expected, -1) if c.expected else None, c.after.offset)

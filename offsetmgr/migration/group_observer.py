@@ -1,7 +1,7 @@
-"""Looking at a live group of old consumers: registry, owners, both stores and the logs, read in the order that the
-judgement needs (see `group_snapshot`), once or over a window.
+"""Observes a live group of old consumers: registry, owners, both stores and the logs, in the order that the evidence
+needs (see `group_snapshot`), once or over a window.
 
-The only module of the runbooks that reads servers; it writes nothing.
+It is the only module of the runbooks that reads servers; it writes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from offsetmgr.zookeeper.nodes import paths
 
 @dataclass(frozen=True, slots=True)
 class RegistryView:
-    """A group's registry at one moment: live members by id, owners, and nodes that could not be understood."""
+    """The registry of a group at one moment: live members by id, owners, and znodes that could not be decoded."""
 
     members: Mapping[str, RegisteredMember]
     owners: Mapping[TopicPartition, PartitionOwner]
@@ -33,26 +33,26 @@ class RegistryView:
 
 
 class Registry(Protocol):
-    """Where live members and owners are read from (`ZookeeperRegistry`)."""
+    """The source of live members and owners (`ZookeeperRegistry`)."""
 
     def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
-        """Members with the topics that they subscribe to; ``existing`` gives the topics to match patterns against, and
-        is asked only where somebody has a pattern."""
+        """Returns members with their subscribed topics; ``existing`` returns the topics to match patterns against, and
+        is called only if a member has a pattern."""
         ...
 
     def owners(self, group: str) -> RegistryView:
-        """Owners alone; ``members`` is empty."""
+        """Returns owners only; ``members`` is empty."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ZookeeperRegistry:
-    """The registry as ZooKeeper holds it, under ``/consumers/GROUP/ids`` and ``/owners``."""
+    """The registry in ZooKeeper, under ``/consumers/GROUP/ids`` and ``/owners``."""
 
     session: ZookeeperSession
 
     def members(self, group: str, existing: Callable[[], Iterable[str]]) -> RegistryView:
-        self.session.sync()  # whoever registered before this look is seen by it, whichever server we are connected to
+        self.session.sync()  # makes earlier registrations visible on any server of the ensemble
         live = registry.members(self.session, group)
         topics = list(existing()) if any(m.pattern in (WHITE_LIST, BLACK_LIST) for m in live) else []
         found: dict[str, RegisteredMember] = {}
@@ -87,7 +87,7 @@ class ZookeeperRegistry:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """Everything that a look at a group needs: the registry, both stores, the cluster and a clock."""
+    """The parts of an observation: the registry, both stores, the cluster and a clock."""
 
     registry: Registry
     zookeeper: OffsetStore
@@ -96,10 +96,10 @@ class GroupView:
     clock: Clock = field(default_factory=SystemClock)
 
     def observe(self, group: str, *, tolerant: bool = False) -> Observation:
-        """One look. ``tolerant``: a store that fails as a whole for a moment (a coordinator that moves or loads) gives
-        that error for each of its partitions instead of raising it; ZooKeeper's registry must answer in any case.
+        """Makes one observation. ``tolerant``: a store that fails as a whole for a moment (a moving or loading
+        coordinator) gives that error for each partition; ZooKeeper's registry must always answer.
 
-        Raises `Unreachable`, `TimedOut` and what else the stores raise.
+        Raises `Unreachable`, `TimedOut` and other errors of the stores.
         """
         view = self.registry.members(group, self.cluster.topics)
         before = self.registry.owners(group)
@@ -145,7 +145,7 @@ class _StoreSample:
     error: OffsetMgrError | None = None
 
     def of(self, tp: TopicPartition) -> Reading:
-        """What the store said of one partition: all commits were asked for, so one that is not there is absent."""
+        """Returns the store's value of one partition: all commits were read, so a missing one is absent."""
         return self.error if self.error is not None else self.found.get(tp, ABSENT)
 
 
@@ -165,7 +165,7 @@ def _read(store: OffsetStore, group: str, tolerant: bool) -> _StoreSample:
 
 @dataclass(frozen=True, slots=True)
 class ObservationWindow:
-    """How long to watch, and how often to look (seconds)."""
+    """The duration of the window and the interval of observations, in seconds."""
 
     seconds: float = 180.0
     poll_seconds: float = 0.5
@@ -180,10 +180,10 @@ def watch_group(
     stop: Callable[[], bool] = lambda: False,
     tolerant: bool = False,
 ) -> GroupHistory:
-    """Looks at the group again and again until ``enough`` says so, ``stop`` says so, or the window is over.
+    """Observes the group repeatedly until ``enough`` or ``stop`` returns True, or the window is over.
 
-    The first look raises what the servers raise, unless ``tolerant``; later ones tolerate a store that fails for a
-    moment.
+    The first observation raises errors of the servers, unless ``tolerant``; later ones tolerate a store that fails for
+    a moment.
     """
     watch = GroupHistory([view.observe(group, tolerant=tolerant)])
     deadline = view.clock.monotonic() + window.seconds

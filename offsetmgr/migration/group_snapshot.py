@@ -1,10 +1,10 @@
-"""What was seen of a group of old consumers at one moment, as a value, and its form in JSON.
+"""An observation of a group of old consumers at one moment, as a value and as JSON.
 
-Pure. Observations are made by `group_observer`, folded by `watch`, judged by `evidence` and kept in runbooks as
-baselines.
+Pure. `group_observer` makes observations, `ownership_history` folds them, `evidence` decides on them, and runbooks keep
+them as baselines.
 
-Ordering contract, which the judgement stands on: within one observation the owners are read first, then ZooKeeper's
-offsets, then Kafka's, then the owners again; a partition whose owner differed between the two reads has none here.
+Ordering contract for the evidence: an observation reads the owners first, then ZooKeeper's offsets, then Kafka's, then
+the owners again; a partition whose owner differs between the two reads has no owner here.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from offsetmgr.core.errors import MalformedData, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, TopicPartition
 
 Reading: TypeAlias = Offset | OffsetMgrError
-"""What one read of one partition gave: a commit, its absence, or the error (never taken for absence)."""
+"""The result of one read of one partition: a commit, its absence, or the error (never taken for absence)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredMember:
-    """A member as ``/consumers/G/ids/<id>`` shows it.
+    """A member according to ``/consumers/G/ids/<id>``.
 
-    ``host`` is what a generated id tells (``GROUP_HOST-MILLISECONDS-8 hex digits``); None where the id was configured
-    (``consumer.id``), so that it stays the same over a restart and tells nothing. ``registered_at_ms`` (since 1970) and
-    ``czxid`` are those of its *last* registration, which a process repeats when its session expired; ``session`` is
-    the session behind it.
+    ``host`` is part of a generated id (``GROUP_HOST-MILLISECONDS-8 hex digits``); None if the id was configured
+    (``consumer.id``), so that it survives a restart. ``registered_at_ms`` (since 1970) and ``czxid`` are those of its
+    *last* registration, which a process repeats after its session expired; ``session`` is its session.
     """
 
     id: str
@@ -41,7 +40,7 @@ class RegisteredMember:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOwner:
-    """One ownership: the member, and the transaction that created its owner node. A new one means a new ownership,
+    """One ownership: the member, and the transaction that created its owner node. A new transaction is a new ownership,
     even by the same member."""
 
     member: str
@@ -50,11 +49,11 @@ class PartitionOwner:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at a group: members, owners, both stores, the logs. ``at_ms`` is when it ended.
+    """One observation of a group: members, owners, both stores, the logs. ``at_ms`` is its end.
 
-    ``partitions`` are those of the topics that live members subscribe to; a partition that is not in ``owners`` had
-    no owner, or changed it meanwhile. ``unconsumed`` have offsets but no live member subscribes to their topic.
-    ``unreadable`` names ZooKeeper nodes that exist and could not be understood.
+    ``partitions`` are those of the topics that live members subscribe to; a partition that is not in ``owners`` had no
+    owner, or changed it meanwhile. ``unconsumed`` have offsets, but no live member subscribes to their topic.
+    ``unreadable`` names ZooKeeper nodes that could not be decoded.
     """
 
     group: str
@@ -72,7 +71,7 @@ class Observation:
         return tuple(sorted(tp for tp, owned in self.owners.items() if owned.member == member))
 
     def lag(self, tp: TopicPartition) -> int | None:
-        """Messages between the larger committed offset and the log's end; None where it cannot be known."""
+        """Returns the messages between the larger committed offset and the log's end; None if unknown."""
         log = self.logs.get(tp)
         known = [r.offset for r in (self.zookeeper.get(tp), self.kafka.get(tp)) if isinstance(r, Committed)]
         if not isinstance(log, LogRange) or not known:
@@ -81,19 +80,19 @@ class Observation:
 
 
 def at(ms: int | None) -> str:
-    """A time for people: ISO 8601 in UTC, to the second."""
+    """Returns a time in ISO 8601, UTC, to the second."""
     if ms is None:
         return "an unknown time"
     return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def clock_time(ms: int) -> str:
-    """The time of day (UTC) of something that happened within an observation."""
+    """Returns the time of day (UTC) of an event within an observation."""
     return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%H:%M:%S.%f")[:-3]
 
 
 def reading_text(reading: Reading | None) -> str:
-    """An offset for people."""
+    """Returns the text of an offset."""
     if isinstance(reading, Committed):
         return str(reading.offset)
     if isinstance(reading, OffsetMgrError):
@@ -105,7 +104,7 @@ def reading_text(reading: Reading | None) -> str:
 
 
 def to_json(seen: Observation) -> dict[str, Any]:
-    """The observation as plain JSON values; errors become texts, numbers that are unknown become null."""
+    """Returns the observation as plain JSON values; errors become texts, unknown numbers null."""
     everything = sorted({*seen.partitions, *seen.unconsumed, *seen.zookeeper, *seen.kafka})
     return {
         "group": seen.group,
@@ -162,7 +161,7 @@ class _Parts:
 
 
 def from_json(data: Any, *, where: str) -> Observation:
-    """The observation that `to_json` wrote. Raises `MalformedData` naming ``where`` and what is missing."""
+    """Returns the observation that `to_json` wrote. Raises `MalformedData` with ``where`` and what is missing."""
     try:
         parts = _Parts()
         for row in data["partitions"]:

@@ -1,12 +1,12 @@
 """The journal of a plan: an append-only, fsynced record of intents and outcomes.
 
-Ordering contract: `append` returns only once its records are on the disk (fsync). An intent is appended *before* the
-store is written and carries the before-images; outcomes follow, and may be lost in a crash: an intent without an
-outcome is looked at again when the command is resumed.
+Ordering contract: `append` returns only once its records are on disk (fsync). An intent is appended *before* the store
+is written and contains the before-images; outcomes follow, and a crash may lose them: a resumed command checks an
+intent without an outcome again.
 
-Every line is one JSON object with a sequence number and a CRC-32 of its own bytes. A torn last line, the mark of a
-crash in the middle of an append, is cut off when the journal is opened for writing; damage anywhere else is an error.
-One process at a time may hold a journal open for writing.
+Every line is a JSON object with a sequence number and a CRC-32 of its own bytes. A torn last line, after a crash during
+an append, is removed when the journal is opened for writing; damage anywhere else is an error. One process at a time
+may open a journal for writing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from offsetmgr.migration.plan_file import fsync_folder
 VERSION = 1
 
 Record = dict[str, Any]
-"""One journal entry; ``kind`` says which: open, intent, outcome, complete, undo-open, undo-intent, undo-outcome,
+"""One journal record; ``kind`` is one of: open, intent, outcome, complete, undo-open, undo-intent, undo-outcome,
 undo-complete, finalized, refreshed, delete-intent, delete-outcome."""
 
 
@@ -41,7 +41,7 @@ class Json:
 
 
 def journal_path(plan: Path) -> Path:
-    """The journal of a plan stands beside it: ``plan.json`` -> ``plan.journal``."""
+    """Returns the path of a plan's journal: ``plan.json`` -> ``plan.journal``."""
     return plan.with_suffix(".journal") if plan.suffix == ".json" else plan.with_name(plan.name + ".journal")
 
 
@@ -56,7 +56,7 @@ def _encode(number: int, now_ms: int, record: Record) -> bytes:
 
 
 def _decode(line: bytes) -> Record | None:
-    """The record of one line, None where the line is damaged or incomplete."""
+    """Returns the record of a line, None if the line is damaged or incomplete."""
     body, mark, crc = line.rpartition(b',"crc":"')
     if not mark or crc != b'%08x"}\n' % zlib.crc32(body):
         return None
@@ -65,9 +65,9 @@ def _decode(line: bytes) -> Record | None:
 
 
 def read_journal(path: Path) -> Iterator[tuple[int, Record]]:
-    """Every record with its byte position, in order; a torn last line is left out.
+    """Yields every record with its byte position, in order, without a torn last line.
 
-    Raises `JournalError` where a line before the last is damaged or missing, or the file cannot be read.
+    Raises `JournalError` if an earlier line is damaged or missing, or the file cannot be read.
     """
     try:
         with path.open("rb") as lines:
@@ -90,7 +90,7 @@ def read_journal(path: Path) -> Iterator[tuple[int, Record]]:
 
 
 def record_at(path: Path, position: int) -> Record:
-    """The record that `read_journal` gave at this position."""
+    """Returns the record that `read_journal` found at this position."""
     with path.open("rb") as lines:
         lines.seek(position)
         record = _decode(lines.readline())
@@ -100,9 +100,9 @@ def record_at(path: Path, position: int) -> Record:
 
 
 class Journal:
-    """A journal held open for writing, by this process alone.
+    """A journal that this process has open for writing.
 
-    Safe to use from several threads: stores may pull edits, and so intents, from a thread of their own.
+    Thread-safe, because stores may consume edits, and so intents, in their own thread.
     """
 
     def __init__(self, path: Path, *, plan_sha256: str, clock: Clock) -> None:
@@ -115,9 +115,9 @@ class Journal:
         self._end = 0
 
     def __enter__(self) -> Self:
-        """Opens or creates the journal, takes its lock, cuts a torn last line.
+        """Opens or creates the journal, takes its lock, and removes a torn last line.
 
-        Raises `JournalError` where another process holds it, it belongs to another plan, or it is damaged.
+        Raises `JournalError` if another process has it, it belongs to another plan, or it is damaged.
         """
         created = not self.path.exists()
         try:
@@ -149,7 +149,7 @@ class Journal:
             ) from error
 
     def _check(self) -> int:
-        """Reads the whole journal; gives the position behind its last good record."""
+        """Reads the whole journal; returns the position after its last valid record."""
         end = 0
         for position, record in read_journal(self.path):
             if self._next == 0:
@@ -163,8 +163,8 @@ class Journal:
             return end + len(lines.readline())
 
     def append(self, records: Iterable[Record]) -> None:
-        """Writes records and returns once they are on the disk. Raises `JournalError` (disk full, I/O error): then
-        nothing may be written to a store on the strength of these records."""
+        """Writes records and returns once they are on disk. Raises `JournalError` (disk full, I/O error): the caller
+        must then not write to a store for these records."""
         with self._lock:
             now = self._clock.now_ms()
             lines = [_encode(self._next + i, now, record) for i, record in enumerate(records)]
@@ -175,7 +175,7 @@ class Journal:
                 self._write(data)
                 os.fsync(self._fd)
             except OSError as error:
-                os.ftruncate(self._fd, self._end)  # half a line must not come to stand before a whole one
+                os.ftruncate(self._fd, self._end)  # no whole line may follow half a line
                 raise JournalError(
                     f"journal {self.path}", error.strerror or str(error), "make room, then run the same command again"
                 ) from error
@@ -194,7 +194,7 @@ class Journal:
 
 
 def check_opening(path: Path, record: Record, plan_sha256: str) -> None:
-    """Raises where a journal's first record is not that of this plan's journal."""
+    """Raises if a journal's first record does not belong to this plan."""
     if record.get("kind") != "open":
         raise JournalError(f"journal {path}", "it does not begin with an opening record")
     if record["journal"] != VERSION:

@@ -32,15 +32,16 @@ from offsetmgr.migration.plan_file import encode_steps
 from offsetmgr.migration.progress import encode_partitions
 
 BATCH_GROUPS = 100
-"""Groups whose intents share one fsync."""
+"""The number of groups whose intents share one fsync."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWrite:
-    """What is to be done to one group: ``steps`` each lead from ``target`` (the before-image) to ``after``.
+    """The changes to one group: ``steps`` each lead from ``target`` (the before-image) to ``after``.
 
-    ``group`` is the plan's name of it (the journal's key), ``target_group`` its name in the store. ``maybe`` are the
-    partitions that an earlier attempt of unknown outcome may have written: one that holds ``after`` counts as ours.
+    ``group`` is its name in the plan (the journal's key), ``target_group`` its name in the store. ``in_doubt`` are
+    partitions that an earlier attempt of unknown outcome may have written: if one holds ``after``, it counts as
+    written.
     """
 
     group: str
@@ -50,20 +51,20 @@ class GroupWrite:
     in_doubt: frozenset[TopicPartition] = frozenset()
     allow_rewind: bool = False
     keep_newer: bool = False
-    """Whether a copied partition that has moved beyond ``after`` meanwhile counts as done (it stays ahead)."""
+    """Whether a copied partition that has moved beyond ``after`` counts as done."""
     words: tuple[str, str] = ("what it held when the plan was made", "what it should hold")
-    """What ``target`` and ``after`` are called in messages."""
+    """The terms for ``target`` and ``after`` in messages."""
     force: bool = False
-    """Write whatever is there now: only ever by the user's own word."""
+    """Whether to write over any current value, only on the user's explicit request."""
     refused: Mapping[TopicPartition, OffsetMgrError] = field(default_factory=dict)
     """Partitions that are not to be written after all, each with the reason. They are steps like the others, so that
-    the first intent, whose before-images are the true ones, knows all of them."""
+    the first intent, with the correct before-images, contains all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What became of one group. ``written`` were changed by us, ``left`` needed or allowed no change (with the
-    reason), ``failed`` carry their error."""
+    """The outcome of one group. ``written`` were changed, ``left`` needed or allowed no change (with the reason),
+    ``failed`` have their error."""
 
     group: str
     target_group: str
@@ -75,7 +76,7 @@ class GroupOutcome:
 
     @property
     def active_members(self) -> tuple[str, ...]:
-        """Members named by the coordinator where the group was refused because it is active."""
+        """Returns the members that the coordinator named when it rejected the group as active."""
         for error in self.failed.values():
             if isinstance(error, GroupActive):
                 return error.members or ("a member that left before it could be named",)
@@ -83,17 +84,17 @@ class GroupOutcome:
 
     @property
     def lock_ends_s(self) -> float:
-        """Within how many seconds the lock ends that a run of offsetmgr left in the group when it was killed; 0 where
-        the group was not refused for such a lock."""
+        """Returns the seconds within which the lock of a killed run ends; 0 if the group was not rejected for such a
+        lock."""
         return max((e.lock_ends_s for e in self.failed.values() if isinstance(e, GroupActive)), default=0)
 
 
 @dataclass(slots=True)
 class Report:
-    """What a run did. ``groups`` counts those that were looked at, ``changed`` those of them in which something was
-    written; ``failed`` holds the outcomes of groups with failures, ``not_atomic`` counts groups written without a lock,
-    ``skipped`` those that an earlier run had settled. ``interrupted``: some were not begun, or not waited for, because
-    the run was asked to stop."""
+    """The result of a run. ``groups`` counts the processed groups, ``changed`` those in which something was written;
+    ``failed`` has the outcomes of groups with failures, ``not_atomic`` counts groups written without a lock,
+    ``skipped`` those that an earlier run had completed. ``interrupted``: some were not started, or not waited for,
+    because the caller stopped the run."""
 
     groups: int = 0
     changed: int = 0
@@ -120,10 +121,10 @@ class Report:
 
 @dataclass(slots=True)
 class Executor:
-    """Runs tasks against one store under one journal.
+    """Executes tasks against one store under one journal.
 
-    ``name`` prefixes the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is asked before each group:
-    once it says yes nothing new is begun, what is in flight ends and is recorded.
+    ``name`` is the prefix of the journal's records (``apply``, ``undo``, ``delete``). ``stop`` is called before each
+    group: once it returns True nothing new starts, and work in flight ends and is recorded.
     """
 
     name: str
@@ -134,15 +135,15 @@ class Executor:
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None
     wait_empty_s: float = 0.0
     waiting: Waiting = lambda _groups, _seconds: None
-    """Is told of the groups whose lock of a former run is waited for."""
+    """Called with the groups whose lock of a former run is waited for."""
     _cut: bool = False
-    """Whether ``stop`` kept anything from being begun."""
+    """Whether ``stop`` prevented anything from starting."""
 
     def run(self, tasks: Iterable[GroupWrite]) -> Report:
-        """Carries out all tasks; groups refused as active are tried again until ``wait_empty_s`` have passed, and until
-        the lock must have ended that a former run left in them.
+        """Executes all tasks; retries groups that were rejected as active until ``wait_empty_s`` have passed, and until
+        the lock of a former run must have ended.
 
-        Raises only where the store as a whole or the journal cannot be used; what was done until then is recorded.
+        Raises only if the whole store or the journal cannot be used; everything done until then is recorded.
         """
         report = Report()
         waiting: dict[str, GroupWrite] = {}
@@ -262,17 +263,17 @@ def _edit(task: GroupWrite) -> GroupEdit:
 
 
 def _all_refused(task: GroupWrite) -> GroupOutcome:
-    """The outcome of a group of which nothing is handed to the store."""
+    """Returns the outcome of a group that is not passed to the store."""
     return GroupOutcome(task.group, task.target_group, (), {}, dict(task.refused))
 
 
 def before_image(value: OffsetAndMetadata | None) -> Offset:
-    """A journal's before-image as the condition of a write."""
+    """Returns a journal's before-image as the condition of a write."""
     return ABSENT if value is None else Committed(value.offset, value.metadata, value.leader_epoch)
 
 
 def judge(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
-    """What a store's answer means for a task that may have been begun before."""
+    """Returns the outcome of a task that an earlier run may have started, from the store's result."""
     written: list[TopicPartition] = []
     left: dict[TopicPartition, str] = {}
     failed: dict[TopicPartition, OffsetMgrError] = dict(task.refused)
@@ -286,7 +287,7 @@ def judge(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
         found = _found(outcome)
         if outcome.status is EditStatus.UNCHANGED or (found is not None and _holds(found, step.after)):
             if step.tp in task.in_doubt:
-                written.append(step.tp)  # inferred: the interrupted run wrote it, and could not record that
+                written.append(step.tp)  # inferred: the interrupted run wrote it without recording that
             else:
                 left[step.tp] = "held the wanted value already"
         elif task.keep_newer and step.action is Action.COPY and step.after is not None and _beyond(found, step.after):
@@ -298,7 +299,7 @@ def judge(task: GroupWrite, result: GroupEditResult) -> GroupOutcome:
 
 
 def _found(outcome: ChangeOutcome) -> Offset | None:
-    """What the partition holds instead of what was expected, where that is known."""
+    """Returns what the partition holds instead of the expected value, if known."""
     if isinstance(outcome.error, Conflict):
         actual: Offset | None = outcome.error.actual
         return actual
@@ -306,7 +307,7 @@ def _found(outcome: ChangeOutcome) -> Offset | None:
 
 
 def _conflict(step: PlanStep, found: Offset, words: tuple[str, str]) -> Conflict:
-    """Says, in offsets, that somebody else changed the partition: nothing was written over it."""
+    """Returns the error, with offsets, for a partition that another client changed; nothing was written over it."""
     return Conflict(
         str(step.tp),
         f"holds {_text(found)}, which is neither {_text(before_image(step.target))} ({words[0]})"

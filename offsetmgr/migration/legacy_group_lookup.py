@@ -1,4 +1,4 @@
-"""Asks ZooKeeper's registry for the live old consumers of many groups, as `mirror_safety` wants to know them."""
+"""Reads the live old consumers of many groups from ZooKeeper's registry, for `mirror_safety`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from offsetmgr.zookeeper.groups.registry import members_many
 
 
 def legacy_groups(session: ZookeeperSession) -> AskOldGroups:
-    """A function that asks. It raises where the session fails; what concerns one group is that group's ``error``."""
+    """Returns a function that reads them. It raises if the session fails; an error of one group is that group's
+    ``error``."""
 
     def ask(groups: Iterable[str]) -> Mapping[str, LegacyGroup]:
         found = {group.group: group for group in members_many(session, groups) if group.members or group.error}

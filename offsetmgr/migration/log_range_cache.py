@@ -1,4 +1,4 @@
-"""What the Kafka cluster says of topics and log ranges, remembered for the length of one command."""
+"""Topics and log ranges of the Kafka cluster, cached for one command."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from offsetmgr.migration.plan import TopicMissing, clamping
 
 @dataclass(slots=True)
 class LogRangeCache:
-    """What the Kafka cluster says of topics and log ranges, asked once a partition and remembered. Of partitions of 0.7
-    nothing is known: their offsets point into no log of messages.
+    """Topics and log ranges of the Kafka cluster, requested once for each partition. Partitions of 0.7 are unknown,
+    because their offsets belong to no log of messages.
 
-    Its size grows with the partitions of the cluster, not with the offsets planned.
+    Its size grows with the partitions of the cluster, not with the offsets of the plan.
     """
 
     cluster: Logs | None
@@ -25,7 +25,7 @@ class LogRangeCache:
     _known: dict[TopicPartition, LogRange | OffsetMgrError] = field(default_factory=dict)
 
     def learn(self, partitions: Iterable[TopicPartition]) -> None:
-        """Asks for those that are not known yet, in bulk."""
+        """Requests those that are not known yet, in bulk."""
         if self.cluster is None:
             return
         new = {tp for tp in partitions if tp.partition >= 0} - self._known.keys()
@@ -36,7 +36,7 @@ class LogRangeCache:
             self._known.update(self.cluster.log_ranges(existing))
 
     def refresh(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Asks again for the ends of those partitions that are known to end before these offsets: logs grow."""
+        """Requests again the ends of partitions that are known to end before these offsets, because logs grow."""
         stale = {tp for tp, offset in offsets if (end := self.end(tp)) is not None and offset > end}
         if stale and self.cluster is not None:
             self._known.update(self.cluster.log_ranges(stale))
@@ -51,14 +51,14 @@ class LogRangeCache:
         return self._known[tp]
 
     def holds(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether an offset lies in its log (the end counts); true where no cluster is there to tell."""
+        """Returns whether an offset is in its log (the end counts); True without a cluster."""
         found = self._known.get(tp)
         if isinstance(found, LogRange):
             return found.start <= offset <= found.end
         return self.cluster is None or tp.partition < 0
 
     def refusal(self, tp: TopicPartition, offset: int) -> OffsetMgrError | None:
-        """Why an offset may not be written: it lies outside its log as that is now; None where it may."""
+        """Returns why an offset may not be written: it is outside the current log; None if it may."""
         if self.holds(tp, offset):
             return None
         found = self.of(tp)
@@ -70,6 +70,6 @@ class LogRangeCache:
         return CorruptData(str(tp), f"its log could not be asked: {found}", "mend that, and apply again")
 
     def end(self, tp: TopicPartition) -> int | None:
-        """The log end offset, where it was learned and is known."""
+        """Returns the log end offset, if it is known."""
         found = self._known.get(tp)
         return found.end if isinstance(found, LogRange) else None

@@ -1,10 +1,10 @@
-"""A process that keeps a target store following a source store, for consumers that have no dual commit.
+"""A process that keeps a target store in step with a source store, for consumers without dual commit.
 
-Forward only, in either direction.  Towards a store with compare-and-set every write is conditional on the version that
-was read; towards Kafka the mirror holds each group (a static member, so that a restarted mirror takes over from a dead
-one at once, and a frozen one is fenced), and refuses groups that others commit to.  Brokers 0.8.2 cannot hold groups:
-there the store compares just before each write, and nothing keeps others from committing.  The mirror keeps no state of
-its own: whatever it was doing when it was killed, the next one compares both sides and goes on.
+It only moves forward, in either direction. For a store with compare-and-set every write is conditional on the version
+that was read. For Kafka the mirror locks each group (as a static member, so that a restarted mirror takes over from a
+dead one at once, and a frozen one is fenced), and refuses groups to which others commit. Brokers of 0.8.2 have no lock:
+there the store compares just before each write, and other clients may commit. The mirror keeps no state of its own:
+after a kill the next one compares both sides and continues.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.stores.crossing import CrossClusterCheck
 
 HOLDER = "offsetmgr-mirror"
-"""The role under which groups are held: one mirror a group, the last one started."""
+"""The role under which groups are locked: one mirror for each group, the last one started."""
 
 _SLICE_S: Final = 0.25
-"""No wait is longer, so that a mirror that shall end does so at once."""
+"""The longest wait, so that a mirror stops at once."""
 _ROUNDING_S: Final = 0.01
 _AGAIN_S: Final = 0.2
 _MOST_BACK_OFF_S: Final = 5.0
 
 
 class Feed(Protocol):
-    """Tells when the source may have changed."""
+    """Reports when the source may have changed."""
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Groups that may have changed since the last call, after at most ``timeout_s``; none where nothing happened,
-        None where any may have changed."""
+        """Returns the groups that may have changed since the last call, after at most ``timeout_s``; none if nothing
+        happened, None if any may have changed."""
         ...
 
 
 @dataclass(slots=True)
 class PollingFeed:
-    """For sources without watches: everything may have changed, once an interval."""
+    """For sources without watches: everything may have changed, once in each interval."""
 
     clock: Clock
     interval_s: float
@@ -63,16 +63,16 @@ class PollingFeed:
 
 @dataclass(slots=True)
 class Mirror:
-    """Follows the groups that ``options`` want. ``idle_s`` bounds the time between two full comparisons, so that a
-    missed notification costs time, never an offset.
+    """Follows the groups of ``options``. ``idle_s`` limits the time between two full comparisons, so that a missed
+    notification costs time and never an offset.
 
-    ``old_groups`` tells of live old consumers that commit to the source: towards a target whose groups must be held,
-    their groups are taken only once they were seen to commit to the source alone (`mirror_safety`); None: there are
-    none, or they are trusted. ``watch_s`` bounds how long ``once`` waits for that. What is held is committed again
-    every ``refresh_s``, so that it does not expire: that must be well below the target's retention.
+    ``old_groups`` returns live old consumers that commit to the source: if the target's groups must be locked, a group
+    is locked only after its consumers were seen to commit to the source alone (`mirror_safety`). None: there are none,
+    or they are trusted. ``watch_s`` limits how long ``once`` waits for that. Locked groups are committed again every
+    ``refresh_s``, so that they do not expire; this must be well below the target's retention.
 
-    ``crossing`` tells which offsets point into the deleted log of a topic that was recreated since: these are not
-    mirrored. None: the caller vouches for them. Leader epochs are never mirrored.
+    ``crossing`` finds offsets in the deleted log of a recreated topic, which are not mirrored. None: the caller vouches
+    for them. Leader epochs are never mirrored.
     """
 
     source: OffsetStore
@@ -91,17 +91,17 @@ class Mirror:
     groups: dict[str, GroupMirror] = field(default_factory=dict)
     rounds: int = 0
     cut: bool = False
-    """Whether ``stop`` ended a run that was to end (``once``) when nothing is left to write, and something was."""
+    """Whether ``stop`` ended a run with ``once`` while something was left to write."""
     _sources: dict[str, str] = field(default_factory=dict)
     """The source's group by that of the target: never two for one."""
     _full_at: float = 0.0
     _failures: int = 0
 
     def run(self, *, once: bool = False) -> MirrorStatus:
-        """Mirrors until ``stop`` says so, or (``once``) until one comparison found nothing left to write.
+        """Mirrors until ``stop`` returns True, or (``once``) until one comparison found nothing left to write.
 
-        A store that cannot be reached is tried again in the next round, and the status shows it; the very first
-        comparison alone raises.
+        An unreachable store is tried again in the next round, and the status shows it; only the first comparison
+        raises.
         """
         try:
             changed: set[str] | None = None
@@ -132,10 +132,10 @@ class Mirror:
         since = (m.watched_since for m in self.groups.values() if m.state is MirrorState.WATCHING)
         return any(began is not None and now - began < self.watch_s for began in since)
 
-    # --- when -------------------------------------------------------------------------------------
+    # --- when ----------------------------------------------------------------------------------------
 
     def _next(self, pending: set[str]) -> set[str] | None:
-        """Waits until something may have to be done; gives the groups, None for all."""
+        """Waits until something may have changed; returns the groups, None for all."""
         now = self.clock.monotonic()
         until = min(now + _AGAIN_S, self._full_at) if pending else self._full_at
         if self._failures:
@@ -159,14 +159,14 @@ class Mirror:
         return (changed or set()) | pending
 
     def _fail(self, error: OffsetMgrError) -> None:
-        """A store as a whole cannot be used just now."""
+        """A store as a whole cannot be used now."""
         self._failures += 1
         for mirrored in self.groups.values():
             if not mirrored.over:
                 mirrored.fail(error, unseen=True)
 
     def _round(self, changed: set[str] | None) -> set[str]:
-        """Compares and copies; gives the groups that must be looked at again soon."""
+        """Compares and copies; returns the groups to check again soon."""
         self.rounds += 1
         pending: set[str] = set()
         try:
@@ -204,7 +204,7 @@ class Mirror:
             self._settle(new)
 
     def _settle(self, new: list[GroupMirror]) -> None:
-        """Lets time pass between two looks at the target, which tell whether somebody commits there."""
+        """Waits between two reads of the target, which show whether another client commits there."""
         found = self._target_offsets(new)
         now = self.clock.monotonic()
         for mirrored in new:
@@ -217,10 +217,10 @@ class Mirror:
             self.clock.sleep(min(left, _SLICE_S))
             left = min(left - _SLICE_S, until - self.clock.monotonic())
 
-    # --- what -------------------------------------------------------------------------------------
+    # --- what ----------------------------------------------------------------------------------------
 
     def _copy(self, batch: list[GroupMirror]) -> set[str]:
-        """Copies groups; gives those that must be looked at again soon."""
+        """Copies groups; returns those to check again soon."""
         target = self.target
         pending: set[str] = set()
         old: Mapping[str, LegacyGroup] = {}
@@ -244,7 +244,7 @@ class Mirror:
     def _members(
         self, batch: list[GroupMirror], target: LockableStore, pending: set[str]
     ) -> tuple[Mapping[str, LegacyGroup], list[GroupMirror]]:
-        """Asks for live old consumers, and gives up held groups in which there may be new ones."""
+        """Reads the live old consumers, and releases locked groups in which there may be new ones."""
         if self.old_groups is None or not batch:
             return {}, batch
         old = self.old_groups(mirrored.group for mirrored in batch)
@@ -266,7 +266,7 @@ class Mirror:
         return old, known
 
     def _see_source(self, batch: list[GroupMirror], pending: set[str]) -> list[GroupMirror]:
-        """Reads the source; gives the groups that have something to follow."""
+        """Reads the source; returns the groups with something to follow."""
         named = {mirrored.group: mirrored for mirrored in batch}
         following: list[GroupMirror] = []
         for found in self.source.scan(named):
@@ -288,7 +288,7 @@ class Mirror:
         return following
 
     def _recreated(self, wanted: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, RecreatedTopic]:
-        """The offsets that point into deleted logs."""
+        """Returns the offsets in deleted logs."""
         if self.crossing is None:
             return {}
         self.crossing.learn({tp.topic for tp in wanted})
@@ -297,7 +297,7 @@ class Mirror:
     def _copy_held(
         self, following: list[GroupMirror], old: Mapping[str, LegacyGroup], target: LockableStore
     ) -> set[str]:
-        """Copies groups that must be held; gives those that must be looked at again soon."""
+        """Copies groups that must be locked; returns those to check again soon."""
         pending: set[str] = set()
         for mirrored in following:
             if mirrored.held is not None and (lost := mirrored.held.lost):
@@ -323,7 +323,7 @@ class Mirror:
         return pending
 
     def _see_target(self, batch: list[GroupMirror], pending: set[str]) -> None:
-        """Reads what the target holds; where we do not hold the group, anything that moved is another's commit."""
+        """Reads the target; in a group without our lock, any movement is another client's commit."""
         named = {mirrored.target_group: mirrored for mirrored in batch}
         for name, found in self._target_offsets(batch).items():
             mirrored = named[name]
@@ -347,7 +347,7 @@ class Mirror:
             mirrored.quiet = found
 
     def _may_take(self, mirrored: GroupMirror, old: LegacyGroup, pending: set[str]) -> bool:
-        """Whether nobody is there who could commit to the target too; else the group is watched."""
+        """Returns whether no member could commit to the target too; else the group is watched."""
         if mirrored.over:
             return False
         now = self.clock.monotonic()
@@ -368,7 +368,7 @@ class Mirror:
         return False
 
     def _take(self, wanted: Iterable[GroupMirror], target: LockableStore, pending: set[str]) -> None:
-        """Holds the groups, and learns what they hold: nobody else changes that from then on."""
+        """Locks the groups and reads their offsets, which no other client changes from then on."""
         named = {mirrored.target_group: mirrored for mirrored in wanted}
         taken: list[GroupMirror] = []
         for name, held in target.hold_many(named, holder=HOLDER):
@@ -377,7 +377,7 @@ class Mirror:
                 mirrored.refuse(f"the group has members in the target: {'; '.join(held.members) or held.why}")
             elif isinstance(held, OffsetMgrError):
                 mirrored.fail(held)
-                if held.retriable or isinstance(held, GroupActive):  # the lock of a run that was killed ends by itself
+                if held.retriable or isinstance(held, GroupActive):  # the lock of a killed run ends by itself
                     pending.add(mirrored.group)
             else:
                 mirrored.held = held
@@ -387,7 +387,7 @@ class Mirror:
         self._see_target(taken, pending)
 
     def _refresh(self, held: list[GroupMirror], target: LockableStore) -> None:
-        """Commits again what was held for long. What fails is tried again soon."""
+        """Commits again what was locked for long. Failures are retried soon."""
         now = self.clock.monotonic()
         due = {m.target_group: m for m in held if m.refresh_at <= now}
         for mirrored in due.values():
@@ -402,9 +402,9 @@ class Mirror:
     def _committed(
         self, mirrored: GroupMirror, outcomes: Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError
     ) -> bool:
-        """Books a commit into a held group; True when nothing is left to do."""
+        """Records a commit to a locked group; returns True if nothing is left to do."""
         if isinstance(outcomes, LockLost):
-            # Why it was lost is told by the hold: a consumer that wants the group, or a mirror that took over.
+            # The lock reports the reason: a consumer that joined the group, or a mirror that took over.
             self._lose(mirrored, (mirrored.held.lost if mirrored.held else None) or outcomes)
             return mirrored.over
         if isinstance(outcomes, OffsetMgrError):
@@ -413,8 +413,7 @@ class Mirror:
         return mirrored.book(outcomes)
 
     def _lose(self, mirrored: GroupMirror, error: OffsetMgrError) -> None:
-        """The group is ours no longer. Where a consumer or another mirror has it, it stays theirs; else it is taken
-        again."""
+        """The lock was lost. A group that a consumer or another mirror took stays theirs; else it is locked again."""
         assert mirrored.held is not None
         mirrored.held.release()
         mirrored.measure()
@@ -428,5 +427,5 @@ class Mirror:
 
 
 def _moved(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
-    """A partition whose commit changed between two reads; None where none did (or could be read)."""
+    """Returns a partition whose commit changed between two reads; None if none did (or could be read)."""
     return next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)

@@ -1,4 +1,4 @@
-"""One mirrored group: its state, what is known of both sides, and how far the target is behind."""
+"""One mirrored group: its state, the known offsets of both sides, and the lag of the target."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from offsetmgr.migration.mirror_safety import MemberWatch
 
 
 class MirrorState(StrEnum):
-    """How one group stands."""
+    """The state of one group."""
 
     FOLLOWING = "following"
     TARGET_AHEAD = "target-ahead"
-    """Some partition is ahead in the target; it stays there, the others follow."""
+    """A partition is ahead in the target; it stays there, and the others follow."""
     WATCHING = "watching"
-    """Live old consumers are registered, and it was not yet seen whether they commit to the target too; nothing is
-    held or written."""
+    """Live old consumers are registered, and it is not known yet whether they commit to the target too; nothing is
+    locked or written."""
     REFUSED = "refused"
-    """Others use the group in the target; nothing is written."""
+    """Other clients use the group in the target; nothing is written."""
     TAKEN = "taken"
-    """A consumer started with the group in the target: the cut-over has happened, the mirror of it is over. Or
+    """A consumer started with the group in the target: the cut-over has happened and the mirror of it has ended. Or
     another mirror took it."""
     FAILING = "failing"
-    """The last attempt failed; it is tried again."""
+    """The last attempt failed and will be retried."""
 
 
 @dataclass(slots=True)
 class GroupMirror:
     """One mirrored group.
 
-    ``lag``: how many offsets the target is behind the source as last seen, where no commit counts as offset 0; None
-    where the last look failed, or there was none. ``copied``: the offsets (partitions) written so far.
+    ``lag``: the number of offsets by which the target was behind the source at the last read, where no commit counts as
+    offset 0; None if the last read failed, or there was none. ``copied``: the offsets (partitions) written so far.
     """
 
     group: str
@@ -47,43 +47,43 @@ class GroupMirror:
     copied: int = 0
     held: HeldLock | None = None
     note: str = ""
-    """What is worth saying of a group that follows."""
+    """Information about a group that follows."""
     problem: OffsetMgrError | None = None
-    """Why the source, or a part of it, could not be read when it was last looked at."""
+    """Why the source, or a part of it, could not be read the last time."""
     everything: Mapping[TopicPartition, Committed] = field(default_factory=dict)
-    """What the source holds, as last seen."""
+    """The source's offsets at the last read."""
     source: Mapping[TopicPartition, Committed] = field(default_factory=dict)
-    """That of it which is mirrored."""
+    """The mirrored ones of them."""
     recreated: Mapping[TopicPartition, RecreatedTopic] = field(default_factory=dict)
-    """What of it is not mirrored: it points into the deleted log of a topic that was recreated since."""
+    """Those that are not mirrored, because they point into the deleted log of a recreated topic."""
     known: dict[TopicPartition, int] = field(default_factory=dict)
-    """What the target holds as far as we know."""
+    """The target's offsets as far as known."""
     stale: bool = True
-    """Whether the target must be read again before ``known`` is believed."""
+    """Whether the target must be read again before ``known`` is used."""
     refresh_at: float = 0.0
-    """When (monotonic seconds) what is held must be committed again, lest it expire."""
+    """When (monotonic seconds) locked offsets must be committed again, so that they do not expire."""
     watch: MemberWatch = field(default_factory=MemberWatch)
     watched_since: float | None = None
     quiet: GroupOffsets | None = None
-    """What the target held when it was last read, as long as we did not hold the group."""
+    """The target's offsets at the last read while the group was not locked."""
     quiet_since: float = 0.0
-    """Since when (monotonic seconds) nothing moved there, as far as was seen."""
+    """Since when (monotonic seconds) no movement was seen there."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing is to be done for this group any more."""
+        """Returns whether nothing is left to do for this group."""
         return self.state in (MirrorState.REFUSED, MirrorState.TAKEN)
 
     @property
     def good(self) -> bool:
-        """Whether the mirror may end with the group as it stands, and call that a success."""
+        """Returns whether the mirror may end successfully with the group in this state."""
         if self.state is MirrorState.TAKEN:
             return not self.lag
         return self.state in (MirrorState.FOLLOWING, MirrorState.TARGET_AHEAD) and not self.recreated
 
     @property
     def left_out(self) -> str:
-        """What is not mirrored of a group that follows, in words; "" where that is nothing."""
+        """Returns what is not mirrored of a group that follows, as text; "" if nothing."""
         if not self.recreated:
             return ""
         tp, error = min(self.recreated.items())
@@ -91,7 +91,7 @@ class GroupMirror:
         return f"refused: {tp}: {error.why}{more}"
 
     def fail(self, error: OffsetMgrError, *, unseen: bool = False) -> None:
-        """Tries again later; ``unseen``: and so it is not known how far the target is behind."""
+        """Retries later; ``unseen``: the lag of the target is then unknown."""
         self.state, self.detail = MirrorState.FAILING, str(error)
         if unseen:
             self.lag = None
@@ -100,7 +100,7 @@ class GroupMirror:
         self.state, self.detail, self.lag = MirrorState.REFUSED, why, None
 
     def end(self, why: str) -> None:
-        """The group is another's from now on."""
+        """The group belongs to another client from now on."""
         self.state, self.detail, self.held = MirrorState.TAKEN, why, None
         if self.lag:
             self.detail += f"; the target was {count_of(self.lag, 'offset')} behind the source then"
@@ -110,19 +110,19 @@ class GroupMirror:
         self.stale = False
 
     def behind(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the target lacks of the source as last seen."""
+        """Returns the source's offsets at the last read that the target lacks."""
         behind = {tp: c for tp, c in self.source.items() if self.known.get(tp, -1) < c.offset}
         return {tp: OffsetAndMetadata(c.offset, c.metadata) for tp, c in behind.items()}
 
     def measure(self) -> None:
-        """Counts how far the target is behind, by what is known of both sides."""
+        """Computes the lag of the target from the known offsets."""
         if self.problem is not None:
             self.lag = None
             return
         self.lag = sum(max(c.offset - self.known.get(tp, 0), 0) for tp, c in self.source.items())
 
     def settle(self) -> None:
-        """The target has all that was seen in the source."""
+        """Records that the target has everything that was read in the source."""
         if self.problem is not None:
             self.fail(self.problem, unseen=True)
             return
@@ -131,7 +131,7 @@ class GroupMirror:
         self.detail = "; ".join(filter(None, (self.note, self.left_out)))
 
     def book(self, outcomes: Mapping[TopicPartition, ChangeOutcome]) -> bool:
-        """Takes in what a write of the source's offsets did; True where trying again at once is of no use."""
+        """Records the outcome of a write; returns True if an immediate retry is useless."""
         failed: list[OffsetMgrError] = []
         for tp, outcome in outcomes.items():
             if outcome.status is not EditStatus.FAILED:
@@ -155,8 +155,8 @@ class GroupMirror:
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """A look at a running mirror. ``lag`` is that of all groups whose lag is known; ``unknown`` counts the others,
-    but for those refused. ``recreated`` counts the partitions refused because their topic was recreated."""
+    """The status of a running mirror. ``lag`` is that of all groups with a known lag; ``unknown`` counts the others,
+    except refused ones. ``recreated`` counts partitions that were refused because their topic was recreated."""
 
     rounds: int
     copied: int

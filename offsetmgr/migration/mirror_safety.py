@@ -1,10 +1,10 @@
-"""What a mirror must see of a group's live old consumers before it may take the group in Kafka; pure.
+"""What a mirror must observe of a group's live old consumers before it may lock the group in Kafka. Pure.
 
-While the group is held, a member with dual commit fails its Kafka commit, and then writes ZooKeeper no more: it would
-stop in both stores. Such a member writes Kafka first, so what it has committed to ZooKeeper is never ahead of Kafka. An
-owned partition that *moved* in ZooKeeper to beyond what Kafka holds, read afterwards, proves that its owner commits to
-ZooKeeper alone. That a partition merely stands further there proves nothing: a member that was just bounced to dual
-commit has not committed yet.
+While the group is locked, a member with dual commit fails its Kafka commit and then does not write ZooKeeper: it would
+stop in both stores. Such a member writes Kafka first, so its ZooKeeper offset is never ahead of Kafka. An owned
+partition that *moved* in ZooKeeper beyond Kafka's offset, read afterwards, proves that its owner commits to ZooKeeper
+alone. A partition that is merely ahead there proves nothing: a member that was just restarted with dual commit has not
+committed yet.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 
 REBALANCE_S: Final = 10.0
-"""How long a member without partitions may still be about to get some: the old consumer tries 4 times, 2 s apart."""
+"""Seconds for which a member without partitions may still receive some: the old consumer tries 4 times, 2 s apart."""
 
 _UNKNOWN: Final = "an owner that cannot be read"
 
 
 class OwnedGroup(NamedTuple):
-    """Who owns a partition, and since when: ``czxid`` is that of the owner's node. ``member_id`` None: unreadable."""
+    """The owner of a partition; ``czxid`` is that of the owner's node. ``member_id`` None: unreadable."""
 
     member_id: str | None
     czxid: int
@@ -32,7 +32,7 @@ class OwnedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LegacyGroup:
-    """The live old consumers of one group: their ZooKeeper sessions by id, and what each owns.
+    """The live old consumers of one group: their ZooKeeper sessions by id, and their partitions.
 
     With ``error`` set nothing is known of them.
     """
@@ -43,18 +43,18 @@ class LegacyGroup:
 
 
 AskOldGroups = Callable[[Iterable[str]], Mapping[str, LegacyGroup]]
-"""Tells of live old consumers; groups without any are not in the answer."""
+"""Returns live old consumers; groups without any are missing."""
 
 NOBODY: Final = LegacyGroup({}, {})
 
 
 @dataclass(slots=True)
 class MemberWatch:
-    """What was seen of one group's members so far. A member is its id and its session: one that comes back is new."""
+    """The observations of one group's members. A member is its id and its session: one that returns is new."""
 
     members: Mapping[str, int] | None = None
     since: float = -math.inf
-    """When members were first seen, or last changed (monotonic seconds); before everything if there never were any."""
+    """When members were first seen, or last changed (monotonic seconds); minus infinity if there never were any."""
     _first: dict[TopicPartition, tuple[OwnedGroup, int]] = field(default_factory=dict)
     _proven: set[tuple[str, int]] = field(default_factory=set)
 
@@ -65,7 +65,7 @@ class MemberWatch:
         target: Mapping[TopicPartition, Committed],
         now: float,
     ) -> None:
-        """Takes in one look: the members read first, then the source, then the target."""
+        """Records one observation: the members read first, then the source, then the target."""
         self.meet(old, now)
         for tp, owned in old.owners.items():
             offset = source[tp].offset if tp in source else -1
@@ -76,14 +76,14 @@ class MemberWatch:
                 self._proven |= {(m, session) for m, session in old.members.items() if m == owned.member_id}
 
     def meet(self, old: LegacyGroup, now: float) -> None:
-        """Takes in who is there."""
+        """Records the present members."""
         if self.members != old.members and (self.members is not None or old.members):
             self.since = now
         self.members = dict(old.members)
         self._proven &= set(old.members.items())
 
     def unproven(self, old: LegacyGroup, now: float) -> list[str]:
-        """Members that may commit to Kafka too, as far as was seen."""
+        """Returns members that may commit to Kafka too."""
         owners = {owned.member_id for owned in old.owners.values()}
         unseen = {m if m is not None else _UNKNOWN for m in owners if m is None or not self._seen(old, m)}
         if not owners or now - self.since < REBALANCE_S:
@@ -91,7 +91,7 @@ class MemberWatch:
         return sorted(unseen)
 
     def admits(self, old: LegacyGroup) -> bool:
-        """Whether a group that was taken may be kept: nobody new, and no owner that was not proven."""
+        """Returns whether a locked group may be kept: no new member, and no owner without proof."""
         known = set((self.members or {}).items())
         owners = {owned.member_id for owned in old.owners.values()}
         return known.issuperset(old.members.items()) and all(m is not None and self._seen(old, m) for m in owners)

@@ -25,7 +25,7 @@ from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, Read
 
 
 class OffsetChange(NamedTuple):
-    """One change of a committed offset that two observations enclose."""
+    """One change of a committed offset between two observations."""
 
     at_ms: int
     before: Offset
@@ -40,7 +40,7 @@ class OffsetChange(NamedTuple):
 
 
 def offset_or(reading: Reading | None, default: int = -1) -> int:
-    """The offset, or a number below every offset, for comparisons."""
+    """Returns the offset, or a number below every offset, for comparisons."""
     return reading.offset if isinstance(reading, Committed) else default
 
 
@@ -52,12 +52,12 @@ class StoreHistory:
     last: Offset | None = None
     moves: list[OffsetChange] = field(default_factory=list)
     error: OffsetMgrError | None = None
-    """The error of the newest read; None where it succeeded."""
+    """The error of the newest read; None if it succeeded."""
     lowered: str | None = None
-    """Set where the offset was deleted or went backwards, which no consumer does."""
+    """Set if the offset was deleted or went backwards, which no consumer does."""
 
     def add(self, at_ms: int, reading: Reading | None) -> bool:
-        """Takes one read in; true where it shows a movement."""
+        """Records one read; returns True if it shows a movement."""
         if reading is None or isinstance(reading, OffsetMgrError):
             self.error = reading if reading is not None else OffsetMgrError("offset", "it was not read")
             return False
@@ -83,7 +83,7 @@ def _same(one: Offset, other: Offset) -> bool:
 
 @dataclass(slots=True)
 class PartitionHistory:
-    """Everything seen of one partition under one ownership."""
+    """All observations of one partition under one ownership."""
 
     partition: TopicPartition
     owned: PartitionOwner
@@ -93,7 +93,7 @@ class PartitionHistory:
     kafka: StoreHistory = field(default_factory=StoreHistory)
     log: LogRange | None = None
     changed_ms: int = 0
-    """When something last changed here: an offset or the log's end; the track's beginning before that."""
+    """When an offset or the log's end last changed; the start of the history before that."""
     zookeeper_alone: str | None = None
     """The proof that a commit went to ZooKeeper and not to Kafka."""
     kafka_alone: str | None = None
@@ -101,18 +101,18 @@ class PartitionHistory:
 
     @property
     def quiet_ms(self) -> int:
-        """For how long nothing changed, neither an offset nor the log's end (milliseconds)."""
+        """Returns for how long neither an offset nor the log's end changed (milliseconds)."""
         return self.until_ms - self.changed_ms
 
     @property
     def fresh_kafka_moves(self) -> list[OffsetChange]:
-        """Kafka's movements beyond everything that either store held when the track began."""
+        """Returns Kafka's movements beyond every offset of either store at the start of the history."""
         start = max(offset_or(self.kafka.first), offset_or(self.zookeeper.first))
         return [m for m in self.kafka.moves if m.after.offset > start]
 
     @property
     def unread(self) -> int | None:
-        """Messages that the group has not consumed, by the larger of both stores; None where unknown."""
+        """Returns the messages that the group has not consumed, by the larger offset; None if unknown."""
         if self.log is None or self.zookeeper.error or self.kafka.error:
             return None
         committed = max(offset_or(self.zookeeper.last), offset_or(self.kafka.last))
@@ -158,18 +158,18 @@ class GroupHistory:
 
     @property
     def tracks(self) -> Mapping[TopicPartition, PartitionHistory]:
-        """The track of each partition under its present ownership; partitions without an owner have none."""
+        """Returns the history of each partition under its current ownership; partitions without an owner have none."""
         return self._tracks
 
     @property
     def steady_ms(self) -> int:
-        """For how long neither a registration nor an owner has changed (milliseconds)."""
+        """Returns for how long neither a registration nor an owner has changed (milliseconds)."""
         if self.latest is None or self._rebalanced_ms is None:
             return 0
         return self.latest.at_ms - self._rebalanced_ms
 
     def add(self, seen: Observation) -> None:
-        """Takes one observation in; they must come in the order in which they were made."""
+        """Records one observation; they must come in order."""
         before, self.latest = self.latest, seen
         if before is None or _registrations(before) != _registrations(seen) or before.owners != seen.owners:
             self._rebalanced_ms = seen.at_ms

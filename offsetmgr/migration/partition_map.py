@@ -1,7 +1,7 @@
-"""The partition map: which partition a broker's partition of Kafka 0.7 became, and where in it a group is to go on.
+"""The partition map: the new partition of each broker's partition of Kafka 0.7, and where in it a group continues.
 
-A byte position says nothing to later versions, so a person says what takes its place: a table that was checked, or a
-starting point. No server here: asking a cluster is `byte_position_translation`.
+A byte position means nothing to later versions, so an operator provides a table or a starting point.
+`byte_position_translation` asks the cluster.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _LARGEST: Final = 2**63 - 1
 
 
 class MappedStart(StrEnum):
-    """Where a group goes on when nothing tells which message its byte position meant."""
+    """Where a group continues if it is unknown which message its byte position meant."""
 
     EARLIEST = "earliest"
-    """At the log's start: what was consumed already comes again."""
+    """At the log's start: consumed messages come again."""
     LATEST = "latest"
-    """At the log's end: what was not consumed yet is left out."""
+    """At the log's end: messages that were not consumed yet are skipped."""
 
 
 class ResolvedStart(NamedTuple):
-    """An offset for a byte position, and in words how it came about."""
+    """An offset for a byte position, and its derivation as text."""
 
     offset: int
     how: str
@@ -42,17 +42,17 @@ class ResolvedStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PositionTable:
-    """Byte positions with the offsets of the messages that begin there, both rising.
+    """Byte positions with the offsets of the messages that begin there, both ascending.
 
-    ``floor``: a position between two entries means the one before it (the group repeats what lies between); else it is
-    refused, and so is one before the first entry in any case.
+    ``floor``: a position between two entries means the one before it (the group repeats the messages between); else it
+    is rejected, and so is one before the first entry.
     """
 
     entries: tuple[tuple[int, int], ...]
     floor: bool = False
 
     def find(self, position: int) -> ResolvedStart | str:
-        """The offset, or why there is none."""
+        """Returns the offset, or the reason for none."""
         index = bisect_right(self.entries, (position, _LARGEST)) - 1
         if index < 0:
             return f"byte {position} lies before the table's first entry, byte {self.entries[0][0]}"
@@ -66,8 +66,8 @@ class PositionTable:
 
 @dataclass(frozen=True, slots=True)
 class MapEntry:
-    """What one partition of 0.7 became: ``partition``, with a table or a starting point (a `MappedStart`, or a time in
-    ms since 1970: the first message at or after it)."""
+    """The mapping of one partition of 0.7: ``partition``, with a table or a starting point (a `MappedStart`, or a time
+    in ms since 1970: the first message at or after it)."""
 
     partition: int
     choice: PositionTable | MappedStart | int
@@ -75,7 +75,7 @@ class MapEntry:
 
 @dataclass(frozen=True, slots=True)
 class MapOrigin:
-    """Which map a plan was made with: the hash of its file, and who confirmed it."""
+    """The map of a plan: the hash of its file, and who confirmed it."""
 
     sha256: str
     confirmed_by: str
@@ -93,7 +93,7 @@ class PartitionMap:
 
 
 def read_map(path: Path) -> PartitionMap:
-    """The map in a file. Raises `FileFailure`, and as `parse_map`."""
+    """Returns the map in a file. Raises `FileFailure`, and the errors of `parse_map`."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -102,10 +102,9 @@ def read_map(path: Path) -> PartitionMap:
 
 
 def parse_map(name: str, data: bytes) -> PartitionMap:
-    """A partition map from its file's bytes; ``name`` is what errors call it.
+    """Parses a partition map; ``name`` is its name in errors.
 
-    Raises `UnknownVersion`, `MalformedData` naming topic and partition, and `PlanError` for a draft that nobody has
-    confirmed.
+    Raises `UnknownVersion`, `MalformedData` with the topic and the partition, and `PlanError` for an unconfirmed draft.
     """
     what = f"partition map {name}"
     document = _document(what, data)
@@ -213,6 +212,6 @@ def _object(what: str, where: str, value: Any) -> dict[str, Any]:
 
 
 def _only(what: str, where: str, found: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    # A mistyped key must not be taken for one that was left out.
+    # A misspelled key must not count as missing.
     if unknown := next((key for key in found if key not in known), None):
         raise MalformedData(what, f"{where}: unknown key {unknown!r}", f"known: {', '.join(known)}")

@@ -1,7 +1,7 @@
-"""The draft of a partition map: what offsetmgr can see, laid out for a person to correct and confirm.
+"""The draft of a partition map, for an operator to correct and confirm.
 
-Nothing in it is known to be right: in which order the partitions of brokers became numbers only who moved the data can
-say.  So it is refused until somebody has put a name into it.
+Nothing in it is known to be right: only the people who moved the data know in which order the partitions of brokers
+became numbers. So it is rejected until a name is entered in it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _SampledPartition:
 
 @dataclass(slots=True)
 class MapDraft:
-    """Gathers the partitions of 0.7 that groups hold; memory grows with the partitions, not with the groups."""
+    """Collects the partitions of 0.7 with offsets of groups; memory grows with the partitions, not with the groups."""
 
     _seen: dict[TopicPartition, _SampledPartition] = field(default_factory=dict)
 
@@ -49,9 +49,10 @@ class MapDraft:
                 seen.highest = max(seen.highest, position)
 
     def encode(self, source: str, counts: Mapping[str, int] | None) -> bytes:
-        """The draft as text; ``counts`` are the partition counts of topics in the Kafka cluster, None: nobody asked.
+        """Returns the draft as text; ``counts`` are the partition counts of topics in the Kafka cluster, None if it was
+        not asked.
 
-        Raises `GroupNotFound` where no group holds a byte position.
+        Raises `GroupNotFound` if no group has a byte position.
         """
         if not self._seen:
             raise GroupNotFound("partition map", f"no group in {source} holds a byte position of Kafka 0.7")
@@ -84,7 +85,7 @@ class MapDraft:
 
 
 def write_draft(path: Path, data: bytes) -> None:
-    """Writes a draft to a new file. Raises `FileFailure` where it exists: somebody may have worked on it."""
+    """Writes a draft to a new file. Raises `FileFailure` if it exists, because an operator may have edited it."""
     try:
         with path.open("xb") as out:
             out.write(data)

@@ -1,6 +1,6 @@
-"""The phase check of a whole group: what its watched partitions say about each member, and about all.
+"""The phase check of a whole group: what its watched partitions show about each member, and about all.
 
-Pure. A group passes only where every live member is known to have been restarted and to commit where the phase says.
+Pure. A group passes only if every live member is known to have been restarted and to commit where the phase requires.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from offsetmgr.migration.ownership_history import GroupHistory, PartitionHistory
 
 @dataclass(frozen=True, slots=True)
 class MemberVerdict:
-    """What is known of one member: was it restarted, and do its commits fit the phase.
+    """What is known of one member: whether it was restarted, and whether its commits fit the phase.
 
-    ``settled`` False: more watching may still tell. ``wrong``: it is known to be in another phase, or not to have
-    bounced.
+    ``settled`` False: further observations may change it. ``wrong``: it is known to be in another phase, or not to have
+    been restarted.
     """
 
     member: str
@@ -46,7 +46,7 @@ class MemberVerdict:
 
 @dataclass(frozen=True, slots=True)
 class PhaseReport:
-    """The phase check's answer. ``passed`` only where every member and partition in scope is known to fit."""
+    """The result of the phase check. ``passed`` only if every member and partition in scope is known to fit."""
 
     group: str
     phase: CommitMode
@@ -61,17 +61,17 @@ class PhaseReport:
 
     @property
     def not_bounced(self) -> tuple[str, ...]:
-        """Members that were there when the bounce began."""
+        """Returns the members of the start of the bounce that are still there."""
         return tuple(m.member for m in self.members if m.wrong and m.why.startswith(_NOT_BOUNCED))
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Members that are known to be in another phase, or not to have bounced."""
+        """Returns the members that are known to be in another phase, or not to have been restarted."""
         return tuple(m.member for m in self.members if m.wrong)
 
     @property
     def hopeless(self) -> bool:
-        """Whether a member is wrong in a way that more watching cannot change."""
+        """Returns whether a member is wrong in a way that further observations cannot change."""
         return any(m.wrong and m.settled for m in self.members)
 
 
@@ -87,10 +87,10 @@ def assess_phase(
     only: Iterable[str] | None = None,
     also: CommitMode | None = None,
 ) -> PhaseReport:
-    """Judges a watched group against a phase.
+    """Checks a watched group against a phase.
 
-    ``only`` restricts the verdict to these members (the gate of one step of a rolling bounce); without it every live
-    member and every partition counts. ``also`` is a second phase that is as good: members may be in either.
+    ``only`` restricts the check to these members (the gate of one step of a rolling bounce); without it every live
+    member and every partition counts. ``also`` is a second accepted phase: members may be in either.
     """
     rules = rules or EvidenceThresholds()
     seen = watch.latest
@@ -152,12 +152,12 @@ def _notes(seen: Observation, baseline: Observation | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-# --- members -------------------------------------------------------------------------------------
+# --- members -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Restart:
-    """Whether a member is a new process: ``ok`` None where only its commits can tell."""
+    """Whether a member is a new process: ``ok`` is None if only its commits can show it."""
 
     ok: bool | None
     confidence: Confidence
@@ -205,7 +205,7 @@ def _judge_member(
     if restart.ok is False:
         return verdict(False, restart.confidence, restart.why, "restart it with the phase's settings", wrong=True)
     if not owned:
-        # A rebalance may still give it partitions: registrations come first, owners follow.
+        # A rebalance may still give it partitions, because owners follow registrations.
         for_so_long = f"no registration and no owner has changed for {steady_ms / 1000:.1f} s"
         if rules.accept_spare and restart.ok and steady_ms >= rules.quiet_ms:
             why = f"{restart.why}; it owns no partition, so its commits cannot be seen; {for_so_long}"
@@ -235,14 +235,14 @@ def _judge_member(
     return verdict(True, best, f"{restart.why}; {commits}")
 
 
-# --- which phase is the group in -----------------------------------------------------------------
+# --- the phase of the group --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class InferredPhase:
-    """The phase that a group was found in; ``phase`` None where the evidence does not say, or members differ.
+    """The inferred phase of a group; ``phase`` is None if the evidence is not sufficient, or members differ.
 
-    ``members`` are the phases that single members were seen in.
+    ``members`` are the phases of single members.
     """
 
     phase: CommitMode | None
@@ -252,7 +252,7 @@ class InferredPhase:
 
 
 def infer_phase(watch: GroupHistory) -> InferredPhase:
-    """The phase of a watched group: by its commits where some were seen, else by what the stores hold."""
+    """Infers the phase of a watched group from observed commits, else from the stores' offsets."""
     proven: dict[CommitMode, list[str]] = {}
     for tp, track in sorted(watch.tracks.items()):
         if (behaviour := behaviour_of(track)) is not None:

@@ -1,7 +1,7 @@
-"""What a migration plan *is*, and how one partition's step is decided: pure values, no I/O, no clock.
+"""The values of a migration plan, and the decision on one partition's step. Pure.
 
-A plan is frozen when it is made: `apply` writes exactly the offsets that stand in it, and only where the target still
-holds exactly what it held when the plan was made.
+A plan is frozen when it is made: `apply` writes exactly its offsets, and only where the target still holds what it held
+when the plan was made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from offsetmgr.migration.partition_map import MapOrigin
 
 
 class Action(StrEnum):
-    """What a plan does with one partition."""
+    """The action of a plan for one partition."""
 
     COPY = "copy"
     """Write the source's offset: the target has none, or a smaller one."""
@@ -32,25 +32,25 @@ class Action(StrEnum):
     SKIP_EQUAL = "skip-equal"
     """The target holds this offset already."""
     KEEP_NEWER = "keep-newer"
-    """The target is ahead and stays where it is."""
+    """The target is ahead and stays."""
     TARGET_ONLY = "target-only"
-    """Only the target has a commit here; it is left alone."""
+    """Only the target has a commit here; it is not changed."""
     REFUSE_REWIND = "refuse-rewind"
-    """The target is ahead, and the caller asked for the source's value without allowing a rewind."""
+    """The target is ahead, and the caller requested the source's value without allowing a rewind."""
     REFUSE_TOPIC_MISSING = "refuse-topic-missing"
     REFUSE_PARTITION_MISSING = "refuse-partition-missing"
     REFUSE_OUT_OF_RANGE = "refuse-out-of-range"
-    """The source's offset lies outside what the partition's log holds; the note says what clamping would give."""
+    """The source's offset is outside the partition's log; the note has the clamped offset."""
     REFUSE_BYTE_POSITION = "refuse-byte-position"
-    """The source holds a byte position of Kafka 0.7, and nothing says which offset takes its place."""
+    """The source holds a byte position of Kafka 0.7, and no map translates it."""
     REFUSE_NUMBERED = "refuse-numbered"
-    """The target is of Kafka 0.7, and has no place for the offset of a numbered partition."""
+    """The target is of Kafka 0.7 and cannot hold the offset of a numbered partition."""
     REFUSE_UNREADABLE = "refuse-unreadable"
-    """One side could not be read: never taken for absent, never turned into a write."""
+    """One side could not be read: it never counts as absent and is never written."""
     REFUSE_RECREATED = "refuse-recreated"
-    """The topic was deleted and recreated after the source's offset was committed; the note says how that is known."""
+    """The topic was deleted and recreated after the source's commit; the note has the reason."""
     REFUSE_GONE = "refuse-gone"
-    """In a plan back: it was copied, and the store that it was copied to holds it no longer."""
+    """In a reverse plan: the offset was copied, and its target has lost it."""
 
     @property
     def writes(self) -> bool:
@@ -65,8 +65,8 @@ _REFUSALS = frozenset(action for action in Action if action.value.startswith("re
 
 
 class PlanSource(NamedTuple):
-    """Where the offset of a step came from that is not the source's own: the source's partition (of Kafka 0.7), in
-    words how its byte position became an offset, and how well that is known (data rule "verdicts carry evidence")."""
+    """The origin of a step's offset that is not the source's own: the source's partition (of Kafka 0.7), the derivation
+    of the offset, and its confidence (data rule "verdicts carry evidence")."""
 
     partition: int
     how: str
@@ -74,11 +74,11 @@ class PlanSource(NamedTuple):
 
 
 class PlanStep(NamedTuple):
-    """One partition's part of a plan; ``tp`` is the target's.
+    """One partition's step of a plan; ``tp`` is the target's partition.
 
-    ``source`` and ``target`` are what the two stores held when the plan was made (None: no commit, or unreadable);
-    ``after`` is what the target shall hold (None where the step expects nothing of it). With an ``origin``, ``source``
-    is a byte position in another partition: it can be compared with what the source holds, and with nothing else.
+    ``source`` and ``target`` are the offsets of the two stores when the plan was made (None: no commit, or unreadable);
+    ``after`` is the planned offset of the target (None if the step expects nothing). With an ``origin``, ``source`` is
+    a byte position in another partition, which can only be compared with the source's current value.
     """
 
     tp: TopicPartition
@@ -96,7 +96,7 @@ class PlanStep(NamedTuple):
 
 
 class AheadPolicy(StrEnum):
-    """What to do where the target is ahead of the source."""
+    """The action if the target is ahead of the source."""
 
     KEEP = "keep"
     REFUSE = "refuse"
@@ -105,7 +105,7 @@ class AheadPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What the caller asked for. ``topics`` are as ``--topic`` takes them (``t``, ``a*``, ``t:0,1,4-7``)."""
+    """The options of the caller. ``topics`` are in the form of ``--topic`` (``t``, ``a*``, ``t:0,1,4-7``)."""
 
     if_ahead: AheadPolicy = AheadPolicy.KEEP
     clamp: bool = False
@@ -114,21 +114,21 @@ class PlanOptions:
     """Group patterns; empty means all groups."""
     rename: Mapping[str, str] = field(default_factory=dict)
     onto_existing: bool = False
-    """Whether a renamed group may go onto a group that the target has already."""
+    """Whether a renamed group may be merged with a group that the target already has."""
     _names: frozenset[str] = field(init=False, repr=False, compare=False)
     _globs: tuple[str, ...] = field(init=False, repr=False, compare=False)
     selection: TopicSelection = field(init=False, repr=False, compare=False)
-    """What ``topics`` mean. A text that means nothing is a `UsageError` when the options are made."""
+    """The parsed ``topics``. Invalid text raises `UsageError` when the options are created."""
 
     def __post_init__(self) -> None:
-        # A plan back names every one of its groups: names are looked up, only globs are gone through.
+        # A reverse plan names all of its groups: names are looked up, and only globs are matched one by one.
         literals = {pattern: literal_of(pattern) for pattern in self.groups}
         object.__setattr__(self, "_names", frozenset(name for name in literals.values() if name is not None))
         object.__setattr__(self, "_globs", tuple(pattern for pattern, name in literals.items() if name is None))
         object.__setattr__(self, "selection", TopicSelection.parse(self.topics))
 
     def literal_first(self, existing: Iterable[str]) -> PlanOptions:
-        """The same options with every pattern that is an existing group's very name taken as that name."""
+        """Returns the options with every pattern that equals an existing group made a literal name."""
         names = set(self.groups).intersection(existing)
         return replace(self, groups=tuple(literal(p) if p in names else p for p in self.groups))
 
@@ -143,18 +143,18 @@ class PlanOptions:
 
 
 def literal(name: str) -> str:
-    """The pattern that matches this name and no other."""
+    """Returns the pattern that matches only this name."""
     return glob.escape(name)
 
 
 def literal_of(pattern: str) -> str | None:
-    """The one name that a pattern matches, or None where it may match several."""
+    """Returns the one name that a pattern matches, or None if it may match several."""
     name = re.sub(r"\[([*?\[])\]", r"\1", pattern)
     return name if glob.escape(name) == pattern else None
 
 
 def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
-    """Raises `UsageError` where two groups would end up as one, which would mix their offsets."""
+    """Raises `UsageError` if two groups would become one, which would mix their offsets."""
     seen: dict[str, str] = {}
     for group in groups:
         new = rename.get(group, group)
@@ -167,12 +167,12 @@ def check_renames(rename: Mapping[str, str], groups: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The part of a plan that concerns one group.
+    """The part of a plan for one group.
 
-    ``guard`` is how its writes are protected, ``guard_note`` why, in words for the operator. ``old_members`` are the
-    live members of the source's (or target's) ZooKeeper registry, ``members`` those that the Kafka coordinator
-    named. ``error`` is set where the whole group could not be planned; then ``steps`` is empty. ``note`` says why
-    nothing is to be done with a group that was named.
+    ``guard`` protects its writes, for the reason in ``guard_note``. ``old_members`` are the live members in the
+    source's (or target's) ZooKeeper registry, ``members`` those that the Kafka coordinator named. ``error`` is set if
+    the whole group could not be planned; ``steps`` is empty then. ``note`` is why nothing is to be done with a named
+    group.
     """
 
     group: str
@@ -192,8 +192,8 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class StoreEndpoint:
-    """One side of a plan: its URI (never with credentials) and what it was seen to be (data rule "migration is a state
-    machine on disk")."""
+    """One side of a plan: its URI (without credentials) and its identity (data rule "migration is a state machine on
+    disk")."""
 
     uri: str
     kind: str
@@ -203,7 +203,7 @@ class StoreEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PlanHeader:
-    """What holds for the whole plan. Times are milliseconds since 1970 UTC."""
+    """The values of the whole plan. Times are milliseconds since 1970 UTC."""
 
     plan_id: str
     created_at: int
@@ -211,28 +211,27 @@ class PlanHeader:
     target: StoreEndpoint
     options: PlanOptions
     cluster_id: str | None
-    """The Kafka cluster against which topics and log ranges were checked: its id, or the addresses of its brokers where
-    it has none (`LogOrigin.name`); None: not checked."""
+    """The Kafka cluster against which topics and log ranges were checked: its id, or the addresses of its brokers if it
+    has none (`LogOrigin.name`); None: not checked."""
     retention_ms: int | None
-    """How long the target keeps offsets of a group that nobody starts; None: unknown or for ever."""
+    """How long the target keeps offsets of a group that is not started; None: unknown or for ever."""
     tool: str
     compared: OriginComparison | None = None
-    """How the logs of both sides relate; None: not compared, as in plans made before that was done."""
+    """The relation of the logs of both sides; None in plans made before that comparison existed."""
     translate: Translate | None = None
-    """What the user stated for offsets of another cluster."""
+    """The user's statement for offsets of another cluster."""
     recreation: str = ""
-    """How the plan finds topics that were recreated after a commit, in words."""
+    """How the plan detects topics that were recreated after a commit, as text."""
     partition_map: MapOrigin | None = None
-    """The map by which byte positions of Kafka 0.7 became offsets."""
+    """The map that translates byte positions of Kafka 0.7."""
     weaknesses: tuple[str, ...] = ()
-    """The guarantees that the target keeps less than fully, a sentence each (`OffsetStore.weaknesses`)."""
+    """The guarantees that the target does not give in full, a sentence each (`OffsetStore.weaknesses`)."""
     version: int = 1
-    """Of the plan file: 2 where a side is of Kafka 0.7."""
+    """The version of the plan file: 2 if a side is of Kafka 0.7."""
 
     @property
     def expires_at(self) -> int | None:
-        """When offsets copied at the time of planning would expire if no consumer starts (facts: a migrated group
-        that nobody has started has a date of death)."""
+        """Returns when offsets copied at the time of the plan would expire if no consumer starts."""
         return None if self.retention_ms is None else self.created_at + self.retention_ms
 
 
@@ -250,10 +249,11 @@ def decide(
     log: LogRange | TopicMissing | OffsetMgrError | None,
     options: PlanOptions,
 ) -> PlanStep:
-    """The step for one partition.
+    """Decides the step of one partition.
 
-    ``source`` is what the target could hold of the source's commit; None means that only the target has one. ``log``
-    None means that no cluster was there to check against. An error on either side is a refusal, never a write.
+    ``source`` is the part of the source's commit that the target can hold; None means that only the target has one.
+    ``log`` None means that there was no cluster to check against. An error on either side is a refusal and never a
+    write.
     """
     held = target.value() if isinstance(target, Committed) else None
     if isinstance(target, OffsetMgrError):
@@ -282,7 +282,7 @@ def decide(
 
 
 def clamping(offset: int, log: LogRange) -> str:
-    """In words, what the log holds, and what clamping would make of an offset outside it."""
+    """Returns the log's range and the clamped offset as text."""
     clamped, edge = _clamped(offset, log)
     return f"log holds {log.start} to {log.end}; clamping would give {clamped} ({edge})"
 

@@ -42,7 +42,7 @@ from offsetmgr.migration.plan import (
 )
 
 VERSIONS = (1, 2)
-"""1, and 2 for plans with partitions of Kafka 0.7: a reader that knows only 1 would take them for others."""
+"""1, and 2 for plans with partitions of Kafka 0.7, which a reader of version 1 would misread."""
 TopicIds = Callable[[list[str]], Mapping[str, str]]
 _HEAD = b'{"offsetmgr_plan": '
 _GROUPS = b'"groups": [\n'
@@ -51,7 +51,7 @@ _HASH = b', "sha256": "'
 
 
 def encode_offset(value: OffsetAndMetadata) -> str:
-    """An offset alone as a number, with anything else as an object."""
+    """Encodes an offset alone as a number, with other fields as an object."""
     offset, metadata, leader_epoch, commit_timestamp = value
     if not metadata and leader_epoch is None and commit_timestamp is None:
         return str(offset)
@@ -74,10 +74,10 @@ def decode_offset(value: Any) -> OffsetAndMetadata:
 
 
 def encode_step(step: PlanStep, *, whole: bool = True) -> str:
-    """One step as JSON text; not ``whole``: only what a journal needs, the before-image and the value to write.
+    """Encodes one step as JSON; not ``whole``: only the before-image and the value to write, for a journal.
 
-    Built here, since a plan is made of little else and `json.dumps` takes three times as
-    long for so small a thing."""
+    It builds the text itself, because `json.dumps` takes three times as long and a plan consists of steps.
+    """
     tp, action, source, target, after, note, origin = step
     text = f'{{"p":{tp[1] if tp[1] >= 0 else json.dumps(str(tp[1]))},"action":"{action}"'
     if whole and source is not None:
@@ -108,11 +108,11 @@ _ACTIONS = {action.value: action for action in Action}
 
 
 def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
-    get, new = encoded.get, tuple.__new__  # which skips the argument handling of named tuples
+    get, new = encoded.get, tuple.__new__  # skips the argument handling of named tuples
     source, target, after, note = get("source"), get("target"), get("after"), get("note", "")
     wanted = None if source is None else decode_offset(source)
     held = None if target is None else decode_offset(target)
-    # Most steps write what the source holds: one object serves both.
+    # Most steps write the source's value: one object serves both.
     expected = wanted if after == source else None if after is None else decode_offset(after)
     p = encoded["p"]
     tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))
@@ -130,7 +130,7 @@ def _encode_group(plan: GroupPlan) -> bytes:
 
 
 def encode_steps(steps: Iterable[PlanStep], *, whole: bool = True) -> str:
-    """Steps by topic, as JSON text."""
+    """Encodes steps by topic as JSON."""
     topics: dict[str, list[str]] = {}
     for step in steps:
         topics.setdefault(step.tp.topic, []).append(encode_step(step, whole=whole))
@@ -222,7 +222,7 @@ def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
 
 
 class PlanSummary:
-    """Counts over a plan, gathered while it is written: groups, steps by action, groups in error or active."""
+    """Counts of a plan, collected while it is written: groups, steps by action, groups in error or active."""
 
     def __init__(self) -> None:
         self.groups = 0
@@ -232,7 +232,7 @@ class PlanSummary:
         self.unlocked_groups = 0
         self.left_out_groups = 0
         self.topic_ids: dict[str, str] = {}
-        """Of each topic that is written: its id in the target when the plan was made; "" where the target has none."""
+        """The id of each written topic in the target when the plan was made; "" if the target has none."""
 
     def add(self, plan: GroupPlan) -> None:
         self.groups += 1
@@ -246,7 +246,8 @@ class PlanSummary:
 
     @property
     def needs_attention(self) -> bool:
-        """Whether anything in the plan should be read by a person before it is applied (beside clamped offsets)."""
+        """Returns whether an operator should read something in the plan before it is applied (besides clamped
+        offsets)."""
         groups = self.failed_groups or self.active_groups or self.left_out_groups
         return bool(self.refused or groups or self.actions[Action.REWIND])
 
@@ -285,10 +286,10 @@ class PlanSummary:
 def write_plan(
     path: Path, header: PlanHeader, groups: Iterable[GroupPlan], topic_ids: TopicIds = lambda _topics: {}
 ) -> tuple[PlanSummary, str]:
-    """Writes a plan as a stream, whole or not at all; gives back its summary and its hash. ``topic_ids`` gives the ids
-    that topics have in the target.
+    """Writes a plan as a stream and atomically; returns its summary and its hash. ``topic_ids`` returns the ids of
+    topics in the target.
 
-    Raises `PlanError` where the file exists already (a plan is never overwritten) or cannot be written.
+    Raises `PlanError` if the file exists (a plan is never overwritten) or cannot be written.
     """
     if path.exists():
         raise PlanError(f"plan {path}", "this file exists, and a plan is never overwritten", "choose another name")
@@ -315,7 +316,7 @@ def write_plan(
             out.write(_HASH + digest.hexdigest().encode() + b'"}\n')
             out.flush()
             os.fsync(out.fileno())
-        os.link(part, path)  # unlike a rename, fails where somebody else made the file meanwhile
+        os.link(part, path)  # unlike a rename, fails if another process has created the file
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
         hint = (
@@ -332,7 +333,7 @@ def write_plan(
 
 
 def fsync_folder(folder: Path) -> None:
-    """Makes a created or renamed file's *name* durable, which its own fsync does not."""
+    """Makes the *name* of a created or renamed file durable, which its own fsync does not."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -344,7 +345,7 @@ class PlanFile:
     """A plan on disk, checked against its hash when opened, then read group by group as often as needed."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `PlanError` where the file is missing, damaged or was edited, `UnknownVersion` for another version."""
+        """Raises `PlanError` if the file is missing, damaged or was edited, `UnknownVersion` for another version."""
         self.path = path
         try:
             with path.open("rb") as lines:
@@ -385,12 +386,12 @@ class PlanFile:
         return known[version]
 
     def groups(self) -> Iterator[GroupPlan]:
-        """The plan's groups, one at a time, in the file's order."""
+        """Yields the plan's groups, one at a time, in the order of the file."""
         for _position, group in self.positioned_groups():
             yield group
 
     def positioned_groups(self) -> Iterator[tuple[int, GroupPlan]]:
-        """As `groups`, each with its place in the file, for `group_at`."""
+        """Yields the groups with their positions in the file, for `group_at`."""
         with self.path.open("rb") as lines:
             lines.readline()
             position = lines.tell() + len(lines.readline())

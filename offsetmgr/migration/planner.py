@@ -1,4 +1,4 @@
-"""Making a plan: reads both sides, asks the cluster, decides. Reads only; writes nothing but the plan file."""
+"""Makes a plan: reads both sides, asks the cluster, decides. It writes nothing but the plan file."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ from offsetmgr.stores.crossing import CrossClusterCheck
 
 
 class LegacyMembers(Protocol):
-    """Who is registered in ZooKeeper: asked for the groups of a plan, so that it knows where old consumers live."""
+    """Reads members registered in ZooKeeper for the groups of a plan, which then knows where old consumers run."""
 
     def __call__(self, groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-        """Live member ids by group; groups without members may be left out. Raises where it cannot be read."""
+        """Returns live member ids by group; groups without members may be missing. Raises if they cannot be read."""
         ...
 
 
 def endpoint(store: OffsetStore) -> StoreEndpoint:
-    """What a store is seen to be right now. Raises `Unreachable`, `TimedOut`."""
+    """Returns the current identity of a store. Raises `Unreachable`, `TimedOut`."""
     identity = store.identity()
     return StoreEndpoint(store.uri, identity.kind, identity.id, identity.how)
 
 
 def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
-    """Why a store can hold no group of this name; None where it can."""
+    """Returns why a store cannot have a group of this name; None if it can."""
     if isinstance(store, GroupListingStore):
         try:
             store.check_group(group)
@@ -74,7 +74,7 @@ def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
 
 
 def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
-    """Raises `UsageError` for stores whose before-images, or whose identity, would not hold over an apply."""
+    """Raises `UsageError` for stores whose before-images, or whose identity, would not survive an apply."""
     if target.kind == "dual":
         raise UsageError(
             f"target {store.uri}",
@@ -91,7 +91,7 @@ def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans a migration. ``cluster`` is the Kafka cluster whose logs the offsets point into; None leaves topics and
+    """Plans a migration. ``cluster`` is the Kafka cluster whose logs the offsets belong to; None leaves topics and
     ranges unchecked, and the plan says so."""
 
     source: OffsetStore
@@ -102,11 +102,11 @@ class Planner:
     old_members: LegacyMembers | None = None
     tool: str = "offsetmgr"
     partition_map: PartitionMap | None = None
-    """What takes the place of byte positions of Kafka 0.7, in a target that cannot hold them."""
+    """Translates byte positions of Kafka 0.7 for a target that cannot hold them."""
     translate: Translate | None = None
-    """What the user stated for offsets of another cluster."""
+    """The user's statement for offsets of another cluster."""
     options_for: Callable[[str, TopicPartition, Committed], PlanOptions] | None = None
-    """Other options for single partitions, by the source's group, the partition, and what the target holds."""
+    """Other options for single partitions, by the source's group, the partition, and the target's offset."""
 
     def header(self) -> PlanHeader:
         source, target = endpoint(self.source), endpoint(self.target)
@@ -135,12 +135,12 @@ class Planner:
 
     @cached_property
     def crossing(self) -> CrossClusterCheck:
-        """How the logs of both sides relate. Raises as `OffsetStore.log_origin`."""
+        """Returns the relation of the logs of both sides. Raises the errors of `OffsetStore.log_origin`."""
         return CrossClusterCheck(self.source, self.target, self.translate)
 
     @property
     def _numbers_cross(self) -> bool:
-        """Whether offsets go over as they are; a partition map makes other numbers of byte positions."""
+        """Returns whether offsets are copied unchanged; a partition map changes byte positions."""
         kinds = {self.source.capabilities.partitions, self.target.capabilities.partitions}
         return kinds != {Partitions.OF_BROKERS, Partitions.NUMBERED}
 
@@ -153,9 +153,9 @@ class Planner:
         return None if self.partition_map is None else Translator(self.partition_map, self.cluster)
 
     def selected_groups(self) -> list[str]:
-        """Groups of the source that the options want, sorted.
+        """Returns the source's groups that the options select, sorted.
 
-        What selects nothing is an error, not an empty plan. Raises `GroupNotFound`, `UsageError`.
+        An empty selection is an error and not an empty plan. Raises `GroupNotFound`, `UsageError`.
         """
         groups = sorted(group for group in self.source.groups() if self.options.wants_group(group))
         known = set(groups)
@@ -175,10 +175,10 @@ class Planner:
         return groups
 
     def plan(self, groups: Iterable[str], progress: Callable[[int], None] | None = None) -> Iterator[GroupPlan]:
-        """Decides every step, group by group, lazily; ``progress`` is told how many groups were added."""
+        """Decides every step, group by group, lazily; ``progress`` receives the number of groups added."""
         existing = set(self.target.groups())
         log = LogRangeCache(self.cluster)
-        # The source is read first: what a dual-committing consumer writes in between is then seen in the target.
+        # The source is read first: commits of a dual consumer in between are then visible in the target.
         for batch, sources in prefetch(self._read_source, batched(groups, READ_GROUPS)):
             yield from self._plan_batch(batch, sources, existing, log)
             if progress:
@@ -206,8 +206,8 @@ class Planner:
     def _pending(
         self, names: Mapping[str, str], sources: Mapping[str, GroupOffsets], targets: Mapping[str, GroupOffsets]
     ) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Partitions that the target seems to hold no offset of, and that an open transaction is about to commit: their
-        errors, by target group."""
+        """Returns the errors of partitions that seem to have no offset in the target and that an open transaction will
+        commit, by target group."""
         if not isinstance(self.target, NamedScanStore):
             return {}
         asked: dict[str, list[TopicPartition]] = {}
@@ -219,7 +219,7 @@ class Planner:
         return {found.group: found.errors for found in self.target.scan_named(asked) if found.errors}
 
     def _learn(self, sources: Mapping[str, GroupOffsets], log: LogRangeCache) -> None:
-        """Asks the cluster, in bulk, for all that the steps of these groups will want to know."""
+        """Requests from the cluster, in bulk, what the steps of these groups need."""
         wanted = {tp for found in sources.values() for tp in found.offsets if self.options.wants(tp)}
         if foreign := {tp for tp in wanted if not self.target.capabilities.partitions.holds(tp)}:
             wanted -= foreign
@@ -232,8 +232,8 @@ class Planner:
 
     @cached_property
     def _of_another_cluster(self) -> bool:
-        """Whether the source's ZooKeeper belongs to another Kafka cluster than the target: its old consumers then
-        cannot commit to the target."""
+        """Returns whether the source's ZooKeeper belongs to another Kafka cluster than the target: its old consumers
+        then cannot commit to the target."""
         source, target = self.source.identity(), self.target.identity()
         told = source.kind == "zookeeper" and source.how.startswith("cluster id")
         return told and target.kind == "kafka" and source.id != target.id
@@ -284,7 +284,7 @@ class Planner:
     def _foreign_step(
         self, tp: TopicPartition, source: GroupOffsets, target: GroupOffsets, log: LogRangeCache
     ) -> PlanStep:
-        """The step for a partition that the target cannot hold as it is."""
+        """Returns the step of a partition that the target cannot hold unchanged."""
         if tp in source.errors:
             return PlanStep(tp, Action.REFUSE_UNREADABLE, None, None, None, f"source: {source.errors[tp]}")
         position = OffsetAndMetadata(source.offsets[tp].offset)
@@ -338,8 +338,8 @@ class Planner:
 
 
 def _carried(found: Committed, can: Capabilities, *, keeps_epoch: bool) -> OffsetAndMetadata:
-    """What a store can hold of a commit: an offset that would come back different is not a plan. A leader epoch is
-    valid in the cluster that it comes from only."""
+    """Returns the part of a commit that the store can keep, so that the plan contains what will be read back. A leader
+    epoch is valid only in its own cluster."""
     offset, metadata, epoch, timestamp, _ = found
     carried = (
         offset,
@@ -347,4 +347,4 @@ def _carried(found: Committed, can: Capabilities, *, keeps_epoch: bool) -> Offse
         epoch if keeps_epoch else None,
         timestamp if can.commit_timestamp else None,
     )
-    return tuple.__new__(OffsetAndMetadata, carried)  # as `OffsetAndMetadata(*carried)`, without its argument handling
+    return tuple.__new__(OffsetAndMetadata, carried)  # `OffsetAndMetadata(*carried)` without its argument handling

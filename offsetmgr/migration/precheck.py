@@ -1,4 +1,4 @@
-"""The gate before the first step of a rolling bounce: which phase the group is in, and whether the change is safe now.
+"""The gate before the first step of a rolling bounce: the phase of the group, and whether the change is safe now.
 
 It only reads.
 """
@@ -19,7 +19,7 @@ from offsetmgr.migration.phase_inference import InferredPhase, PhaseReport, asse
 
 
 class GateClosed(GateRefused):
-    """A gate that the evidence does not open; ``report`` is that evidence."""
+    """The evidence does not open a gate; ``report`` has it."""
 
     def __init__(self, what: str, report: PhaseReport) -> None:
         super().__init__(what, missing_evidence(report), "offsetmgr runbook check shows each verdict with its evidence")
@@ -27,7 +27,7 @@ class GateClosed(GateRefused):
 
 
 def missing_evidence(report: PhaseReport) -> str:
-    """What a closed gate lacks, in one line."""
+    """Returns what a closed gate lacks, in one line."""
     lacks = list(report.problems)
     lacks += [f"{m.member}: {m.why}" for m in report.members if not m.ok]
     lacks += [f"{p.partition}: {p.why}" for p in report.partitions if not p.ok and p.member is None]
@@ -38,7 +38,7 @@ def missing_evidence(report: PhaseReport) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BounceStart:
-    """Where a bounce begins. ``report`` is the dual phase's check where the change begins there."""
+    """The start of a bounce. ``report`` is the check of the dual phase if the change begins there."""
 
     change: CommitModeChange
     watch: GroupHistory
@@ -46,7 +46,7 @@ class BounceStart:
 
     @property
     def seen(self) -> Observation:
-        assert self.watch.latest is not None  # a watch begins with an observation
+        assert self.watch.latest is not None  # a history begins with an observation
         return self.watch.latest
 
 
@@ -60,12 +60,12 @@ def find_start(
     rules: EvidenceThresholds | None = None,
     window: ObservationWindow | None = None,
 ) -> BounceStart:
-    """The change that would lead to the phase, with the evidence that it may begin.
+    """Returns the change that leads to the phase, with the evidence that it may begin.
 
-    Into the dual phase the stores must not make the larger offset a jump forward; out of it every member must be known
-    to be dual (ZooKeeper may be behind where nothing moves: the caller copies that first and checks again).
+    Into the dual phase, the larger offset must not skip messages; out of it, every member must be known to be dual
+    (ZooKeeper may be behind in partitions without traffic: the caller copies those first and checks again).
 
-    Raises `GateRefused` with the reason; `GateClosed` where the evidence falls short.
+    Raises `GateRefused` with the reason; `GateClosed` if the evidence is not sufficient.
     """
     rules, window = rules or EvidenceThresholds(), window or ObservationWindow()
     if not view.registry.members(group, view.cluster.topics).members:
@@ -83,7 +83,7 @@ def find_start(
 
 
 def _into_dual(view: GroupView, group: str, start: CommitMode | None, window: ObservationWindow) -> BounceStart:
-    """A refusal that the next commits may take back is made only at the end of the window."""
+    """Refuses only at the end of the window, because further commits may change the result."""
     if start is not None:
         change = require_safe(start, CommitMode.DUAL)
         watch = watch_group(view, group, window, enough=lambda w: not _jumps(change, w))
@@ -95,18 +95,18 @@ def _into_dual(view: GroupView, group: str, start: CommitMode | None, window: Ob
 
 
 def _can_begin(watch: GroupHistory) -> bool:
-    """Whether the commits seen so far show where a bounce to dual begins, and that it may."""
+    """Returns whether the commits so far show the start of a bounce to dual, and that it may begin."""
     found = infer_phase(watch)
     if found.confidence is not Confidence.SEEN:
         return False
-    if found.phase is CommitMode.DUAL:  # known of the whole group only when every partition has told
+    if found.phase is CommitMode.DUAL:  # known of the whole group only when every partition has evidence
         return all(behaviour_of(track) is not None for track in watch.tracks.values())
     others = found.members - {CommitMode.DUAL}
     return len(others) != 1 or not _jumps(CommitModeChange(next(iter(others)), CommitMode.DUAL), watch)
 
 
 def _start_of(found: InferredPhase) -> CommitMode:
-    """The phase that a bounce to dual leaves; members that are dual already do not matter."""
+    """Returns the phase that a bounce to dual leaves; members that are dual already do not matter."""
     if found.phase is not None:
         return found.phase
     others = found.members - {CommitMode.DUAL}
@@ -120,7 +120,7 @@ def _start_of(found: InferredPhase) -> CommitMode:
 
 
 def refuse_offset_jump(change: CommitModeChange, watch: GroupHistory) -> None:
-    """A dual member reads the larger offset: where the store that is not in use is ahead, it would skip messages."""
+    """Raises if the unused store is ahead: a dual member reads the larger offset and would skip messages."""
     jumps = _jumps(change, watch)
     if jumps:
         used, other = _stores(change)
@@ -134,12 +134,12 @@ def refuse_offset_jump(change: CommitModeChange, watch: GroupHistory) -> None:
 
 
 def _stores(change: CommitModeChange) -> tuple[str, str]:
-    """The store that the group uses, and the other one."""
+    """Returns the store that the group uses, and the other one."""
     return ("ZooKeeper", "Kafka") if change.start is CommitMode.ZOOKEEPER else ("Kafka", "ZooKeeper")
 
 
 def _jumps(change: CommitModeChange, watch: GroupHistory) -> list[str]:
-    """The partitions where the store that is not in use is ahead, with both offsets."""
+    """Returns the partitions in which the unused store is ahead, with both offsets."""
     seen = watch.latest
     if seen is None:
         return []
@@ -168,7 +168,7 @@ def _out_of_dual(
     change = CommitModeChange(CommitMode.DUAL, to)
 
     def report_of(watch: GroupHistory) -> PhaseReport:
-        # Members in the target phase already (a bounce that was turned round, or lost its state) are as good as dual.
+        # Members in the target phase already (a reversed bounce, or one that lost its state) are as good as dual.
         return assess_phase(watch, CommitMode.DUAL, baseline=baseline, rules=rules, also=to)
 
     watch = watch_group(view, group, window, enough=lambda w: report_of(w).settled)

@@ -1,7 +1,7 @@
-"""Where a migration stands, read from its journal: what is settled, what was begun, what is left.
+"""The progress of a migration, read from its journal: completed, started and remaining groups.
 
-Memory grows with the groups (a few numbers each), never with the offsets: a group's intent is read again from its
-place in the journal when it is needed.
+Memory grows with the groups (a few numbers each) and not with the offsets: a group's intent is read again from its
+position in the journal when it is needed.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ DEFINITE: Final = frozenset(
         "UnsupportedOperation",
     }
 )
-"""Errors after which it is certain that nothing was written; after any other one it is not known."""
+"""Errors after which certainly nothing was written; after any other one it is not known."""
 
 
 @dataclass(slots=True)
 class GroupProgress:
-    """One kind of work (apply, undo, or delete) over the groups of a plan, as far as the journal tells.
+    """One kind of work (apply, undo, or delete) over the groups of a plan, according to the journal.
 
-    ``intents`` holds the position of each group's first intent, ``outcomes`` those of its outcomes; ``settled`` the
-    groups with nothing left to do; ``unknown`` those that an attempt was begun on whose outcome was never recorded.
+    ``intents`` has the position of each group's first intent, ``outcomes`` those of its outcomes; ``done`` the groups
+    with nothing left to do; ``unknown`` those with an attempt without a recorded outcome.
     """
 
     opened: bool = False
@@ -72,7 +72,7 @@ class GroupProgress:
 
     @property
     def touched(self) -> bool:
-        """Whether this work has, or may have, written anything."""
+        """Returns whether this work has, or may have, written anything."""
         return self._wrote or bool(self.unknown)
 
     def take(self, step: str, position: int, record: Record) -> None:
@@ -100,16 +100,16 @@ class GroupProgress:
             self.done.add(group)
 
     def end(self) -> None:
-        """The journal has been read to its end: what is still pending was never recorded."""
+        """The journal has been read to its end: the outcome of pending attempts was never recorded."""
         self.unknown |= self._pending
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSet:
-    """A group's partitions by what one kind of work did to them, over all its runs.
+    """A group's partitions by the outcome of one kind of work, over all its runs.
 
-    ``written`` by us; ``left`` as they were, for a reason; ``maybe``: an attempt was made and its outcome is not known,
-    so a partition that holds what we wanted was (inferred) written by us.
+    ``written`` by us; ``left`` unchanged, for a reason; ``in_doubt``: the outcome of an attempt is unknown, so a
+    partition that holds the wanted value was (inferred) written by us.
     """
 
     written: frozenset[TopicPartition]
@@ -119,7 +119,7 @@ class PartitionSet:
 
 @dataclass(slots=True)
 class MigrationState:
-    """Everything that a journal tells, by kind of work. A plan without a journal has an empty state."""
+    """The state of a journal by kind of work. A plan without a journal has an empty state."""
 
     path: Path
     apply: GroupProgress = field(default_factory=GroupProgress)
@@ -131,7 +131,7 @@ class MigrationState:
 
     @classmethod
     def read(cls, path: Path, plan_sha256: str) -> MigrationState:
-        """Raises `JournalError` for a damaged journal or one of another plan."""
+        """Reads a journal. Raises `JournalError` for a damaged journal or one of another plan."""
         state = cls(path)
         if not path.exists():
             return state
@@ -155,7 +155,7 @@ class MigrationState:
         return state
 
     def intended(self, work: GroupProgress, group: str) -> list[PlanStep]:
-        """The steps of a group's first intent: its before-images are the true ones, whatever was retried later."""
+        """Returns the steps of a group's first intent, whose before-images are correct, whatever was retried later."""
         position = work.intents.get(group)
         return [] if position is None else decode_steps(record_at(self.path, position)["topics"])
 
@@ -164,7 +164,7 @@ class MigrationState:
             yield record_at(self.path, position)
 
     def partitions(self, work: GroupProgress, group: str) -> PartitionSet:
-        """What became of each partition of a group so far."""
+        """Returns the outcome of each partition of a group so far."""
         written: set[TopicPartition] = set()
         left: set[TopicPartition] = set()
         maybe: set[TopicPartition] = set()

@@ -1,8 +1,8 @@
-"""Keeping copied offsets alive until a consumer starts: what a plan's groups hold is committed again, unchanged.
+"""Keeps copied offsets from expiring until a consumer starts: commits the offsets of a plan's groups again, unchanged.
 
 Kafka deletes the offsets of a group without members one retention after each commit, or after the group became empty
-(KIP-211). To write the same value again is therefore the only way to keep it, and a conditional edit would rightly
-leave it alone as unchanged. Each group is held meanwhile, so that nobody's newer commit is written over.
+(KIP-211). So only another commit of the same value keeps it, and a conditional edit would skip it as unchanged. Each
+group is locked meanwhile, so that no newer commit is overwritten.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from offsetmgr.migration.progress import MigrationState
 
 HOLDER = "offsetmgr-refresh"
 AT_ONCE = 500
-"""Groups held together: a broker lets the first join of an empty group wait (3 s by default), and these wait as one."""
+"""The number of groups locked together: a broker delays the first join of an empty group (3 s by default), and these
+wait in parallel."""
 
 
 @dataclass(slots=True)
 class RefreshReport:
-    """What was renewed, by groups. ``in_use`` have members, and Kafka keeps what they consume; ``failed`` were not
-    renewed, each with the reason."""
+    """The result, in groups. ``in_use`` have members, and Kafka keeps their offsets; ``failed`` were not renewed, each
+    with the reason."""
 
     renewed: int = 0
     in_use: list[str] = field(default_factory=list)
@@ -58,13 +59,13 @@ def renew_retention(
     stop: Callable[[], bool] = lambda: False,
     waiting: Waiting = lambda _groups, _seconds: None,
 ) -> RefreshReport:
-    """Commits again what the plan's groups hold in the target; also after the plan was finalized.
+    """Commits again the offsets of the plan's groups in the target, also after the plan was finalized.
 
-    Groups with old consumers registered in ZooKeeper (``old_members``) are not renewed: to hold them would make the
-    consumers' commits fail. The lock of a run that was killed is waited for.
+    Groups with old consumers registered in ZooKeeper (``old_members``) are not renewed, because the lock would make the
+    consumers' commits fail. The lock of a killed run is waited for.
 
-    Raises `UsageError` for a target whose offsets do not expire, `JournalError` where nothing was applied or it was
-    rolled back, `PlanError` for another cluster.
+    Raises `UsageError` for a target whose offsets do not expire, `JournalError` if nothing was applied or it was rolled
+    back, `PlanError` for another cluster.
     """
     check_endpoint("target", plan.header.target, store)
     if not isinstance(store, LockableStore):
@@ -103,12 +104,12 @@ def renew_retention(
 
 
 def _with_offsets(plan: PlanFile) -> Iterable[GroupPlan]:
-    """The groups of which the target should hold something."""
+    """Yields the groups that should have offsets in the target."""
     return (group for group in plan.groups() if any(step.after is not None for step in group.steps))
 
 
 def _renew(store: LockableStore, names: list[str], report: RefreshReport) -> dict[str, float]:
-    """Renews the groups; those that another run has locked come back, with the seconds that its lock lasts at most."""
+    """Renews the groups; returns those that another run has locked, with the maximum seconds of its lock."""
     locked: dict[str, float] = {}
     held: list[HeldLock] = []
     try:

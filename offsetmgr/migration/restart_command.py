@@ -1,7 +1,7 @@
-"""The command that restarts one member: a template becomes a line for the shell, and the line is run.
+"""The command that restarts one member: fills a template and runs the shell command.
 
-Member ids and hosts come from ZooKeeper, where anybody who may register a consumer can write them, so a value is
-quoted where the template leaves it bare, and refused where it would need quoting inside the template's own quotes.
+Member ids and hosts come from ZooKeeper, where any client that may register a consumer can write them. So a value is
+quoted where the template has no quotes, and rejected where it would need quoting inside the template's own quotes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,:@%+=/][A-Za-z0-9_.,:@%+=/-]*")
 
 
 def check_template(template: str) -> None:
-    """Raises `UsageError` where the template could not name the member that it is to restart."""
+    """Raises `UsageError` if the template could not name the member to restart."""
     if not ({"host", "member"} & set(_PLACEHOLDER.findall(template))):
         raise UsageError(
             "--command",
@@ -36,10 +36,10 @@ def check_template(template: str) -> None:
 
 
 def fill_template(template: str, *, group: str, member: str, host: str | None, phase: CommitMode) -> str:
-    """The command for one member, its values quoted for a POSIX shell.
+    """Returns the command for one member, its values quoted for a POSIX shell.
 
-    Raises `UsageError` where a value is missing, begins with a dash (it would be taken for an option), or stands
-    inside the template's quotes and is not plain text.
+    Raises `UsageError` if a value is missing, begins with a dash (it would be an option), or is inside the template's
+    quotes and not plain text.
     """
     values = {
         "host": host,
@@ -81,7 +81,7 @@ def _value(name: str, values: Mapping[str, str | None], quote: str) -> str:
 
 
 def _open_quote(text: str, quote: str) -> str:
-    """The quote character that is open after ``text``, given the one that was open before it (POSIX rules)."""
+    """Returns the quote character that is open after ``text``, given the one open before it (POSIX rules)."""
     escaped = False
     for char in text:
         if escaped:
@@ -97,14 +97,14 @@ def _open_quote(text: str, quote: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended: its exit code (negative: ended by that signal), or ``timed_out``."""
+    """The end of a command: its exit code (negative: ended by that signal), or ``timed_out``."""
 
     exit_code: int
     timed_out: bool = False
 
 
 class CommandRunner(Protocol):
-    """What runs a command line; tests of the bounce's logic hand in their own."""
+    """Runs a command; tests of the bounce's logic pass their own."""
 
     def __call__(
         self, command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = ...
@@ -112,21 +112,21 @@ class CommandRunner(Protocol):
 
 
 def _unnoticed(_: int) -> None:
-    """For callers that need not know the process."""
+    """For callers that do not need the process."""
 
 
 def run_in_shell(
     command: str, log: Path, timeout_seconds: float, started: Callable[[int], None] = _unnoticed
 ) -> CommandResult:
-    """Runs the command through ``/bin/sh``; what it prints is appended to the log file. ``started`` gets its pid.
+    """Runs the command through ``/bin/sh`` and appends its output to the log file. ``started`` receives its pid.
 
-    In a session of its own, so that Ctrl-C at our terminal does not reach it half-way; ended (with everything that it
-    started in that session) when the time is over.
+    It runs in its own session, so that Ctrl-C at the terminal does not reach it; when the time is over it is ended with
+    everything that it started in that session.
     """
     with log.open("ab") as out:
         out.write(f"--- {datetime.now(tz=UTC).isoformat(timespec='seconds')} $ {command}\n".encode())
         out.flush()
-        child = subprocess.Popen(  # the operator's own command line: a shell is what was asked for
+        child = subprocess.Popen(  # the operator's own command: a shell is intended
             command,
             shell=True,
             stdin=subprocess.DEVNULL,
@@ -145,13 +145,13 @@ def run_in_shell(
 
 
 def still_running(pid: int) -> bool:
-    """Whether a command that `run_in_shell` began in an earlier process still runs: it leads a session of its own, so
-    an unrelated process that was given the same pid is hardly ever taken for it."""
+    """Returns whether a command that `run_in_shell` started in an earlier process still runs: it leads its own session,
+    so an unrelated process with the same pid is hardly ever taken for it."""
     try:
         leads = os.getsid(pid) == pid
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
     except (ProcessLookupError, PermissionError):
         return False
-    except FileNotFoundError:  # gone meanwhile, or a system without /proc
+    except FileNotFoundError:  # ended meanwhile, or a system without /proc
         return leads and not Path("/proc/self/stat").exists()
     return leads and state not in "ZX"

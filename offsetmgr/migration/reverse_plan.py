@@ -1,6 +1,6 @@
-"""The way back after cut-over: a plan in the other direction, made with what the first plan and its journal know.
+"""The reverse plan after cut-over: a plan in the other direction, based on the first plan and its journal.
 
-The offsets are today's; the first plan only tells which groups and partitions are meant, and what became of them.
+Its offsets are the current ones; the first plan only selects the groups and partitions and tells their outcome.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from offsetmgr.migration.progress import MigrationState
 
 
 def reverse_options(plan: PlanFile) -> PlanOptions:
-    """The options of a plan that leads back: the same groups under their old names, the same topics, and nothing
-    that would move a group backwards."""
+    """Returns the options of a reverse plan: the same groups under their old names, the same topics, and no rewinds."""
     options = plan.header.options
     back = {group.target_group: group.group for group in plan.groups() if group.target_group != group.group}
     groups = tuple(literal(group.target_group) for group in plan.groups())
@@ -27,7 +26,7 @@ def reverse_options(plan: PlanFile) -> PlanOptions:
 
 
 class _Forward(NamedTuple):
-    """The first plan's part of a group, and those of its steps that came over."""
+    """The first plan's part of a group, and its steps that were copied."""
 
     plan: GroupPlan
     came_over: dict[TopicPartition, PlanStep]
@@ -35,18 +34,18 @@ class _Forward(NamedTuple):
 
 @dataclass(frozen=True)
 class ReversePlanner:
-    """Plans every group of ``plan`` back; ``base`` plans in the other direction, with `reverse_options`.
+    """Plans every group of ``plan`` in reverse; ``base`` plans in the other direction, with `reverse_options`.
 
-    A group that never came over has an entry with a note, and stops nobody; what was copied and is gone is refused. If
-    the old store still holds just what it held when it was copied, nobody has consumed there since, and being ahead
-    means that the offset was moved back in the new store: a rewind, which is refused or allowed, and never "newer".
+    A group that was never copied has an entry with a note; a copied offset that has disappeared is refused. If the old
+    store still holds what it held at the copy, no member has consumed there since, and being ahead means that the
+    offset was moved back in the new store: a rewind, which is refused or allowed, and never "newer".
     """
 
     plan: PlanFile
     state: MigrationState
     base: Planner
     allow_rewind: bool = False
-    """Whether what was moved back in the first plan's target after the copy may be moved back here too."""
+    """Whether offsets that were moved back in the first plan's target after the copy may be moved back here too."""
     _read: dict[str, _Forward] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -55,7 +54,7 @@ class ReversePlanner:
 
     @cached_property
     def groups(self) -> list[str]:
-        """The groups by their names in the first plan's target, sorted. Raises `UsageError` where two would become
+        """Returns the groups by their names in the first plan's target, sorted. Raises `UsageError` if two would become
         one."""
         names = sorted(self._positions)
         check_renames(self.base.options.rename, names)
@@ -70,7 +69,7 @@ class ReversePlanner:
         return replace(self.base.options, if_ahead=AheadPolicy.REWIND if self.allow_rewind else AheadPolicy.REFUSE)
 
     def steps(self) -> Iterator[GroupPlan]:
-        """The plan back, group by group, lazily."""
+        """Yields the reverse plan, group by group, lazily."""
         for back in self.planner.plan(self.groups):
             yield back if back.error else self._with_what_is_gone(back)
 
@@ -80,7 +79,7 @@ class ReversePlanner:
         return self._of_rewound if untouched else self.base.options
 
     def _forward(self, name: str) -> _Forward:
-        """What is known of a group; the last one asked for is kept, since its steps come one after the other."""
+        """Returns what is known of a group; caches the last one, since its steps come one after the other."""
         if name not in self._read:
             self._read.clear()
             forward = self.plan.group_at(self._positions[name])
@@ -88,7 +87,7 @@ class ReversePlanner:
         return self._read[name]
 
     def _came_over(self, forward: GroupPlan) -> dict[TopicPartition, PlanStep]:
-        """The partitions that the first plan's target held once it was applied, as far as the source had them too."""
+        """Returns the partitions of the first plan's target after apply that the source had too."""
         done = self.state.partitions(self.state.apply, forward.group)
         copied = done.written | done.left | done.in_doubt
         expected = (step for step in forward.steps if step.after is not None and step.source is not None)

@@ -1,8 +1,8 @@
-"""Rolling a plan back: before-images restored, what was created removed.
+"""Rolls a plan back: restores before-images and deletes created offsets.
 
-A partition is touched only where it still holds what apply wrote. One that holds neither that nor the before-image
-has been used since: it is refused, unless ``force`` says otherwise.  Once the group was cut over, before-images would
-rewind it: then rolling back is a plan in the other direction, and `rollback` says so.
+A partition is changed only if it still holds what apply wrote. One with another value has been used since: it is
+refused, unless ``force``. After the cut-over of the group before-images would rewind it: then `rollback` refers to the
+reverse plan.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from offsetmgr.migration.progress import MigrationState
 
 
 def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force: bool = False) -> Report:
-    """Undoes what the journal says was written, or goes on where an earlier rollback stopped.
+    """Undoes the writes of the journal, or continues after an earlier rollback stopped.
 
-    ``force`` restores before-images even where the value has changed since.
+    ``force`` restores before-images even if the value has changed since.
 
-    Raises `JournalError` where nothing was applied, `GateRefused` after the plan was finalized (make the reverse plan
+    Raises `JournalError` if nothing was applied, `GateRefused` after the plan was finalized (make the reverse plan
     instead), `PlanError` for another cluster.
     """
     check_endpoint("target", plan.header.target, executor.store)
@@ -60,9 +60,10 @@ def rollback(plan: PlanFile, state: MigrationState, executor: Executor, *, force
 
 
 class RollbackDifference(NamedTuple):
-    """A partition that the journal does not know as written, and that does not hold its before-image.
+    """A partition that the journal does not record as written, and that does not hold its before-image.
 
-    ``before`` and ``now`` are offsets; None: no commit. ``error`` is why the partition could not be read."""
+    ``before`` and ``now`` are offsets; None: no commit. ``error`` is why the partition could not be read.
+    """
 
     group: str
     tp: TopicPartition | None
@@ -72,8 +73,8 @@ class RollbackDifference(NamedTuple):
 
 
 def not_settled(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPlan, list[PlanStep]]]:
-    """What the plan writes and the journal knows neither as written nor as left alone, by group: apply was stopped
-    before it, it failed, or the journal was cut."""
+    """Yields planned writes that the journal records neither as written nor as left, by group: apply was stopped before
+    them, they failed, or the journal was truncated."""
     for group in plan.groups():
         steps = group.writes()
         if group.group in state.apply.intents:
@@ -85,10 +86,11 @@ def not_settled(plan: PlanFile, state: MigrationState) -> Iterator[tuple[GroupPl
 
 
 def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> Iterator[RollbackDifference]:
-    """Compares what the journal does not know as settled with the plan's before-images, by reading the target.
+    """Compares the writes without a recorded outcome with the plan's before-images, by reading the target.
 
     A journal that lost its end looks like one of an apply that was stopped early, so only the target shows whether
-    these offsets were written."""
+    these offsets were written.
+    """
     for batch in batched(not_settled(plan, state), READ_GROUPS):
         found = {one.group: one for one in target.scan([group.target_group for group, _ in batch])}
         for group, steps in batch:
@@ -104,7 +106,7 @@ def differences(plan: PlanFile, state: MigrationState, target: OffsetStore) -> I
 
 
 def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | None:
-    """Only what apply wrote, or may have written, is ours to undo."""
+    """Returns the undo of a group: only of what apply wrote, or may have written."""
     applied = state.partitions(state.apply, group.group)
     ours = applied.written | applied.in_doubt
     maybe: frozenset[TopicPartition] = frozenset()

@@ -1,7 +1,7 @@
 """Runbooks: the rolling bounces that lead one group to another phase, written from the group's real state.
 
-A runbook is a value: the stages with their settings, gates and ways back, and the *baseline*, which is what the group
-looked like when it was written. `runbook_render` makes Markdown of it.
+A runbook is a value: the stages with their settings, gates and ways back, and the *baseline*, which is the observation
+of the group when it was written. `runbook_render` makes Markdown of it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One rolling bounce of the runbook. ``gate`` and ``bounce`` are commands, ready to be copied; ``copies`` are the
-    partitions whose Kafka offset must be copied to ZooKeeper as things stand, because nothing moves there."""
+    """One rolling bounce of the runbook. ``gate`` and ``bounce`` are commands to copy; ``copies`` are the partitions
+    without traffic whose Kafka offset must be copied to ZooKeeper."""
 
     change: CommitModeChange
     why_safe: str
@@ -46,7 +46,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Runbook:
-    """The way of one group to a phase. ``stores`` names what each store is (cluster id, ...)."""
+    """The stages that lead one group to a phase. ``stores`` has the identity of each store (cluster id, ...)."""
 
     group: str
     to: CommitMode
@@ -67,10 +67,10 @@ def write_runbook(
     options: str = "",
     baseline_file: str = "runbook.json",
 ) -> Runbook:
-    """Watches the group until its phase is known (``start`` says it instead) and writes its runbook.
+    """Watches the group until its phase is known (or uses ``start``) and returns its runbook.
 
-    ``options`` are the connection options to put into the commands, ``baseline_file`` the name that the JSON will have.
-    Raises `GateRefused` where the phase cannot be told, or no member is alive.
+    ``options`` are the connection options for the commands, ``baseline_file`` the name of the JSON file. Raises
+    `GateRefused` if the phase cannot be inferred, or no member is alive.
     """
     window = window or ObservationWindow(seconds=30)
 
@@ -113,10 +113,10 @@ def check_phase(
     rules: EvidenceThresholds | None = None,
     window: ObservationWindow | None = None,
 ) -> PhaseReport:
-    """Watches the group until everything about the phase is settled, or the window is over, and judges it.
+    """Watches the group until the check is settled, or the window is over, and returns the check.
 
-    A group without a live member is not waited for. Raises `GroupNotFound` where nothing at all is known of it, and
-    what the servers raise at the first look.
+    A group without a live member is not waited for. Raises `GroupNotFound` if nothing is known of it, and the errors of
+    the servers at the first observation.
     """
     rules = rules or EvidenceThresholds()
     watch = watch_group(
@@ -139,7 +139,7 @@ def _anybody(watch: GroupHistory) -> bool:
     return watch.latest is not None and bool(watch.latest.members)
 
 
-# --- the stages ----------------------------------------------------------------------------------
+# --- the stages --------------------------------------------------------------------------------------
 
 
 def _stage(
@@ -253,7 +253,7 @@ def _some(partitions: list[TopicPartition] | tuple[TopicPartition, ...]) -> str:
 
 
 def to_json(book: Runbook) -> dict[str, Any]:
-    """The runbook as plain JSON values, with the baseline that `read_baseline` takes out again."""
+    """Returns the runbook as plain JSON values, with the baseline for `read_baseline`."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -287,9 +287,9 @@ def to_json(book: Runbook) -> dict[str, Any]:
 
 
 def read_baseline(path: Path, group: str) -> Observation:
-    """The baseline inside a runbook's JSON, or inside the state file of a bounce.
+    """Returns the baseline in a runbook's JSON, or in the state file of a bounce.
 
-    Raises `MalformedData` (also where it belongs to another group), `UnknownVersion`.
+    Raises `MalformedData` (also if it belongs to another group), `UnknownVersion`.
     """
     what = f"baseline {path}"
     try:

@@ -1,4 +1,4 @@
-"""Runbooks and phase reports as text, for a person who reads them at night, and as JSON. Pure."""
+"""Runbooks and phase reports as text for operators and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offsetmgr.migration.runbook import Runbook, Stage
 
 
 def runbook_markdown(book: Runbook) -> str:
-    """The runbook: what is the case, what to do now, stage by stage, and how to go back."""
+    """Returns the runbook: the state, the next action, the stages, and the way back."""
     start = book.found.phase.value if book.found.phase else "unknown"
     lines = [
         f"# Runbook: group `{book.group}`, {start} -> {book.to.value}",
@@ -126,7 +126,7 @@ def _offsets_table(seen: Observation) -> list[str]:
 
 
 def report_text(report: PhaseReport) -> str:
-    """A phase report for a terminal: the answer first, then what it lacks, then every verdict with its evidence."""
+    """Returns a phase report for a terminal: the answer, what is missing, then every result with its evidence."""
     seconds = (report.ended_ms - report.began_ms) / 1000
     lines = [
         f"phase {report.phase.value} of group {report.group}: {'PASSED' if report.passed else 'NOT PASSED'}"
@@ -147,7 +147,7 @@ def report_text(report: PhaseReport) -> str:
 
 
 def report_json(report: PhaseReport) -> dict[str, Any]:
-    """A phase report as plain JSON values; offsets that are unknown or absent are null."""
+    """Returns a phase report as plain JSON values; unknown and absent offsets are null."""
     return {
         "group": report.group,
         "phase": report.phase.value,
@@ -188,7 +188,7 @@ def report_json(report: PhaseReport) -> dict[str, Any]:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table with its columns aligned, so that it reads as well unrendered."""
+    """Returns a table with aligned columns, so that it is readable without rendering."""
     cells = [list(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(head))]
     lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]

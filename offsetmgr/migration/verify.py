@@ -1,8 +1,8 @@
-"""Verifying a migration: a fresh read of both sides, over the union of what was expected and what is there.
+"""Verifies a migration with a new read of both sides, over all expected and existing partitions.
 
-A verdict says how it is known (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
+A verdict has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
 *unknown*, which never passes. The source is read before the target, so that a consumer that commits to both, Kafka
-first, never looks behind.
+first, is never seen behind.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ class VerifyEvidence(StrEnum):
 
 
 class Status(StrEnum):
-    """What a fresh read says of one partition."""
+    """The result of the read of one partition."""
 
     EQUAL = "equal"
     KEPT_AHEAD = "kept-ahead"
-    """The target was ahead when the plan was made, and is as far ahead of the source still."""
+    """The target was ahead when the plan was made, and is still as far ahead of the source."""
     PROGRESS = "progress"
-    """The target moved forward since, and not beyond the log's end."""
+    """The target has moved forward since, and not beyond the log's end."""
     NEW_IN_TARGET = "new-in-target"
     """Committed in the target since the plan; the source never had it."""
     SOURCE_GONE = "source-gone"
-    """The target holds what was expected; the source no longer holds it."""
+    """The target holds the expected offset; the source does not hold it any more."""
     MISSING = "missing"
     BEHIND = "behind"
     NOT_REWOUND = "not-rewound"
     BELOW_LOG_START = "below-log-start"
-    """The log begins behind the target's offset: what it pointed to is gone, and where its consumer goes on is decided
-    by auto.offset.reset."""
+    """The log starts after the target's offset: the record is gone, and auto.offset.reset decides where its consumer
+    continues."""
     BEYOND_LOG_END = "beyond-log-end"
     NO_SUCH_LOG = "no-such-log"
     """The target holds an offset of a topic or partition that does not exist in Kafka."""
     SOURCE_AHEAD = "source-ahead"
-    """The source moved on after the copy: whoever started from the target now would repeat."""
+    """The source has moved on after the copy: a consumer that started from the target now would repeat messages."""
     SOURCE_REWOUND = "source-rewound"
     NOT_IN_PLAN = "not-in-plan"
     REFUSED = "refused"
@@ -72,9 +72,9 @@ _PASSED: Final = frozenset((Status.EQUAL, Status.KEPT_AHEAD, Status.PROGRESS, St
 
 
 class VerifyVerdict(NamedTuple):
-    """The verdict on one partition, with the offsets behind it (None: no commit, or not known).
+    """The verdict on one partition, with its offsets (None: no commit, or not known).
 
-    ``tp`` is None where the verdict is on the whole group.
+    ``tp`` is None for a verdict on the whole group.
     """
 
     group: str
@@ -91,7 +91,7 @@ class VerifyVerdict(NamedTuple):
 
 @dataclass(slots=True)
 class VerifySummary:
-    """Counts by status; ``ok`` only if every partition passed. An empty migration proves nothing, and says so."""
+    """Counts by status; ``ok`` only if every partition passed. An empty migration is not ok."""
 
     counts: Counter[Status] = field(default_factory=Counter)
     groups: int = 0

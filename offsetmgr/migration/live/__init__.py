@@ -1,7 +1,7 @@
-"""The live switch: where a group's offsets are stands in a versioned znode, and members follow it without a bounce.
+"""Live migration: a versioned znode has the storage mode of a group, and its members follow the znode without a
+restart.
 
-``records`` is what the nodes say (pure), ``nodes`` reads and writes them, ``mode_listener`` is the member's side,
-``store`` the `OffsetStore` that follows, ``switch`` the side of whoever changes the mode, ``copy_plan`` which offsets
-must be copied first and ``evidence`` what was seen (both pure). They see the store and cluster protocols and the
-ZooKeeper package, never a concrete store. The idea is KIP-125's; the reasons are in docs/adr, "The live switch".
+`live_migration` changes the mode, `copy_plan` decides which offsets must be copied first, and `switch_evidence` has
+what was observed. `offsetmgr.stores.switched` is the side of the members. The idea is KIP-125's; the reasons are in
+docs/adr, "The live switch".
 """

@@ -1,8 +1,7 @@
-"""Which offsets stand in the way of a change of mode: pure, values in and values out.
+"""The offsets that prevent a change of the mode. Pure.
 
-In mode dual the larger of both stores counts. So before dual begins, the store that was not in use may be ahead
-nowhere; and before it ends, the store that is kept must hold everything: a partition without traffic never gets there
-by itself.
+In mode dual the larger offset counts. So before dual begins, the unused store must not be ahead anywhere; and before it
+ends, the store that stays must have everything, because a partition without traffic never gets there by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ Offsets = Mapping[TopicPartition, Offset]
 
 
 def partitions_ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tuple[int | None, int]]:
-    """Partitions in which the store that is not in use is ahead: the offset in use (None: none), and the other's."""
+    """Returns the partitions in which the unused store is ahead: the offset in use (None: none), and the other one."""
     found: dict[TopicPartition, tuple[int | None, int]] = {}
     for tp in sorted(other):
         here, there = used.get(tp, ABSENT), other[tp]
@@ -30,7 +29,8 @@ def partitions_ahead(used: Offsets, other: Offsets) -> dict[TopicPartition, tupl
 
 
 def catch_up_changes(kept: Offsets, other: Offsets) -> dict[TopicPartition, Change]:
-    """The writes that bring the store that is kept to the larger of both, each on condition of what it holds."""
+    """Returns the writes that raise the store that stays to the larger offset, each conditional on its current
+    value."""
     changes: dict[TopicPartition, Change] = {}
     for tp in partitions_ahead(kept, other):
         there = other[tp]

@@ -38,9 +38,9 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.registry import members
 
 STEPS: Final = ("held", "acknowledged", "copied", "compared", "settled", "followed")
-"""What `LiveMigration` tells when it has happened, in this order."""
+"""The steps that `LiveMigration` reports, in this order."""
 _LOOK_S: Final = 1.0
-"""Between looks at who has gone or answered, where no watch tells it."""
+"""Seconds between checks of members, if no watch reports a change."""
 _SHOWN: Final = 3
 
 Record = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
@@ -48,12 +48,12 @@ Record = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
 
 
 class LiveMigration:
-    """Switches one group. ``session`` must be one session and no other (``session_timeout_ms``): the switch ends with
-    it.
+    """Changes the mode of one group. ``session`` must be a single session (``session_timeout_ms``), because the switch
+    ends with it.
 
-    ``cluster`` is asked for members of the group in Kafka; None where it is known that there are none. ``tell`` gets
-    each of `STEPS` when it has happened, ``waiting`` the members that have not answered yet, now and then.
-    ``translate``: what the user states where the two stores belong to different Kafka clusters.
+    ``cluster`` is asked for members of the group in Kafka; None if it is known that there are none. ``tell`` receives
+    each of `STEPS`, ``waiting`` periodically the members that have not acknowledged yet. ``translate`` is the user's
+    statement if the two stores belong to different Kafka clusters.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class LiveMigration:
 
     @cached_property
     def crossing(self) -> CrossClusterCheck:
-        """How the logs of the two stores relate. Raises `OtherCluster` for two clusters that the user has not
-        accepted, and as `OffsetStore.log_origin`."""
+        """Returns the relation of the logs of the two stores. Raises `OtherCluster` for two clusters that the user has
+        not accepted, and the errors of `OffsetStore.log_origin`."""
         crossing = CrossClusterCheck(
             self._stores[CommitMode.ZOOKEEPER],
             self._stores[CommitMode.KAFKA],
@@ -98,26 +98,28 @@ class LiveMigration:
         crossing.check(f"switch of group {self.group}")
         return crossing
 
-    # --- before it ----------------------------------------------------------------------------------
+    # --- before the switch ---------------------------------------------------------------------------
 
     def declare(self, mode: CommitMode) -> None:
-        """Says where the group's offsets are, where nobody has said it yet: a person's word, no offset is looked at.
+        """Declares the mode of a group without one, on the user's word; reads no offset.
 
-        Raises `Conflict` where somebody has, and as `crossing`."""
+        Raises `Conflict` if a mode was declared, and the errors of `crossing`.
+        """
         _ = self.crossing
         said = StorageModeNode(mode, 1, self._who, self._clock.now_ms())
         if not self._nodes.declare(said):
             self.require_undeclared(but=said)
 
     def require_undeclared(self, *, but: StorageModeNode | None = None) -> None:
-        """Raises `Conflict` where somebody has said where the offsets are, if it is not ``but``."""
+        """Raises `Conflict` if a mode other than ``but`` was declared."""
         seen = self._nodes.read()
         if seen is not None and seen.storage != but:
             where = f"{seen.storage.who} has said {seen.storage.mode.value} already"
             raise Conflict(f"switch of group {self.group}", where, "leave --declare out to change it")
 
     def look(self, to: CommitMode) -> SwitchSnapshot:
-        """The group as it is, and what would have to be done. Raises `GroupNotFound`, and as reading does."""
+        """Returns the state of the group and the necessary changes. Raises `GroupNotFound`, and the errors of the
+        reads."""
         _ = self.crossing
         seen = self._seen()
         followers = tuple(self._nodes.followers())
@@ -127,8 +129,8 @@ class LiveMigration:
         )
 
     def check(self, picture: SwitchSnapshot, to: CommitMode) -> None:
-        """Raises `GateRefused` where the change is not safe, or not now, and `Conflict` where another switch is under
-        way."""
+        """Raises `GateRefused` if the change is not safe, or not now, and `Conflict` if another switch is in
+        progress."""
         storage = picture.seen.storage
         if picture.switcher is not None:
             raise Conflict(f"switch of group {self.group}", f"{picture.switcher.who} is switching it", "wait for it")
@@ -171,7 +173,8 @@ class LiveMigration:
         return seen
 
     def _non_participants(self, followers: tuple[FollowerState, ...]) -> tuple[str, ...]:
-        """Who commits and does not follow: a registered consumer follows if a follower lives in its session."""
+        """Returns the clients that commit and do not follow the mode: a registered consumer follows if a follower lives
+        in its session."""
         sessions = {follower.session_id for follower in followers}
         found = [m.member_id for m in members(self._session, self.group) if m.session_id not in sessions]
         described = {} if self._cluster is None else self._cluster.describe_groups([self.group])
@@ -188,13 +191,13 @@ class LiveMigration:
         dict[TopicPartition, Change],
         dict[TopicPartition, RecreatedTopic],
     ]:
-        """What is ahead where it must not be, what must be copied into the store that is kept, and which of that must
-        not be copied, because it points into a deleted log."""
+        """Returns the partitions that are ahead where they must not be, the changes to the store that stays, and those
+        of them that must not be copied because they point into a deleted log."""
         if mode is to:
             return {}, {}, {}
         alone = mode if to is CommitMode.DUAL else to
         if alone is CommitMode.DUAL:
-            return {}, {}, {}  # a direct change, which `check` refuses
+            return {}, {}, {}  # a direct change, which `check` rejects
         one = self._stores[alone].fetch(self.group)
         two = self._stores[CommitMode.KAFKA if alone is CommitMode.ZOOKEEPER else CommitMode.ZOOKEEPER].fetch(
             self.group
@@ -214,18 +217,18 @@ class LiveMigration:
     def _recreated(self, tp: TopicPartition, offset: Offset) -> RecreatedTopic | None:
         return self.crossing.refusal(tp, offset) if isinstance(offset, Committed) else None
 
-    # --- doing it -----------------------------------------------------------------------------------
+    # --- the switch ----------------------------------------------------------------------------------
 
     def execute(
         self, to: CommitMode, *, patience_s: float, stay: bool = False, stop: Callable[[], bool] = lambda: False
     ) -> SwitchEvidence:
-        """Switches the group, and waits until its members go by the new mode.
+        """Changes the mode of the group and waits until its members follow.
 
-        Waits ``patience_s`` for all acknowledgements, then goes back to the old mode and raises `TimedOut`, naming who
-        is missing; with ``stay`` it goes on waiting (and the members with it). ``stop`` says whether to give up: to go
-        back and raise `Conflict` or, once the new mode holds, to wait for nobody any more. Raises as `check`, and
-        whatever goes wrong before the mode has changed: then the old one holds again. Members that are not seen to go
-        by the new mode within ``patience_s`` are in the evidence.
+        It waits ``patience_s`` for all acknowledgements, then restores the old mode and raises `TimedOut` with the
+        missing members; with ``stay`` it continues to wait (and the members with it). ``stop`` returns whether to
+        abandon: to restore the old mode and raise `Conflict` or, once the new mode is written, to wait for no member
+        any more. Raises the errors of `check`, and every error before the mode has changed; the old one then applies
+        again. Members that were not seen to follow the new mode within ``patience_s`` are in the evidence.
         """
         self._stop = stop
         self._heed_stop()
@@ -290,21 +293,21 @@ class LiveMigration:
             raise Conflict(f"switch of group {self.group}", why, "try again")
 
     def _go_back(self, held: NodeState) -> None:
-        """As far as it is still ours to do; where it cannot be done the members do it once this session has ended."""
+        """Restores the old mode as far as this process can; otherwise the members do it once this session has ended."""
         try:
             self._nodes.settle(held, back(held.storage, f"{self._who}: gave up", self._clock.now_ms()))
         except OffsetMgrError:
             self._session.close()
 
     def _level(self, mode: CommitMode, to: CommitMode) -> tuple[dict[TopicPartition, Change], int]:
-        """Copies what the kept store lacks, and compares; nobody commits meanwhile."""
+        """Copies what the store that stays lacks, and compares; no member commits meanwhile."""
         picture = self.look(to)
         self.check(replace(picture, switcher=None), to)
         copies = dict(picture.copies)
         if copies:
             kept = self._stores[to]
             self._record(kept, copies)
-            # Nobody else commits now, so the lock hinders nobody; and a copy that is sent late is refused.
+            # No member commits now, so the lock hinders none, and it rejects a copy that arrives late.
             (result,) = kept.edit([GroupEdit(self.group, copies, Guard.LOCK)])
             for error in result.failures.values():
                 raise error
@@ -321,7 +324,7 @@ class LiveMigration:
     def _acknowledgements(
         self, epoch: int, patience_s: float, stay: bool, *, needed: bool
     ) -> dict[str, tuple[FollowerState, int]]:
-        """Who goes by this epoch, and since when (ms) that is known; waits until all do that are there."""
+        """Returns the members that follow this epoch, and since when (ms); waits until all of them do."""
         changed = threading.Event()
         found: dict[str, tuple[FollowerState, int]] = {}
         deadline = self._clock.monotonic() + patience_s

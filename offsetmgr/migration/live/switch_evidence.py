@@ -1,4 +1,4 @@
-"""What a switch has seen, as values (data rule "verdicts carry evidence"). Pure."""
+"""The observations of a switch as values (data rule "verdicts carry evidence"). Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from offsetmgr.stores.switched.records import SwitcherNode
 
 @dataclass(frozen=True, slots=True)
 class SwitchSnapshot:
-    """A group as it is before a switch; not one moment's picture, which is why a switch looks again while it holds.
+    """The state of a group before a switch. It is not the state at one moment, so the switch checks again.
 
-    ``strangers`` are those that commit and do not follow: registered consumers, and members of the group in Kafka.
-    ``ahead`` are the partitions in which the store that is not in use is ahead of the one in use (None: no offset
-    there); ``copies`` what must be copied before the mode can change; ``recreated`` what would have to be, but
-    points into a deleted log.
+    ``strangers`` are clients that commit and do not follow: registered consumers, and members of the group in Kafka.
+    ``ahead`` are partitions in which the unused store is ahead of the one in use (None: no offset there); ``copies``
+    must be copied before the mode can change; ``recreated`` would have to be, but point into a deleted log.
     """
 
     seen: NodeState
@@ -34,7 +33,7 @@ class SwitchSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FollowerAck:
-    """A member, and when (ms, by the switch's clock) it was seen to go by an epoch; None: it was not."""
+    """A member, and when (ms, on the clock of this process) it was seen to follow an epoch; None: it was not."""
 
     name: str
     host: str
@@ -42,21 +41,21 @@ class FollowerAck:
     held_ms: int | None
     """When it was seen to have stopped committing in the old mode."""
     followed_ms: int | None = None
-    """When it was seen to go by the new mode."""
+    """When it was seen to follow the new mode."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchEvidence:
-    """What became of a switch, and how it is known: everything here was seen, by this process, at these times (ms).
+    """The result of a switch: everything in it was observed by this process at these times (ms).
 
-    ``compared`` is how many partitions were read in both stores after the last copy, while nobody committed.
+    ``compared`` is the number of partitions read in both stores after the last copy, while no member committed.
     """
 
     group: str
     start: CommitMode
     to: CommitMode
     epoch: int
-    """Of the new mode."""
+    """The epoch of the new mode."""
     began_ms: int
     settled_ms: int
     members: tuple[FollowerAck, ...]
@@ -65,5 +64,5 @@ class SwitchEvidence:
 
     @property
     def late(self) -> tuple[FollowerAck, ...]:
-        """Members that were not seen to go by the new mode yet. They commit nothing in the old one."""
+        """Returns members that were not seen to follow the new mode yet. They commit nothing in the old one."""
         return tuple(member for member in self.members if member.followed_ms is None)
