@@ -1,5 +1,5 @@
-"""Kafka's log on disk: messages and batches, segments with their indexes, and a partition's directory of them.
+"""Kafka's log on disk: messages and batches, segments with their indexes, and the directory of a partition.
 
-`batches`, `compression` and `writing` are pure: bytes in, bytes out, and a Fetch's answer is such bytes too. The other
-modules read files, or write into directories that are no running broker's; nothing in here opens a socket.
+`batch_reader`, `compression` and `batch_builder` are pure and convert bytes, also those of a Fetch response. The other
+modules read files, or write to directories that no running broker uses.
 """

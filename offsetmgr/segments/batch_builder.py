@@ -1,7 +1,7 @@
-"""Entries of a log as bytes, in all three formats: what `batches` reads, and brokers too.
+"""Encodes entries of a log in all three formats.
 
-Pure. What a format cannot hold is refused with `UnsupportedOperation`, never left out: formats 0 and 1 have no headers
-and no producers, format 0 has no times.
+Pure. A value that a format cannot hold raises `UnsupportedOperation` and is never omitted: formats 0 and 1 have no
+headers and no producers, format 0 has no times.
 
 Source: org.apache.kafka.common.record (DefaultRecordBatch, DefaultRecord, LegacyRecord, EndTransactionMarker).
 """
@@ -43,7 +43,7 @@ _MARKER_VALUE: Final = struct.Struct(">hi")
 
 
 class Producer(NamedTuple):
-    """Who wrote a batch, where the producer is idempotent (KIP-98); ``sequence`` is that of its first record."""
+    """The idempotent producer of a batch (KIP-98); ``sequence`` is that of its first record."""
 
     id: int
     epoch: int
@@ -52,15 +52,15 @@ class Producer(NamedTuple):
 
 
 def message(record: Record, magic: int) -> bytes:
-    """One uncompressed message of format 0 or 1."""
+    """Encodes one uncompressed message of format 0 or 1."""
     return LOG_HEADER.pack(record.offset, len(body := _message(record, magic, 0))) + body
 
 
 def message_set(records: Sequence[Record], magic: int, codec: int = NONE) -> bytes:
-    """Messages of format 0 or 1: one behind the other, or compressed inside one whose offset is the last one's.
+    """Encodes messages of format 0 or 1: one after the other, or compressed inside one message with the last offset.
 
-    Offsets inside are absolute in format 0, and counted from the first in format 1 (KIP-31). Raises
-    `UnsupportedOperation`, `UnknownVersion` for a codec that the format does not have.
+    Inner offsets are absolute in format 0, and relative to the first in format 1 (KIP-31). Raises
+    `UnsupportedOperation`, and `UnknownVersion` for a codec that the format does not have.
     """
     if codec == NONE:
         return b"".join(message(record, magic) for record in records)
@@ -85,12 +85,12 @@ def batch(
     control: bool = False,
     delete_horizon: int | None = None,
 ) -> bytes:
-    """A batch of format 2.
+    """Encodes a batch of format 2.
 
     ``base_offset`` and ``last_offset`` are those of the first and last record unless given: compaction removes records,
     even all of them, and the batch keeps its bounds. ``delete_horizon`` (milliseconds since 1970) is when its
-    tombstones may go (KIP-534). Raises `UnsupportedOperation`, also for records without order, or of which only some
-    have the broker's time; `UnknownVersion` for another codec.
+    tombstones may be removed (KIP-534). Raises `UnsupportedOperation`, also for unordered records, or if only some have
+    the broker's time; `UnknownVersion` for another codec.
     """
     base = records[0].offset if base_offset is None and records else base_offset
     last = records[-1].offset if last_offset is None and records else last_offset
@@ -138,7 +138,7 @@ def batch(
 def end_of_transaction(
     offset: int, producer: Producer, *, commit: bool, timestamp: int, coordinator_epoch: int = 0
 ) -> bytes:
-    """The control batch with which a broker ends a producer's transaction."""
+    """Encodes the control batch with which a broker ends a producer's transaction."""
     key = _MARKER_KEY.pack(0, 1 if commit else 0)
     value = _MARKER_VALUE.pack(0, coordinator_epoch)
     writer = Producer(producer.id, producer.epoch, _UNKNOWN, transactional=True)
@@ -146,7 +146,7 @@ def end_of_transaction(
 
 
 def _append_time(records: Sequence[Record]) -> int | None:
-    """The time that the broker gave them, which one batch or compressed message has only one of."""
+    """Returns the time that the broker gave the records; a batch or compressed message has only one."""
     times = {record.timestamp if record.log_append_time else None for record in records}
     if times <= {None}:
         return None
@@ -180,7 +180,7 @@ def _octets(data: bytes | None) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """In Google's zigzag order, seven bits a byte, as Java writes an int or a long."""
+    """Encodes a zigzag varint, as Java writes an int or a long."""
     value = (number << 1) ^ (number >> 63)
     if value < 0x80:
         return bytes((value,))
@@ -196,7 +196,7 @@ def _varint(number: int) -> bytes:
 
 
 def _message(record: Record, magic: int, codec: int) -> bytes:
-    """The message behind its size."""
+    """Encodes the part of a message after its size."""
     what = f"message at offset {record.offset}"
     if magic not in (0, 1):
         raise UnsupportedOperation(what, f"format {magic} has no such messages")

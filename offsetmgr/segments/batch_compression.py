@@ -1,4 +1,4 @@
-"""Compressing as Kafka's Java producers and brokers do, for each of the codecs; `compression` undoes it.
+"""Compresses as Kafka's Java producers and brokers do, for each codec; `compression` decompresses.
 
 Source: org.apache.kafka.common.compress; KAFKA-3160 for LZ4 in format 0.
 """
@@ -24,15 +24,15 @@ _LZ4_START: Final = b"\x04\x22\x4d\x18\x60\x40"
 _LZ4_CHECKSUM: Final = b"\x82"
 """The second byte of xxHash-32 of the two bytes before it."""
 _LZ4_BROKEN_CHECKSUM: Final = b"\x1a"
-"""Up to format 0 Kafka took the magic number into it too, against the specification, and knows no other there."""
+"""Kafka includes the magic number in format 0, against the specification, and accepts no other checksum there."""
 _ZSTD_LEVEL: Final = 3
 _UINT32_LE: Final = struct.Struct("<I")
 _INT32: Final = struct.Struct(">i")
 
 
 def compress(codec: int, data: bytes, *, magic: int = 2) -> bytes:
-    """``data`` compressed, for a batch or message of format ``magic``. Raises `UnknownVersion` for another codec, and
-    for zstd before format 2, which did not have it (KIP-110)."""
+    """Returns ``data`` compressed for a batch or message of format ``magic``. Raises `UnknownVersion` for another
+    codec, and for zstd before format 2 (KIP-110)."""
     if codec == NONE:
         return data
     if codec == GZIP:

@@ -1,8 +1,8 @@
-"""Messages of all three formats (magic 0, 1 and 2) out of the bytes of a log.
+"""Decodes messages of all three formats (magic 0, 1 and 2) from the bytes of a log.
 
 A log is a sequence of *batches*: since Kafka 0.11 (KIP-98) records under one header; before that single messages, and
-messages whose value is a compressed sequence of messages.  A slice of a log, such as the answer to a Fetch, may end in
-the middle of a batch: what is not whole is left out, and is no error.
+messages whose value is a compressed sequence of messages. A slice of a log, such as a Fetch response, may end within a
+batch: an incomplete batch is skipped and is no error.
 
 Source: org.apache.kafka.common.record (DefaultRecordBatch, LegacyRecord, AbstractLegacyRecordBatch).
 """
@@ -24,7 +24,7 @@ LOG_OVERHEAD: Final = 12
 LOG_HEADER: Final = struct.Struct(">qi")
 MAGIC_AT: Final = 16
 LEGACY_SMALLEST: Final = 14
-"""Bytes behind the size of a message of version 0: CRC, magic, attributes, lengths of key and value."""
+"""Bytes after the size of a message of version 0: CRC, magic, attributes, lengths of key and value."""
 LEGACY_HEADER: Final = struct.Struct(">IbB")
 BATCH_SMALLEST: Final = 49
 BATCH_HEADER: Final = struct.Struct(">ibIhiqqqhii")
@@ -38,7 +38,7 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
-"""The base timestamp is when tombstones may go (KIP-534)."""
+"""The base timestamp is the time at which tombstones may be removed (KIP-534)."""
 
 Header = tuple[str, bytes | None]
 
@@ -46,8 +46,8 @@ Header = tuple[str, bytes | None]
 class Record(NamedTuple):
     """One message.
 
-    ``timestamp`` is milliseconds since 1970, None where the format or the producer gives none; ``log_append_time``
-    says that the broker set it. A null ``value`` is a tombstone in compacted topics.
+    ``timestamp`` is in milliseconds since 1970, None if the format or the producer has none; ``log_append_time`` means
+    that the broker set it. A null ``value`` is a tombstone in compacted topics.
     """
 
     offset: int
@@ -59,11 +59,11 @@ class Record(NamedTuple):
 
 
 class RecordBatch(NamedTuple):
-    """One entry of the log: records that were written together (one, where an old message stands for itself).
+    """One entry of the log: records that were written together (one record for a single old message).
 
-    ``last_offset`` may be larger than that of the last record: compaction removes records, and the batch remembers.
-    ``control`` batches mark the ends of transactions; they carry no message, and ``records`` is empty unless it was
-    asked for. ``producer_id`` is None where the producer is neither idempotent nor transactional.
+    ``last_offset`` may be larger than that of the last record, because compaction removes records. ``control`` batches
+    mark the ends of transactions; they contain no message, and ``records`` is empty unless requested. ``producer_id``
+    is None if the producer is neither idempotent nor transactional.
     """
 
     base_offset: int
@@ -77,13 +77,12 @@ class RecordBatch(NamedTuple):
 
 
 def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int = LIMIT) -> Iterator[RecordBatch]:
-    """The whole batches in a slice of a log that begins where a batch does; of their records those from offset
+    """Yields the complete batches in a slice of a log that begins with a batch, with their records from offset
     ``first`` on.
 
-    ``controls`` also gives the records of control batches, which are no messages. ``limit`` is how many bytes a batch
-    may become when decompressed. Raises `CorruptData` for one whose checksum or structure is wrong, `LimitExceeded` for
-    one that would be larger, `UnknownVersion` for a format that we do not know: those before it have been yielded by
-    then.
+    ``controls`` includes the records of control batches, which are no messages. ``limit`` is the maximum number of
+    decompressed bytes of a batch. Raises `CorruptData` for a batch with a wrong checksum or structure, `LimitExceeded`
+    for a larger one, `UnknownVersion` for an unknown format; earlier batches have been yielded by then.
     """
     at = 0
     while len(data) - at >= LOG_OVERHEAD:
@@ -93,7 +92,7 @@ def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int =
             raise CorruptData(f"batch at offset {offset}", f"it claims to have {size} bytes")
         if end > len(data):
             return
-        if offset < 0:  # no checksum covers it, and whoever asks for offsets from 0 on would miss it without a word
+        if offset < 0:  # no checksum covers it, and a reader of offsets from 0 on would miss it silently
             raise CorruptData(f"batch at offset {offset}", "an offset cannot be negative")
         magic = data[at + MAGIC_AT]
         try:
@@ -109,7 +108,7 @@ def batches(data: bytes, first: int = 0, *, controls: bool = False, limit: int =
 
 
 def begins_with_a_whole_batch(data: bytes) -> bool:
-    """Whether `batches` finds anything in a slice of a log."""
+    """Returns whether `batches` finds anything in a slice of a log."""
     return len(data) >= LOG_OVERHEAD and LOG_OVERHEAD + LOG_HEADER.unpack_from(data)[1] <= len(data)
 
 
@@ -140,9 +139,9 @@ def _batch(data: bytes, start: int, end: int, first: int, controls: bool, limit:
 def _records(
     body: bytes, count: int, base: int, first: int, first_time: int, appended: int | None, what: str
 ) -> list[Record]:
-    """``appended`` is the time at which the broker appended them, where it is their timestamp.
+    """``appended`` is the time at which the broker appended the records, if that is their timestamp.
 
-    Short keys and values are read here and not in `_octets`: a batch may have thousands of records.
+    Short keys and values are decoded here and not in `_octets`: a batch may have thousands of records.
     """
     records = []
     at = 0
@@ -204,7 +203,7 @@ def _octets(body: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """A signed number of variable length, in Google's zigzag order, and where it ends."""
+    """Returns a zigzag varint and its end."""
     byte = body[at]
     at += 1
     if byte < 0x80:
@@ -250,8 +249,8 @@ def _legacy_batch(data: bytes, start: int, end: int, first: int, limit: int) -> 
 
 
 def _inner(outer: _Message, offset: int, codec: int, appended: bool, limit: int) -> list[Record]:
-    """The messages inside a compressed one, whose offset is that of the last: absolute in version 0, counted from the
-    first in version 1 (KIP-31), and of the outer one's time where the broker has set that."""
+    """Returns the messages inside a compressed one, whose offset is that of the last: absolute in version 0, relative
+    to the first in version 1 (KIP-31), with the outer time if the broker has set it."""
     what = f"message at offset {offset}"
     body = decompress(codec, outer.value or b"", what, limit)
     inner: list[tuple[int, _Message]] = []

@@ -1,9 +1,9 @@
-"""Whether a running broker uses a directory of logs, and how that is known.
+"""Detects whether a running broker uses a directory of logs, with evidence.
 
-A broker holds a lock on the file ``.lock`` of each of its log directories for as long as it runs (Java's
-``FileChannel.tryLock``: a POSIX record lock over the whole file). Whoever wants to write there takes the same lock, so
-that no broker can start meanwhile. Such a lock is the process's, and closing any descriptor of the file gives it up: so
-this process locks a file once for all who want it, and never opens it besides while it is held.
+A running broker holds a lock on the file ``.lock`` of each of its log directories (Java's ``FileChannel.tryLock``: a
+POSIX record lock over the whole file). A writer takes the same lock, so that no broker can start meanwhile. Such a lock
+belongs to the process, and closing any descriptor of the file releases it: so this process locks a file once for all
+users, and never opens it again while it is held.
 
 Source: kafka.utils.FileLock, kafka.log.LogManager.lockLogDirs; proc(5), fcntl_locking(2).
 """
@@ -27,20 +27,20 @@ from offsetmgr.core.errors import Conflict, FileFailure
 
 LOCK: Final = ".lock"
 _OF_A_LOG_DIR: Final = ("meta.properties", "recovery-point-offset-checkpoint", "cleaner-offset-checkpoint")
-"""A broker's log directory holds some of these, beside the lock."""
+"""A broker's log directory has some of these files besides the lock."""
 _PROC: Final = Path("/proc")
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """struct flock of Linux: type, whence, start, length, process."""
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
 _ELSEWHERE: Final = "write a repaired copy elsewhere with --to"
 _opening = threading.Lock()
-"""Held while a lock's file is opened, and until it is either closed or among `_held`."""
+"""Held while a lock file is opened, and until it is either closed or in `_held`."""
 _held: dict[Path, list[int]] = {}
-"""Lock files that this process has locked: the descriptor, and for how many."""
+"""Lock files that this process has locked: the descriptor, and the number of users."""
 
 
 class Use(StrEnum):
-    """Who uses a directory."""
+    """The kind of user of a directory."""
 
     RUNNING = "a running broker uses it"
     IDLE = "no running broker uses it"
@@ -49,24 +49,25 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUse:
-    """A verdict and its evidence: ``known`` is *seen*, *inferred* or *unknown* (as everywhere in offsetmgr)."""
+    """The user of a directory and the evidence: ``known`` is *seen*, *inferred* or *unknown*."""
 
     use: Use
     known: str
     how: str
     log_dir: Path | None = None
-    """The broker's log directory that the directory belongs to, or is; None where it belongs to none."""
+    """The broker's log directory that contains the directory, or equals it; None if there is none."""
 
     def __str__(self) -> str:
         return f"{self.use} ({self.known}: {self.how})"
 
 
 def detect_broker(path: Path) -> BrokerUse:
-    """Who uses a log directory, a partition's directory, or a file in one. Changes nothing, and takes no lock.
+    """Returns who uses a log directory, a partition's directory, or a file in one. It changes nothing and takes no
+    lock.
 
-    The lock decides where there is one. Where there is none, the processes of this machine do that have files of the
-    directory open for writing. Another machine's broker on a shared disk is seen by its lock alone, where the file
-    system shares locks.
+    The lock decides if there is one. Otherwise the processes of this machine with files of the directory open for
+    writing decide. A broker of another machine on a shared disk is detected only by its lock, if the file system shares
+    locks.
     """
     real = Path(os.path.realpath(path))
     folder = real if real.is_dir() else real.parent
@@ -74,7 +75,7 @@ def detect_broker(path: Path) -> BrokerUse:
     if log_dir is not None and (log_dir / LOCK).exists():
         return _by_lock(log_dir)
     for near in (folder, folder.parent):
-        # A lock alone may be anything's, unless somebody holds it.
+        # A lock file alone may belong to any program, unless a process holds the lock.
         if (near / LOCK).exists() and (found := _by_lock(near)).use is not Use.IDLE:
             return found
     return _by_processes(folder, log_dir)
@@ -82,11 +83,11 @@ def detect_broker(path: Path) -> BrokerUse:
 
 @contextlib.contextmanager
 def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUse]:
-    """Keeps brokers out of the log directory that ``path`` belongs to, or is, as long as the context lasts.
+    """Keeps brokers out of the log directory of ``path`` as long as the context lasts.
 
-    Yields how it is known that none is there. Several contexts of one process may hold the same directory. Raises
-    `Conflict` where a broker is, or where that cannot be told (``elsewhere`` is what can be done instead);
-    `FileFailure` where the lock's file cannot be opened.
+    Yields the evidence that no broker is there. Several contexts of one process may hold the same directory. Raises
+    `Conflict` if a broker is there, or if that is unknown (``elsewhere`` is what the user can do instead);
+    `FileFailure` if the lock file cannot be opened.
     """
     found = detect_broker(path)
     if found.use is not Use.IDLE:
@@ -113,7 +114,7 @@ def require_unused(path: Path, elsewhere: str = _ELSEWHERE) -> Iterator[BrokerUs
 
 @contextlib.contextmanager
 def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator[None]:
-    """For what is to be written again: `alone`, where ``target`` would lie in a broker's log directory."""
+    """Works as `require_unused` for a path to be written, if ``target`` would be in a broker's log directory."""
     there = _nearest(target)
     if _log_dir(there) is None:
         yield
@@ -123,20 +124,20 @@ def require_unused_parent(target: Path, elsewhere: str = _ELSEWHERE) -> Iterator
 
 
 def refuse_beside(target: Path, elsewhere: str = _ELSEWHERE) -> None:
-    """Raises the `Conflict` that `alone_beside` would; changes nothing, and takes no lock."""
+    """Raises the `Conflict` of `require_unused_parent`; changes nothing and takes no lock."""
     there = _nearest(target)
     if _log_dir(there) is not None and (found := detect_broker(there)).use is not Use.IDLE:
         raise in_use(there, found, elsewhere)
 
 
 def in_use(path: Path, found: BrokerUse, elsewhere: str = _ELSEWHERE) -> Conflict:
-    """Why nothing is written there."""
+    """Returns the error of a write to a directory in use."""
     hint = "stop the broker" if found.use is Use.RUNNING else "run this as the user that the broker runs as"
     return Conflict(f"folder {path}", str(found), f"{hint}, or {elsewhere}")
 
 
 def _nearest(target: Path) -> Path:
-    """What exists of it, or of what it would lie in."""
+    """Returns the existing part of the path."""
     real = Path(os.path.realpath(target))
     return next(folder for folder in (real, *real.parents) if folder.exists())
 
@@ -189,7 +190,7 @@ def _by_lock(log_dir: Path) -> BrokerUse:
 
 
 def _by_processes(folder: Path, log_dir: Path | None) -> BrokerUse:
-    """By the files that are open; a memory-mapped index is open no more, but the segments that it belongs to are."""
+    """Decides by open files; a memory-mapped index is not open any more, but its segments are."""
     missing = f"no {LOCK} in {log_dir}" if log_dir else "it is in no broker's log directory"
     if not (_PROC / "self" / "fd").exists():
         return BrokerUse(
@@ -216,9 +217,10 @@ def _by_processes(folder: Path, log_dir: Path | None) -> BrokerUse:
 
 
 def _writes_to(process: Path, files: set[tuple[int, int]]) -> str | None:
-    """The name of one of these files that the process has open for writing, "" without one; None where that is hidden.
+    """Returns the name of one of these files that the process has open for writing, "" without one; None if that is
+    hidden.
 
-    Not hidden are processes that have ended, and those of the kernel, which have no files.
+    Processes that have ended are not hidden, nor those of the kernel, which have no files.
     """
     try:
         descriptors = list((process / "fd").iterdir())

@@ -1,4 +1,4 @@
-"""The checkpoint files of a broker's log dir: an offset for each partition.
+"""The checkpoint files of a broker's log directory: an offset for each partition.
 
 Source: org.apache.kafka.server.common.CheckpointFile: version, number of lines, then ``topic partition offset`` lines.
 """
@@ -12,14 +12,14 @@ from offsetmgr.core.errors import CorruptData, FileFailure, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 
 LOG_START: Final = "log-start-offset-checkpoint"
-"""Where logs begin that are cut within a segment (DeleteRecords); others are not in it."""
+"""The start of logs that begin within a segment (DeleteRecords); other logs are not listed."""
 RECOVERY_POINT: Final = "recovery-point-offset-checkpoint"
-"""What was surely on the disk when the broker last wrote it."""
+"""The offset up to which a log was certainly on disk when the broker last wrote it."""
 _VERSION: Final = 0
 
 
 def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
-    """The offsets in it; none where there is no such file, or an empty one.
+    """Returns the offsets of the file; none if it does not exist or is empty.
 
     Raises `FileFailure`, `CorruptData`, `UnknownVersion`.
     """
@@ -31,7 +31,7 @@ def read_checkpoint(file: Path) -> dict[TopicPartition, int]:
         raise CorruptData(str(file), "it is no text") from error
     except OSError as error:
         raise FileFailure(f"cannot read {file}", error.strerror or str(error)) from error
-    if not lines:  # as a broker makes it, before it has something to write
+    if not lines:  # a broker creates it empty
         return {}
     try:
         version, count = int(lines[0]), int(lines[1])

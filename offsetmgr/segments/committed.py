@@ -1,7 +1,7 @@
-"""What the newest keys and values of an offsets topic say: groups, their committed offsets, and when they were active.
+"""Decodes the newest keys and values of an offsets topic: groups, committed offsets, and activity.
 
-Pure. Kafka's records and ours are told apart key by key. What cannot be read is an error of its partition, and the rest
-is read (data rule "versioned formats"); keys of versions that hold no offsets are counted by version.
+Pure. Kafka's records and offsetmgr's are distinguished key by key. An unreadable value is an error of its partition,
+and the others are read (data rule "versioned formats"); keys of versions without offsets are counted by version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_FORMAT: Final = "of no known format"
 
 
 class SavedOffset(NamedTuple):
-    """A committed offset, and the offset in the log of the record that says so. Times are milliseconds since 1970."""
+    """A committed offset, and the log offset of its record. Times are in milliseconds since 1970."""
 
     offset: int
     metadata: str
@@ -38,8 +38,8 @@ class SavedOffset(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What the log says of a group's members. ``since`` (ms since 1970; None: unknown) is when it came into its state;
-    in the offset manager's records, when it was last seen with members. ``subscribed`` is None where not known."""
+    """What the log contains about a group's members. ``since`` (ms since 1970; None: unknown) is when it entered its
+    state; in the offset manager's records, when it last had members. ``subscribed`` is None if unknown."""
 
     format: str
     members: int
@@ -50,7 +50,7 @@ class Activity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SavedGroup:
-    """One group: its offsets, the partitions whose value cannot be read, and its activity (None: never had members)."""
+    """One group: its offsets, the partitions with unreadable values, and its activity (None: never had members)."""
 
     group: str
     offsets: Mapping[TopicPartition, SavedOffset]
@@ -61,19 +61,19 @@ class SavedGroup:
 
 @dataclass(slots=True)
 class DecodedRecord:
-    """All that a partition's newest records say. ``groups`` are sorted, those without offsets left out; ``other``
-    counts living keys that hold no offset and no group, by version; ``errors`` are of keys that cannot be read."""
+    """The newest records of a partition, decoded. ``groups`` are sorted and have offsets; ``other`` counts live keys
+    that are neither offset nor group, by version; ``errors`` are of unreadable keys."""
 
     groups: list[SavedGroup] = field(default_factory=list)
     other: Counter[str] = field(default_factory=Counter)
     errors: list[OffsetMgrError] = field(default_factory=list)
     foreign: int = 0
-    """How many keys neither Kafka nor we would write: where all are, this is no offsets topic."""
+    """The number of keys in neither Kafka's nor offsetmgr's format: if all are, this is no offsets topic."""
 
 
 def decode(newest: Newest) -> DecodedRecord:
-    """What the newest record of every key says. Where Kafka has two keys for one offset (versions 0 and 1) the later
-    record holds, as in its coordinator."""
+    """Decodes the newest record of every key. If Kafka has two keys for one offset (versions 0 and 1) the later record
+    counts, as in its coordinator."""
     return _DecodeState().run(newest)
 
 
@@ -153,7 +153,7 @@ class _DecodeState:
 
 
 def _activity(form: RecordFormat, value: bytes) -> Activity:
-    """Raises `UnknownVersion`, `CorruptData`."""
+    """Decodes activity. Raises `UnknownVersion`, `CorruptData`."""
     if form.name != KafkaRecordFormat.name:
         return Activity(form.name, 0, form.decode_group(value).last_active)
     group = decode_group_metadata(value)
@@ -167,7 +167,7 @@ def _activity(form: RecordFormat, value: bytes) -> Activity:
 
 
 def _subscribed(subscription: bytes) -> frozenset[str] | None:
-    """The topics of Kafka's ConsumerProtocolSubscription, of any version; None where it is something else."""
+    """Returns the topics of Kafka's ConsumerProtocolSubscription, of any version; None if it is something else."""
     try:
         _, count = struct.unpack_from(">hi", subscription)
         at, topics = 6, set()

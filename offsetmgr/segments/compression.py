@@ -1,6 +1,6 @@
-"""What Kafka's producers compress batches with, and how it is undone within a limit.
+"""Decompresses batches of Kafka's producers within a limit.
 
-Whatever the bytes claim, no more than the limit is ever held: a few kilobytes can be made that swell to gigabytes.
+The limit holds whatever the bytes claim, because a few kilobytes can expand to gigabytes.
 
 Source: org.apache.kafka.common.compress; the codec is the lowest three bits of a batch's attributes.
 """
@@ -17,23 +17,24 @@ from offsetmgr.core.errors import CorruptData, LimitExceeded, OffsetMgrError, Un
 from offsetmgr.segments.zstd_bound import at_most
 
 CODEC: Final = 0x07
-"""The bits of the attributes that name the codec."""
+"""The bits of the attributes with the codec."""
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 LIMIT: Final = 128 * 1024 * 1024
-"""Bytes that a batch may have when decompressed, unless told otherwise. Brokers take batches of 1 MiB by default."""
+"""The default limit of decompressed bytes of a batch. Brokers accept batches of 1 MiB by default."""
 
 _GZIP_WINDOW: Final = 31
 """zlib's code for the largest window, with gzip's header and checksum."""
 _GZIP_PIECE: Final = 16 * 1024
 """Bytes that are decompressed at once."""
 _SNAPPY_RATIO: Final = 32
-"""Snappy's densest element is three bytes for 64."""
+"""The maximum ratio of snappy: three bytes for 64, rounded up."""
 
 _XERIAL: Final = b"\x82SNAPPY\x00"
-"""Java's producers cut snappy into chunks, each under its length, behind this and two versions of four bytes."""
+"""The header of Java's producers, who divide snappy data into chunks, each after its length; two versions of four bytes
+follow."""
 _XERIAL_HEADER: Final = 16
 _INT32: Final = struct.Struct(">i")
 
@@ -46,10 +47,10 @@ _UINT32_LE: Final = struct.Struct("<I")
 
 
 def decompress(codec: int, data: bytes, what: str, limit: int = LIMIT) -> bytes:
-    """The bytes that ``data`` was before compression; ``what`` names the batch in errors.
+    """Returns ``data`` decompressed; ``what`` names the batch in errors.
 
-    Raises `CorruptData` where it is not what the codec writes, `LimitExceeded` where it would be more than ``limit``
-    bytes, `UnknownVersion` for a codec that we do not know.
+    Raises `CorruptData` for invalid data, `LimitExceeded` for more than ``limit`` bytes, `UnknownVersion` for an
+    unknown codec.
     """
     try:
         if codec == NONE:
@@ -76,9 +77,9 @@ def _over(what: str, limit: int) -> LimitExceeded:
 
 
 def _gunzip(data: bytes, what: str, limit: int) -> bytes:
-    """All members of a gzip stream; zeros may follow each.
+    """Decompresses all members of a gzip stream; zeros may follow each.
 
-    A member is given no more than a piece at a time: what it leaves over is copied, and there may be a great many.
+    A member receives only a piece at a time: the rest is copied, and there may be many members.
     """
     parts: list[bytes] = []
     room = limit
@@ -108,7 +109,7 @@ def _gunzip(data: bytes, what: str, limit: int) -> bytes:
 
 
 def _snappy(data: bytes, what: str, limit: int) -> bytes:
-    """In Java's chunks, or in one piece, as librdkafka writes it."""
+    """Decompresses Java's chunks, or one piece, as librdkafka writes it."""
     if not data.startswith(_XERIAL):
         return _snappy_piece(data, what, limit, limit)
     out = bytearray()
@@ -147,8 +148,8 @@ def _zstd(data: bytes, what: str, limit: int) -> bytes:
 
 
 def _lz4(data: bytes, what: str, limit: int) -> bytes:
-    """Frames of LZ4, taken apart here: the checksum in the header is wrong in messages of version 0 (KAFKA-3160), and
-    what it would protect is under the batch's own."""
+    """Decompresses frames of LZ4, which are parsed here: the header checksum is wrong in messages of version 0
+    (KAFKA-3160), and the batch has its own."""
     out = bytearray()
     at = 0
     while at < len(data):
@@ -160,7 +161,7 @@ def _lz4(data: bytes, what: str, limit: int) -> bytes:
 
 
 def _lz4_frame(data: bytes, at: int, out: bytearray, what: str, limit: int) -> int:
-    """Appends one frame's content to ``out``; where the frame ends."""
+    """Appends one frame's content to ``out`` and returns the frame's end."""
     flags, descriptor = data[at], data[at + 1]
     if not flags & _LZ4_INDEPENDENT:
         raise CorruptData(what, "its LZ4 blocks depend on each other, which Kafka does not allow")

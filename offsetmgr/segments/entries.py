@@ -1,9 +1,9 @@
-"""Walking the entries of a log file in bounded memory.
+"""Reads the entries of a log file in bounded memory.
 
-A file is read in chunks. A chunk may end within an entry: what is left over is read again with the next. Where an entry
-is larger than a chunk the chunk doubles until the entry is whole, up to a largest size.
+A file is read in chunks. If a chunk ends within an entry, the rest is read again with the next. If an entry is larger
+than a chunk, the chunk doubles until the entry is complete, up to a maximum.
 
-What an entry holds is not looked into here: its header is read when it is asked for, its checksum and its records too.
+This module does not decode entries: the header, the checksum and the records are read on request.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Log" (reads, guarantees); org.apache.kafka.common.record.FileLogInputStream.
 """
@@ -40,16 +40,16 @@ from offsetmgr.segments.compression import CODEC, LIMIT
 CHUNK: Final = 1024 * 1024
 """Bytes read at once."""
 LARGEST: Final = 256 * 1024 * 1024
-"""The largest entry that is read, unless told otherwise. Brokers take entries of 1 MiB by default."""
+"""The default maximum size of an entry. Brokers accept entries of 1 MiB by default."""
 _INT64: Final = struct.Struct(">q")
 _LEGACY_CRC_FROM: Final = 16
 
 
 class EntryHeader(NamedTuple):
-    """What an entry tells without its records being read. Nothing here is proved before `LogEntry.intact` is.
+    """The fields of an entry without its records. Nothing in it is verified before `LogEntry.intact`.
 
-    ``base_offset`` is None for a compressed message of format 0 or 1, which knows only its last offset. Times are
-    milliseconds since 1970. What the format does not have, or the producer did not give, is None.
+    ``base_offset`` is None for a compressed message of format 0 or 1, which has only its last offset. Times are in
+    milliseconds since 1970. A field that the format or the producer does not have is None.
     """
 
     magic: int
@@ -59,7 +59,7 @@ class EntryHeader(NamedTuple):
     last_offset: int
     codec: int
     base_timestamp: int | None
-    """In format 2 the first record's time, or (``delete_horizon``) when the batch's tombstones may go."""
+    """In format 2 the first record's time, or (``delete_horizon``) when the batch's tombstones may be removed."""
     largest_timestamp: int | None
     log_append_time: bool = False
     record_count: int | None = None
@@ -73,10 +73,10 @@ class EntryHeader(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """One entry as it lies in a file: a batch, or a message of an older format.
+    """One entry of a file: a batch, or a message of an older format.
 
-    ``offset`` is the number before its size: of a batch (magic 2) the first offset, of an older message its own, and
-    of a compressed one its last.
+    ``offset`` is the number before its size: of a batch (magic 2) the first offset, of an older message its own, and of
+    a compressed one its last.
     """
 
     position: int
@@ -90,16 +90,17 @@ class LogEntry(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position behind it."""
+        """The position after the entry."""
         return self.position + len(self.data)
 
     def header(self) -> EntryHeader:
-        """Raises `UnknownVersion` for a format that we do not know, `CorruptData` for one shorter than its header."""
+        """Returns the header. Raises `UnknownVersion` for an unknown format, `CorruptData` for an entry shorter than
+        its header."""
         return _header(self.data, self.offset)
 
     def intact(self) -> bool:
-        """Whether its checksum is that of its bytes: from the magic byte to the end in formats 0 and 1 (CRC-32), from
-        the attributes to the end in format 2 (CRC-32C). Raises as `header`."""
+        """Returns whether its checksum is right: from the magic byte to the end in formats 0 and 1 (CRC-32), from the
+        attributes to the end in format 2 (CRC-32C). Raises the errors of `header`."""
         header = self.header()
         view = memoryview(self.data)
         if header.magic < 2:
@@ -107,12 +108,12 @@ class LogEntry(NamedTuple):
         return bool(crc32c(view[CRC_FROM:]) == header.crc)
 
     def batch(self, first: int = 0, *, controls: bool = False, limit: int = LIMIT) -> RecordBatch:
-        """Its records, its checksum proved before: see `batches`, for the errors too."""
+        """Verifies the checksum and returns the records. Raises the errors of `batches`."""
         return next(batches(self.data, first, controls=controls, limit=limit))
 
 
 class Chunk(NamedTuple):
-    """Whole entries, one behind the other, as they lie in a file from ``position`` on. `batches` reads them."""
+    """Complete entries, one after the other, from ``position`` of a file on. `batches` decodes them."""
 
     position: int
     data: bytes
@@ -121,13 +122,12 @@ class Chunk(NamedTuple):
 class EntryReader:
     """The entries of a file from a position to its end, once.
 
-    ``position`` is where the next entry begins, also after an error: everything before it has the form of entries.
-    ``left`` is how many bytes between there and ``end`` are the beginning of an entry that is not whole; it is known
-    when the walk has come to its end.
+    ``position`` is where the next entry begins, also after an error: everything before it consists of entries. ``left``
+    is the number of bytes of an incomplete entry between there and ``end``; it is known at the end.
 
-    ``source`` is read from ``position``, where an entry has to begin, to ``end``: the file's size when the walk began,
-    unless told otherwise. ``what`` names it in errors. Memory is a few times ``chunk`` bytes, or the size of an entry
-    that is larger, up to ``largest``.
+    ``source`` is read from ``position``, where an entry has to begin, to ``end`` (by default the file's size at the
+    start). ``what`` names it in errors. Memory is a few times ``chunk`` bytes, or the size of a larger entry, up to
+    ``largest``.
     """
 
     def __init__(
@@ -149,10 +149,10 @@ class EntryReader:
         self.left: int | None = None
 
     def chunks(self) -> Iterator[Chunk]:
-        """Whole entries, many at once: quicker than one by one for whoever reads all of them.
+        """Yields complete entries, many at once, which is faster for readers of all entries.
 
-        Raises `CorruptData` where the size of an entry is none, `LimitExceeded` where it is over the largest (the
-        entries before it have been yielded by then), `FileFailure`.
+        Raises `CorruptData` for an invalid size of an entry, `LimitExceeded` for a size over the maximum (earlier
+        entries have been yielded by then), `FileFailure`.
         """
         size = self._chunk
         while True:
@@ -181,7 +181,7 @@ class EntryReader:
                 size *= 2
 
     def _read(self, size: int) -> bytes:
-        """``size`` bytes, or fewer where the file has become shorter; a raw file may give them in pieces."""
+        """Reads ``size`` bytes, or fewer if the file has become shorter; a raw file may return them in pieces."""
         parts: list[bytes] = []
         try:
             self._source.seek(self.position)
@@ -193,7 +193,7 @@ class EntryReader:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def __iter__(self) -> Iterator[LogEntry]:
-        """One by one. Raises as `chunks`; ``position`` is behind the last entry that was handed out."""
+        """Yields one entry at a time. Raises the errors of `chunks`; ``position`` is after the last yielded entry."""
         for chunk in self.chunks():
             at = 0
             behind = self.position
@@ -207,8 +207,8 @@ class EntryReader:
 
 
 def split(data: bytes, position: int = 0) -> Iterator[LogEntry]:
-    """The whole entries of a piece of a log that is in memory and begins at ``position``; what is not whole at its end
-    is left out. Raises `CorruptData` where the size of an entry is none."""
+    """Yields the complete entries of a piece of a log in memory that begins at ``position``, without an incomplete one
+    at its end. Raises `CorruptData` for an invalid size."""
     at = 0
     whole, damage = _whole(data, "entry", position)
     while at < whole:
@@ -221,7 +221,7 @@ def split(data: bytes, position: int = 0) -> Iterator[LogEntry]:
 
 
 def _whole(data: bytes, what: str, position: int) -> tuple[int, CorruptData | None]:
-    """How many bytes at the beginning are whole entries, and what is wrong with the one behind them."""
+    """Returns the size of the complete entries at the beginning, and the error of the entry after them."""
     at, length = 0, len(data)
     unpack = LOG_HEADER.unpack_from
     while at + LOG_OVERHEAD <= length:
@@ -237,7 +237,7 @@ def _whole(data: bytes, what: str, position: int) -> tuple[int, CorruptData | No
 
 
 def _needed(data: bytes) -> int | None:
-    """The size of the entry that begins here, with what is before it; None where not even that is whole."""
+    """Returns the size of the entry that begins here, with the bytes before it; None if it is incomplete."""
     return LOG_OVERHEAD + LOG_HEADER.unpack_from(data)[1] if len(data) >= LOG_OVERHEAD else None
 
 
@@ -296,5 +296,5 @@ def _legacy_header(data: bytes, offset: int) -> EntryHeader:
 
 
 def _known(number: int) -> int | None:
-    """What Kafka writes as -1 is unknown."""
+    """Returns None for -1, which Kafka writes for unknown."""
     return None if number == -1 else number

@@ -1,8 +1,8 @@
-"""The files beside a segment's log: offset index, time index, and the index of aborted transactions.
+"""The index files of a segment: offset index, time index, and the index of aborted transactions.
 
-Brokers preallocate the first two and cut them when they roll or stop: behind the last entry of a running or killed
-broker's index lie zeros, which are no entries. An index only says where to begin reading. One that is damaged leads to
-a wrong place, so whoever uses it proves what lies there (`Segment.position_before`).
+Brokers preallocate the first two and truncate them when they roll or stop: zeros follow the last entry of a running or
+killed broker's index. An index only says where to begin reading. A damaged one leads to a wrong position, so readers
+verify it (`Segment.position_before`).
 
 Source: org.apache.kafka.storage.internals.log (OffsetIndex, TimeIndex, AbortedTxn).
 """
@@ -17,33 +17,33 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import CorruptData, UnknownVersion, UnsupportedOperation
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
-"""Offset counted from the segment's, and position in its log."""
+"""The offset relative to the segment's, and the position in its log."""
 TIME_ENTRY: Final = struct.Struct(">qi")
-"""Time (milliseconds since 1970), and offset counted from the segment's."""
+"""The time (milliseconds since 1970), and the offset relative to the segment's."""
 ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
 """Version, producer id, first offset, last offset, last stable offset."""
 _ABORTED_VERSION: Final = 0
 LARGEST_RELATIVE: Final = 2**31 - 1
-"""How far an offset may be from its segment's: indexes have four bytes for it."""
+"""The maximum distance of an offset from its segment's: indexes have four bytes for it."""
 
 
 class IndexEntry(NamedTuple):
-    """The entry that holds ``offset`` begins at ``position`` or behind it; nothing before holds a larger one."""
+    """The entry with ``offset`` begins at or after ``position``; no earlier entry has a larger offset."""
 
     offset: int
     position: int
 
 
 class TimeEntry(NamedTuple):
-    """The largest time up to ``offset``, which is the offset of the message that has it (or of its batch's last)."""
+    """The largest time up to ``offset``, which is the offset of its message (or of the last one in its batch)."""
 
     timestamp: int
     offset: int
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction whose messages are not to be read: those of this producer from the first offset to the last, which
-    is its marker's. ``last_stable_offset`` is the broker's when it wrote the marker, None where it is not recorded."""
+    """A transaction that readers skip: the messages of this producer from the first offset to the last, which is its
+    marker's. ``last_stable_offset`` is the broker's when it wrote the marker, None if unknown."""
 
     producer_id: int
     first_offset: int
@@ -52,7 +52,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class OffsetIndex:
-    """The entries of an offset index (``.index``), as bytes; ``base`` is the offset of its segment."""
+    """The entries of an offset index (``.index``) as bytes; ``base`` is the offset of its segment."""
 
     def __init__(self, data: bytes, base: int) -> None:
         self._data = data
@@ -69,13 +69,13 @@ class OffsetIndex:
         return IndexEntry(self._base + relative, position)
 
     def before(self, offset: int) -> IndexEntry:
-        """The last entry whose offset is not above ``offset``; the segment's beginning where there is none."""
+        """Returns the last entry whose offset is at most ``offset``; the segment's beginning if there is none."""
         at = bisect_right(self, offset, key=lambda entry: entry.offset)
         return self[at - 1] if at else IndexEntry(self._base, 0)
 
 
 class TimeIndex:
-    """The entries of a time index (``.timeindex``), as bytes; ``base`` is the offset of its segment."""
+    """The entries of a time index (``.timeindex``) as bytes; ``base`` is the offset of its segment."""
 
     def __init__(self, data: bytes, base: int) -> None:
         self._data = data
@@ -92,15 +92,15 @@ class TimeIndex:
         return TimeEntry(timestamp, self._base + relative)
 
     def before(self, timestamp: int) -> TimeEntry | None:
-        """The last entry whose time is not above ``timestamp``: no message up to its offset is later than that."""
+        """Returns the last entry whose time is at most ``timestamp``: no message up to its offset is later."""
         at = bisect_right(self, timestamp, key=lambda entry: entry.timestamp)
         return self[at - 1] if at else None
 
 
 def aborted_transactions(data: bytes, what: str) -> list[AbortedTransaction]:
-    """The entries of an index of aborted transactions (``.txnindex``), in the order of their markers.
+    """Returns the entries of an index of aborted transactions (``.txnindex``), in the order of their markers.
 
-    Raises `UnknownVersion`, and `CorruptData` where it does not end with an entry.
+    Raises `UnknownVersion`, and `CorruptData` if it ends within an entry.
     """
     if len(data) % ABORTED_ENTRY.size:
         raise CorruptData(what, f"{len(data)} bytes are no whole number of entries")
@@ -113,18 +113,18 @@ def aborted_transactions(data: bytes, what: str) -> list[AbortedTransaction]:
 
 
 def offset_index_bytes(entries: Iterable[IndexEntry], base: int) -> bytes:
-    """An offset index as Kafka writes it. Raises `UnsupportedOperation` for offsets too far from ``base``."""
+    """Encodes an offset index as Kafka does. Raises `UnsupportedOperation` for offsets too far from ``base``."""
     return b"".join(OFFSET_ENTRY.pack(_relative(offset, base), position) for offset, position in entries)
 
 
 def time_index_bytes(entries: Iterable[TimeEntry], base: int) -> bytes:
-    """A time index as Kafka writes it. Raises `UnsupportedOperation` for offsets too far from ``base``."""
+    """Encodes a time index as Kafka does. Raises `UnsupportedOperation` for offsets too far from ``base``."""
     return b"".join(TIME_ENTRY.pack(timestamp, _relative(offset, base)) for timestamp, offset in entries)
 
 
 def aborted_index_bytes(entries: Iterable[AbortedTransaction]) -> bytes:
-    """An index of aborted transactions as Kafka writes it. Raises `UnsupportedOperation` for one without its last
-    stable offset, which the file has to have."""
+    """Encodes an index of aborted transactions as Kafka does. Raises `UnsupportedOperation` for a transaction without
+    its last stable offset, which the file requires."""
     out = bytearray()
     for producer_id, first, last, stable in entries:
         if stable is None:
@@ -134,7 +134,7 @@ def aborted_index_bytes(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def _entries(data: bytes, size: int) -> int:
-    """How many entries there are before the zeros of the room kept for more, and before one that is not whole."""
+    """Returns the number of entries before the zeros of preallocated space, and before an incomplete one."""
     used = len(data.rstrip(b"\0"))
     return min(-(-used // size), len(data) // size)
 

@@ -1,9 +1,9 @@
-"""Appending to a partition's directory that no broker runs on: entries go to the last segment, which is rolled by size
-and time as a broker rolls it, and the indexes are written along.
+"""Appends to a partition's directory without a running broker: entries go to the last segment, which rolls by size and
+time as at a broker, and the indexes are updated.
 
-The order is the log first, then its indexes, so a crash leaves at worst an index that says too little and a log that
-ends within an entry; `LogAppender` refuses to go on behind such an end. `LogAppender.flush` makes what was appended
-survive the machine; how often is the caller's policy.
+The log is written before its indexes, so after a crash an index may lack entries and the log may end within an entry;
+`LogAppender` refuses to append after such an end. `LogAppender.flush` makes appended entries durable; the caller
+decides how often.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Writes"; org.apache.kafka.storage.internals.log (LogSegment.append,
 shouldRoll), kafka.log.UnifiedLog.
@@ -47,9 +47,9 @@ _LARGEST_LOG: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class RollPolicy:
-    """When a segment is closed and the next begun, under the names of the topic's settings: before an append that would
-    make it larger than ``segment_bytes``, or whose newest message is ``segment_ms`` later than the segment's first one
-    (without times: when it was begun so long ago). An index entry is written every ``index_interval_bytes``."""
+    """When a segment is closed and the next one begins, with the names of the topic's settings: before an append that
+    would make it larger than ``segment_bytes``, or whose newest message is ``segment_ms`` later than the segment's
+    first one (without times: after that age). An index entry is written every ``index_interval_bytes``."""
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * 24 * 3600 * 1000
@@ -57,14 +57,14 @@ class RollPolicy:
 
 
 class AppendInfo(NamedTuple):
-    """The offsets that an append has given out."""
+    """The offsets that an append has assigned."""
 
     first: int
     last: int
 
 
 class _Last:
-    """The segment that is appended to."""
+    """The segment that receives appends."""
 
     def __init__(self, segment: Segment, stack: ExitStack, now: int) -> None:
         self.segment = segment
@@ -82,10 +82,10 @@ class _Last:
 
 
 class LogAppender:
-    """Appends to one partition. Use it as a context: it holds the directory's files, and keeps brokers out of it.
+    """Appends to one partition. Use it as a context: it holds the directory's files and keeps brokers out of it.
 
-    Entering raises `Conflict` where a broker runs on the directory (see `broker_lock`), `CorruptData` where the last
-    segment does not end with a whole entry (recover it first), `FileFailure`. Not for several threads at once.
+    Entering raises `Conflict` if a broker uses the directory (see `broker_lock`), `CorruptData` if the last segment
+    does not end with a complete entry (recover it first), `FileFailure`. Not thread-safe.
     """
 
     def __init__(self, folder: Path, rolling: RollPolicy | None = None, clock: Clock | None = None) -> None:
@@ -96,7 +96,7 @@ class LogAppender:
         self._open = ExitStack()
         self._last: _Last | None = None
         self.next_offset = 0
-        """The offset that the next record gets."""
+        """The offset of the next record."""
 
     def __enter__(self) -> Self:
         partition_of(self.folder)
@@ -130,8 +130,8 @@ class LogAppender:
         producer: Producer | None = None,
         leader_epoch: int | None = None,
     ) -> AppendInfo:
-        """Appends records as one batch (formats 0 and 1: one message, or several uncompressed ones); they get the next
-        offsets, whatever theirs are. Raises as `append_entries`, and what `batch` and `message_set` raise."""
+        """Appends records as one batch (formats 0 and 1: one message, or several uncompressed ones); they receive the
+        next offsets, whatever theirs are. Raises the errors of `append_entries`, `batch` and `message_set`."""
         placed = [record._replace(offset=self.next_offset + at) for at, record in enumerate(records)]
         if not placed:
             raise UnsupportedOperation(f"append to {self.folder}", "there are no records")
@@ -144,10 +144,10 @@ class LogAppender:
         return self.append_entries(data)
 
     def append_entries(self, data: bytes) -> AppendInfo:
-        """Appends whole entries as they are, as a replica does; their offsets may leave gaps, and have to ascend.
+        """Appends complete entries unchanged, as a replica does; their offsets may leave gaps and must ascend.
 
-        Nothing of them is written unless all are intact. Raises `CorruptData`, `UnsupportedOperation` for offsets that
-        exist already, `FileFailure`.
+        It writes nothing unless all are intact. Raises `CorruptData`, `UnsupportedOperation` for offsets that exist
+        already, `FileFailure`.
         """
         entries = list(split(data))
         if not entries or entries[-1].end != len(data):
@@ -155,7 +155,7 @@ class LogAppender:
         firsts = []
         expected = self.next_offset
         for entry in entries:
-            found = entry.batch(controls=True)  # proves the whole entry
+            found = entry.batch(controls=True)  # verifies the whole entry
             firsts.append(found.base_offset)
             if found.base_offset < expected:
                 why = f"offset {found.base_offset} is given, and the next is {expected}"
@@ -174,7 +174,7 @@ class LogAppender:
         self._close_last()
 
     def flush(self) -> None:
-        """Returns once what was appended is on the disk. Raises `FileFailure`."""
+        """Returns once all appended entries are on disk. Raises `FileFailure`."""
         if self._last is None:
             return
         try:
@@ -191,7 +191,7 @@ class LogAppender:
         first: LogEntry | None = None
         end = 0
         self.next_offset = segment.base_offset
-        with segment.walk() as walk, contextlib.suppress(CorruptData):  # a size that is none ends it too
+        with segment.walk() as walk, contextlib.suppress(CorruptData):  # an invalid size ends it too
             for entry in walk:
                 if not entry.intact():
                     break
@@ -203,7 +203,7 @@ class LogAppender:
         offsets, times = segment.offset_index(), segment.time_index()
         for suffix, size in ((INDEX, OFFSET_ENTRY.size * len(offsets)), (TIME_INDEX, TIME_ENTRY.size * len(times))):
             if (file := segment.beside(suffix)).exists():
-                os.truncate(file, size)  # a killed broker's has room for more behind its entries
+                os.truncate(file, size)  # a killed broker's has preallocated space after its entries
         last = self._last = _Last(segment, self._open, self._clock.now_ms())
         last.noted = times[len(times) - 1].timestamp if len(times) else -1
         last.first_time = None if first is None else first.header().largest_timestamp
@@ -263,7 +263,7 @@ class LogAppender:
 
 
 def _write_all(file: io.FileIO, data: bytes, position: int) -> None:
-    """Writes all of it, or cuts the file at ``position`` again and raises `OSError`."""
+    """Writes all of it, or truncates the file at ``position`` and raises `OSError`."""
     left = memoryview(data)
     try:
         while left:

@@ -1,7 +1,7 @@
-"""The messages of some segments, one by one, as far as they are asked for.
+"""Yields the requested messages of segments, one by one.
 
-A damaged entry hides no other: it is told, and reading goes on behind it. Where not even its size is one, the rest of
-its file cannot be read, and that is told too.
+A damaged entry hides no other: its error is reported, and reading continues after it. If not even its size is valid,
+the rest of its file cannot be read, which is reported too.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transactions import Transactions
 
 _SEQUENCES: Final = 2**31
-"""Sequence numbers begin again at 0 behind the largest int."""
+"""Sequence numbers restart at 0 after the largest int."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Which messages: from an offset to before another, from a time (milliseconds since 1970) to before another; a
-    message without a time is left out where a time is asked for.
+    """The requested messages: a range of offsets, a range of times (milliseconds since 1970; a message without a time
+    is then excluded).
 
-    ``committed`` leaves out what readers of committed messages do not see. ``controls`` adds control records, which
-    are no messages. ``limit`` is how many bytes an entry may become when decompressed, ``largest`` how many it may be.
+    ``committed`` excludes what readers of committed messages do not see. ``controls`` adds control records, which are
+    no messages. ``limit`` is the maximum of decompressed bytes of an entry, ``largest`` the maximum size of an entry.
     """
 
     first: int = 0
@@ -40,7 +40,7 @@ class MessageFilter:
     largest: int = LARGEST
 
     def has(self, record: Record) -> bool:
-        """Whether a record is within the bounds."""
+        """Returns whether a record is within the bounds."""
         if record.offset < self.first or (self.end is not None and record.offset >= self.end):
             return False
         if self.since is None and self.until is None:
@@ -50,7 +50,7 @@ class MessageFilter:
 
 
 class LogMessage(NamedTuple):
-    """A record, and the entry in which it lies; ``sequence`` is its number among its producer's."""
+    """A record and its entry; ``sequence`` is its number among its producer's."""
 
     record: Record
     entry: LogEntry
@@ -59,11 +59,11 @@ class LogMessage(NamedTuple):
 
 
 Told = Callable[[OffsetMgrError], None]
-"""What is done with the error of one entry, or of the rest of a file."""
+"""Receives the error of one entry, or of the rest of a file."""
 
 
 def entries_of(segment: Segment, wanted: MessageFilter, told: Told) -> Iterator[LogEntry]:
-    """A segment's entries from the one on that holds the first offset, undamaged ones only."""
+    """Yields a segment's intact entries from the one with the first offset on."""
     try:
         start = segment.position_before(wanted.first) if wanted.first > segment.base_offset else 0
         with segment.walk(start, largest=wanted.largest) as walk:
@@ -86,7 +86,7 @@ def entries_of(segment: Segment, wanted: MessageFilter, told: Told) -> Iterator[
 
 
 def messages(segments: Sequence[Segment], wanted: MessageFilter, told: Told) -> Iterator[LogMessage]:
-    """The messages that are wanted, in the order of the log. Errors go to ``told``: none is raised."""
+    """Yields the requested messages in the order of the log. Errors go to ``told``; none is raised."""
     transactions = _transactions(segments, wanted) if wanted.committed else None
     for segment, following in zip(segments, [*segments[1:], None], strict=True):
         if following is not None and following.base_offset <= wanted.first:
@@ -124,9 +124,9 @@ def _sequence(header: EntryHeader, record: Record) -> int | None:
 
 
 def _transactions(segments: Sequence[Segment], wanted: MessageFilter) -> Transactions:
-    """Of the whole log, since a transaction may begin before the first offset, and end behind the last.
+    """Reads the transactions of the whole log, since one may begin before the first offset and end after the last.
 
-    What is damaged is left out here: it is told when its messages are read.
+    Damaged entries are skipped here: their errors are reported when their messages are read.
     """
     found = Transactions()
     for segment in segments:
@@ -139,5 +139,5 @@ def _transactions(segments: Sequence[Segment], wanted: MessageFilter) -> Transac
 
 
 def _placed(segment: Segment, entry: LogEntry, error: OffsetMgrError) -> OffsetMgrError:
-    """The same error, with where it was found."""
+    """Returns the same error with its position."""
     return type(error)(f"{segment.log}, position {entry.position}", str(error), error.hint)

@@ -1,14 +1,14 @@
-"""The newest value of every key of one partition of an offsets topic, transactions respected. Pure: bytes in, keys out.
+"""Computes the newest value of every key of one partition of an offsets topic, with transactions. Pure.
 
-The rule is that of compaction and of Kafka's coordinator when it loads: of a key's records that count the one with
-the largest offset holds, and a null value deletes. Records outside transactions count at once, those of a transaction
-when its commit marker is read, those of an aborted one never (`GroupMetadataManager.doLoadGroupsAndOffsets`,
-`OffsetMetadataManager.replay`). A transaction whose marker is not in the log stays *pending*.
+The rule is that of compaction and of Kafka's coordinator: of the valid records of a key the one with the largest offset
+counts, and a null value deletes. Records outside transactions are valid at once, those of a transaction after its
+commit marker, those of an aborted one never (`GroupMetadataManager.doLoadGroupsAndOffsets`,
+`OffsetMetadataManager.replay`). A transaction without a marker in the log stays *pending*.
 
-A deletion made while a transaction is open outlives the transaction's commit, as in brokers of 4.x and in any broker
-that was not restarted meanwhile; one of 3.x that loads such a log brings the older offset back.
+A deletion during an open transaction outlives the transaction's commit, as in brokers of 4.x and in any broker that was
+not restarted meanwhile; a broker of 3.x that loads such a log restores the older offset.
 
-Keys and values stay bytes here: of a hundred commits of a partition only the last is ever decoded (`committed`).
+Keys and values stay bytes: of a hundred commits of a partition only the last is decoded (`committed`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from offsetmgr.segments.compression import CODEC, decompress
 from offsetmgr.segments.transactions import ABORT, COMMIT, marker_of
 
 Newest: TypeAlias = dict[bytes, tuple[int, bytes | None]]
-"""A key's newest record: its offset in the log, and its value; None deletes."""
+"""A key's newest record: its log offset, and its value; None deletes."""
 
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 """Base offset, size, leader epoch, magic, CRC, attributes, last offset's delta, base and largest timestamp, producer
@@ -43,32 +43,32 @@ _BODY: Final = LOG_OVERHEAD + BATCH_SMALLEST
 
 
 class OffsetsFold:
-    """Takes the log of one partition, in its order, and keeps what holds at its end.
+    """Reads the log of one partition in order and keeps the newest records.
 
-    ``end`` is the offset behind the last entry taken (None before the first), ``leader_epoch`` that entry's (None in
-    formats before 2), ``largest_timestamp`` the latest time of any entry, in milliseconds since 1970. ``records``
-    counts the records taken, ``keyless`` those without a key, which hold nothing.
+    ``end`` is the offset after the last entry (None before the first), ``leader_epoch`` that entry's (None in formats
+    before 2), ``largest_timestamp`` the latest time of any entry in milliseconds since 1970. ``records`` counts the
+    records, ``keyless`` those without a key.
     """
 
     def __init__(self) -> None:
         self.newest: Newest = {}
         self.pending: dict[int, Newest] = {}
-        """By producer id: the records of transactions that no marker has ended."""
+        """By producer id: the records of transactions without a marker."""
         self.aborted = 0
-        """Records of transactions that were aborted."""
+        """Records of aborted transactions."""
         self.end: int | None = None
         self.leader_epoch: int | None = None
         self.largest_timestamp: int | None = None
         self.records = 0
         self.keyless = 0
         self.taken = 0
-        """Bytes of what was handed in last that have been taken."""
+        """Bytes of the last data that were processed."""
 
     def take(self, data: bytes) -> None:
-        """Whole entries, one behind the other, the next of the log (`entries.Chunk.data`).
+        """Processes complete entries, the next of the log (`entries.Chunk.data`).
 
-        Raises `CorruptData` for one whose checksum is wrong, that its writer broke, or whose offset goes back;
-        `LimitExceeded`, `UnknownVersion`. Those before it have been taken by then: ``taken`` is where it begins.
+        Raises `CorruptData` for an entry with a wrong checksum, an invalid structure, or a decreasing offset;
+        `LimitExceeded`, `UnknownVersion`. Earlier entries have been processed by then: ``taken`` is where it begins.
         """
         at, length = 0, len(data)
         view = memoryview(data)
@@ -120,14 +120,14 @@ class OffsetsFold:
                 self.newest[key] = record
 
     def _marker(self, data: bytes, producer: int) -> None:
-        """A control batch. Kinds that we do not know end no transaction."""
+        """Processes a control batch. Unknown kinds end no transaction."""
         for batch in batches(data, controls=True):
             for record in batch.records:
                 if (kind := marker_of(record).kind) in (ABORT, COMMIT):
                     self.settle(producer, committed=kind == COMMIT)
 
     def _by_the_book(self, data: bytes, into: Newest) -> None:
-        """A batch with something unusual in it; `batches` says what is wrong with it, if anything is."""
+        """Processes an unusual batch through `batches`, which reports errors."""
         for batch in batches(data):
             for record in batch.records:
                 if record.key is None:
@@ -136,7 +136,8 @@ class OffsetsFold:
                     into[record.key] = (record.offset, record.value)
 
     def _legacy(self, data: bytes, at: int) -> tuple[int, int]:
-        """A message of format 0 or 1 (or something that `batches` will name); where it ends, and its latest time."""
+        """Processes a message of format 0 or 1 (or an invalid one, which `batches` reports); returns its end and its
+        latest time."""
         end: int = at + LOG_OVERHEAD + LOG_HEADER.unpack_from(data, at)[1]
         latest = -1
         for batch in batches(data[at:end]):
@@ -159,10 +160,10 @@ def _backwards(offset: int, expected: int) -> CorruptData:
 
 
 def _take_plain(body: bytes, at: int, stop: int, count: int, base: int, into: Newest) -> bool:  # noqa: PLR0912
-    """Takes the records of a batch whose fields are of usual sizes (under 8 KiB; no headers); False where one is not:
-    the whole batch is then to be taken another way, which does no harm to what was taken here.
+    """Processes the records of a batch with fields of usual sizes (under 8 KiB; no headers). Returns False if one is
+    not: the whole batch is then processed in another way, which does no harm.
 
-    This is where the time goes, so numbers are read here and not in a function: each is one or two bytes.
+    This loop takes most of the time, so numbers are decoded inline: each is one or two bytes.
     """
     try:
         for _ in range(count):
@@ -174,7 +175,7 @@ def _take_plain(body: bytes, at: int, stop: int, count: int, base: int, into: Ne
                 if size >= 0x4000:
                     return False
             end = at + (size >> 1)
-            at += 1  # the record's attributes say nothing
+            at += 1  # the record's attributes are unused
             while body[at] >= 0x80:
                 at += 1
             at += 1

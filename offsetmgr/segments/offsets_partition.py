@@ -1,7 +1,8 @@
-"""Reading the directory of one partition of an offsets topic: what its log says at its end.
+"""Reads the directory of one partition of an offsets topic: the newest records at the end of its log.
 
-The newest segment may end in damage, as a killed broker leaves it: there it is cut as the broker's recovery would, and
-that is told. Damage anywhere before is an error of the whole directory, since what lay behind it is not known.
+The newest segment may end with damage after a broker was killed: the reader truncates it there as the broker's recovery
+would, and reports that. Damage anywhere before is an error of the whole directory, since the records after it are
+unknown.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from offsetmgr.segments.segment import Segment
 from offsetmgr.segments.transaction_state import TransactionDecision, decisions
 
 Tick = Callable[[int], None]
-"""Told how many further bytes have been read."""
+"""Receives the number of further bytes that have been read."""
 
 _HINT: Final = "offsetmgr log verify tells more; log recover --to DIR writes a copy that ends before the damage"
 
 
 class MissingRange(NamedTuple):
-    """What the newest segment's damaged tail was cut by: ``size`` bytes from ``position`` of ``file`` on."""
+    """The part of a damaged tail that was not read: ``size`` bytes from ``position`` of ``file`` on."""
 
     file: Path
     position: int
@@ -41,7 +42,7 @@ class MissingRange(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """How far a replica's log goes. Of two, that of the later leader holds, then the longer one (KIP-101)."""
+    """The end of a replica's log. Of two, that of the later leader wins, then the longer one (KIP-101)."""
 
     leader_epoch: int
     offset: int
@@ -49,11 +50,11 @@ class LogEnd(NamedTuple):
 
 @dataclass(slots=True)
 class SavedPartition:
-    """What the directory of one partition of an offsets topic holds.
+    """The content of the directory of one partition of an offsets topic.
 
-    ``end`` is how far its log goes, ``records`` how many were read, ``cut`` what did not count of its newest segment.
-    ``pending`` are the offsets of ``transactions`` whose outcome is not known, ``aborted`` those that count for
-    nothing; neither is among ``decoded``. ``latest`` is the latest time in the log, milliseconds since 1970.
+    ``end`` is the end of its log, ``records`` the number of records, ``cut`` the ignored tail of its newest segment.
+    ``pending`` are the offsets of ``transactions`` without a known outcome, ``aborted`` those of aborted ones; neither
+    is in ``decoded``. ``latest`` is the latest time in the log, milliseconds since 1970.
     """
 
     folder: Path
@@ -66,19 +67,19 @@ class SavedPartition:
     pending: int = 0
     transactions: int = 0
     settled: int = 0
-    """Transactions that ``__transaction_state`` says are decided, though their marker is not in this log."""
+    """Transactions that are decided according to ``__transaction_state``, though their marker is not in this log."""
     aborted: int = 0
     keyless: int = 0
     latest: int | None = None
     unknown_start: OffsetMgrError | None = None
-    """Why it is not known where the log begins; then all its segments count, as in a broker that starts."""
+    """Why the start of the log is unknown; all its segments then count, as in a broker that starts."""
 
 
 def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick: Tick | None = None) -> SavedPartition:
-    """What the log in ``folder`` holds; ``decided`` says of producers whether their open transaction was committed.
+    """Reads the log in ``folder``; ``decided`` maps producers to whether their open transaction was committed.
 
-    Raises `CorruptData` for damage that is not the newest segment's tail and for a directory that holds no offsets
-    topic, `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation`, `FileFailure`.
+    Raises `CorruptData` for damage that is not the newest segment's tail and for a directory that is no offsets topic,
+    `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation`, `FileFailure`.
     """
     name = partition_of(folder)
     fold, cut, size = _read(segments_in(folder), tick)
@@ -112,13 +113,14 @@ def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick
 
 
 def read_decisions(folder: Path, tick: Tick | None = None) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
-    """What the directory of a partition of ``__transaction_state`` says was decided. Raises as `read_partition`."""
+    """Reads the decisions in the directory of a partition of ``__transaction_state``. Raises the errors of
+    `read_partition`."""
     fold, _, _ = _read(segments_in(folder), tick)
     return decisions(fold.newest)
 
 
 def log_end(folder: Path) -> LogEnd:
-    """How far a replica's log goes: what the last of its segments says that has a sound entry. Raises as
+    """Returns the end of a replica's log according to its last segment with a sound entry. Raises the errors of
     `read_partition`."""
     filled = [segment for segment in segments_in(folder) if segment.size]
     for at in reversed(range(len(filled))):
@@ -133,7 +135,7 @@ def _end(fold: OffsetsFold) -> LogEnd:
 
 
 def _read(segments: Iterable[Segment], tick: Tick | None) -> tuple[OffsetsFold, MissingRange | None, int]:
-    """All of a log's segments; what was cut off, and how many bytes they have."""
+    """Reads all segments of a log; returns the ignored tail and the number of bytes."""
     fold = OffsetsFold()
     cut = None
     filled = [(segment, segment.size) for segment in segments]
@@ -156,7 +158,7 @@ def _take(segment: Segment, size: int, fold: OffsetsFold, *, newest: bool, tick:
         except OSError as error:
             raise FileFailure(f"file {segment.log}", error.strerror or str(error)) from error
         except (CorruptData, LimitExceeded, UnknownVersion) as error:
-            if position != walk.position:  # within a chunk, and not behind it in the file
+            if position != walk.position:  # within a chunk, and not after it in the file
                 position += fold.taken
             cut = _tail(segment, position) if newest else None
             if cut is None:
@@ -170,7 +172,7 @@ def _take(segment: Segment, size: int, fold: OffsetsFold, *, newest: bool, tick:
 
 
 def _left(segment: Segment, walk: EntryReader, left: int, *, newest: bool) -> MissingRange | None:
-    """What to make of a segment that ends within an entry."""
+    """Decides on a segment that ends within an entry."""
     if not left:
         return None
     why = "the file ends within an entry"
@@ -184,7 +186,7 @@ def _left(segment: Segment, walk: EntryReader, left: int, *, newest: bool) -> Mi
 
 
 def _tail(segment: Segment, position: int) -> MissingRange | None:
-    """The cut that a broker's recovery would make there; None where it would not cut at this entry."""
+    """Returns the truncation of a broker's recovery there; None if it would not truncate at this entry."""
     with segment.open() as file:
         found = examine(file, segment.base_offset, str(segment.log))
     if found.damage is None or found.sound != position:
@@ -193,7 +195,7 @@ def _tail(segment: Segment, position: int) -> MissingRange | None:
 
 
 def _forget_before(fold: OffsetsFold, start: int) -> None:
-    """Leaves out records before the log's start, which may lie within a segment (DeleteRecords)."""
+    """Removes records before the log's start, which may be within a segment (DeleteRecords)."""
     for newest in (fold.newest, *fold.pending.values()):
         for key in [key for key, (at, _) in newest.items() if at < start] if start else ():
             del newest[key]

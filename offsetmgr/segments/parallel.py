@@ -1,7 +1,7 @@
-"""One function over many directories, in processes of their own: reading a log is work for the processor.
+"""Runs one function over many directories in parallel processes, because reading a log is CPU-bound.
 
-Results come in the order of the directories, as soon as each is there; a failure is that directory's result. A worker
-ends with its parent, however that ends.
+Results come in the order of the directories as soon as they are available; an error is that directory's result. A
+worker ends with its parent, however that ends.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 _POLL: Final = 0.2
-"""Seconds between two looks at how far the workers are."""
+"""Seconds between two reads of the workers' progress."""
 _GARBAGE: Final = 1_000_000
-"""Records are held by the million, and in no cycles."""
+"""Millions of records are held, in no cycles."""
 _bytes_read: Any = None
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Returns the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -39,10 +39,11 @@ def map_directories(
     processes: int,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[Argument, Result | OffsetMgrError]]:
-    """``function`` of every argument, at most ``processes`` at a time (1: in this process), with its result or error.
+    """Yields the result or error of ``function`` for every argument, with at most ``processes`` at a time (1: in this
+    process).
 
-    ``function`` is given a counter to tell the bytes that it has read, and ``progress`` the sum so far, now and then.
-    Function, arguments and results travel between processes. Another error than ours ends it.
+    ``function`` receives a counter for the bytes that it has read, and ``progress`` receives the sum periodically.
+    Function, arguments and results are pickled. An error that is not an `OffsetMgrError` ends it.
     """
     if min(processes, len(arguments)) <= 1:
         yield from _here(function, arguments, progress)
@@ -60,7 +61,7 @@ def map_directories(
         if progress is not None:
             progress(counter.value)
     finally:
-        # A worker that has only just been started would not find what its parent has taken away.
+        # A worker that has just started would not find what its parent has removed.
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -95,7 +96,7 @@ def _result(future: Future[Result | OffsetMgrError], argument: object) -> Result
 
 
 def _begin(counter: Any) -> None:
-    """In each worker, once."""
+    """Initializes each worker once."""
     global _bytes_read  # noqa: PLW0603 - a pool hands nothing else to its workers
     _bytes_read = counter
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # not the parent's handlers

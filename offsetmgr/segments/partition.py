@@ -1,12 +1,12 @@
-"""A partition's directory (``topic-0``): its segments, and reading them from any offset.
+"""A partition's directory (``topic-0``): its segments, and reads from any offset.
 
-The list of segments is replaced whole by `Partition.refresh`, so whoever took `Partition.segments` before searches and
-reads on in a list that does not change under it, while segments are rolled and deleted.
+`Partition.refresh` replaces the list of segments as a whole, so a reader that took `Partition.segments` before
+continues with a list that does not change while segments are rolled and deleted.
 
-What a broker left half done when it died is seen as it would see it itself: segments that compaction had written whole
-(``.swap``) stand in the place of those that they were made from, and what is to be deleted or was not finished is not
-there (``.deleted``, ``.cleaned``). Source: kafka.log.LogLoader, LocalLog; for the search and the reads Kafka 0.10.1,
-Implementation, 5.5 "Log".
+Unfinished work of a dead broker is read as the broker would: segments that compaction had written completely
+(``.swap``) replace the original ones, and files to be deleted or unfinished ones are ignored (``.deleted``,
+``.cleaned``). Source: kafka.log.LogLoader, LocalLog; for the search and the reads Kafka 0.10.1, Implementation, 5.5
+"Log".
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from offsetmgr.segments.segment import LOG, OLD_LOG, SWAP, LogSlice, Segment
 
 _FOLDER: Final = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 _ODD: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
-"""A broker's directory of a partition that is no live log of its own: deleted, being moved, or unknown to the
-cluster."""
+"""A broker's directory of a partition that is not a live log: deleted, being moved, or unknown to the cluster."""
 _OLD_FOLDER: Final = re.compile(r".+_\d+")
 _CLEANED: Final = ".log.cleaned"
 
@@ -36,8 +35,8 @@ _CLEANED: Final = ".log.cleaned"
 class Partition:
     """A partition's log, for reading.
 
-    ``folder`` is named after it. Raises `CorruptData` for a directory that is no partition's, `UnsupportedOperation`
-    for one of Kafka 0.7 and for one that a broker has set aside, by name; `FileFailure`.
+    ``folder`` has its name. Raises `CorruptData` for a directory of no partition, `UnsupportedOperation` for one of
+    Kafka 0.7 and for one that a broker has set aside by name; `FileFailure`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,28 +47,29 @@ class Partition:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """As they were at the last `refresh`, by offset. A view that never changes."""
+        """Returns the segments of the last `refresh`, by offset, as a tuple that never changes."""
         return self._segments
 
     def refresh(self) -> None:
-        """Looks at the directory again. Raises `FileFailure`, `UnsupportedOperation`."""
+        """Reads the directory again. Raises `FileFailure`, `UnsupportedOperation`."""
         self._segments = segments_in(self.folder)
 
     def range(self) -> LogRange:
-        """The offsets that it holds: from where it begins, which may be within a segment (DeleteRecords), to behind its
-        last entry. Raises `CorruptData` where the last segment is damaged, `FileFailure`."""
+        """Returns its offsets: from its start, which may be within a segment (DeleteRecords), to the offset after its
+        last entry. Raises `CorruptData` if the last segment is damaged, `FileFailure`."""
         return LogRange(self._start(self._segments), self._end(self._segments))
 
     def segment_of(self, offset: int) -> Segment | None:
-        """The last segment that begins at ``offset`` or before; None where all begin behind it."""
+        """Returns the last segment that begins at or before ``offset``; None if all begin after it."""
         return _segment_of(self._segments, offset)
 
     def read(self, offset: int, size: int = CHUNK, largest: int = LARGEST) -> LogSlice | None:
-        """About ``size`` bytes from the entry on that holds ``offset``, or the next where compaction has removed it.
+        """Returns about ``size`` bytes from the entry with ``offset`` on, or from the next one if compaction has
+        removed it.
 
-        The bytes may end within an entry; an entry that is larger than ``size`` comes whole, and one over ``largest``
-        is refused with `LimitExceeded`. None at the log's end. Raises `OffsetOutOfRange` for an offset that lies before
-        the log or behind its end; `CorruptData`, `FileFailure`.
+        The bytes may end within an entry; an entry larger than ``size`` is returned in full, and one over ``largest``
+        raises `LimitExceeded`. None at the log's end. Raises `OffsetOutOfRange` for an offset before the log or after
+        its end; `CorruptData`, `FileFailure`.
         """
         segments = self._segments
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
@@ -101,9 +101,9 @@ class Partition:
 
 
 def next_offset(segment: Segment) -> int:
-    """The offset behind a segment's last whole entry; the segment's own where it has none.
+    """Returns the offset after a segment's last complete entry; the segment's own if it has none.
 
-    Raises `CorruptData` where an entry near the end is damaged, `FileFailure`.
+    Raises `CorruptData` if an entry near the end is damaged, `FileFailure`.
     """
     index = segment.offset_index()
     start = segment.position_before(index[len(index) - 1].offset) if len(index) else 0
@@ -119,9 +119,9 @@ def next_offset(segment: Segment) -> int:
 
 
 def partition_of(folder: Path) -> TopicPartition:
-    """The partition whose directory bears this name, which may be a link's. Raises as `Partition`."""
+    """Returns the partition of a directory with this name, which may be a link's. Raises the errors of `Partition`."""
     name = folder.name if _FOLDER.fullmatch(folder.name) else folder.resolve().name
-    with contextlib.suppress(FileFailure):  # the name says it all the same; who reads the directory is told
+    with contextlib.suppress(FileFailure):  # the name suffices; a reader of the directory gets the error
         _refuse_kafka_07(folder, name)
     if _ODD.fullmatch(name):
         state = {"delete": "deleted", "future": "still being copied to", "stray": "unknown to its cluster"}
@@ -135,22 +135,22 @@ def partition_of(folder: Path) -> TopicPartition:
 
 
 def is_named_as_one(folder: Path) -> bool:
-    """Whether a directory has the name of a partition's, be it in use, set aside, or of Kafka 0.7."""
+    """Returns whether a directory has the name of a partition's, in use, set aside, or of Kafka 0.7."""
     name = folder.resolve().name
     return any(form.fullmatch(name) for form in (_FOLDER, _ODD, _OLD_FOLDER))
 
 
 def partitions_in(folder: Path) -> Iterator[Path]:
-    """The directories of partitions in a broker's log dir, by topic and number; what a broker has set aside is left
-    out.
+    """Yields the directories of partitions in a broker's log directory, by topic and number, without those that a
+    broker has set aside.
 
-    Raises `FileFailure`, and `UnsupportedOperation` where there are only those of Kafka 0.7.
+    Raises `FileFailure`, and `UnsupportedOperation` if there are only those of Kafka 0.7.
     """
     return (path for _, path in named_partitions(folder))
 
 
 def named_partitions(folder: Path) -> list[tuple[TopicPartition, Path]]:
-    """`partitions_in`, with what each is named; none of the directories is looked into. Raises as it."""
+    """Returns `partitions_in` with their partitions, without reading the directories. Raises its errors."""
     named = []
     paths = _listing(folder)
     for path in paths:
@@ -165,8 +165,8 @@ def named_partitions(folder: Path) -> list[tuple[TopicPartition, Path]]:
 
 
 def segments_in(folder: Path) -> tuple[Segment, ...]:
-    """A directory's segments by offset, as a broker would find them. Raises `FileFailure`, `UnsupportedOperation`, and
-    `CorruptData` where what compaction left half done is damaged."""
+    """Returns a directory's segments by offset, as a broker would find them. Raises `FileFailure`,
+    `UnsupportedOperation`, and `CorruptData` if unfinished files of compaction are damaged."""
     files = _listing(folder)
     for file in files:
         if file.name.endswith(OLD_LOG):
@@ -182,14 +182,14 @@ def segments_in(folder: Path) -> tuple[Segment, ...]:
 
 
 def _valid_swaps(files: list[Path]) -> list[Segment]:
-    """Compaction renames what it has written from the last segment to the first, from ``.cleaned`` to ``.swap``: while
-    one ``.cleaned`` is left, those at and behind it are not all there, and the old segments count."""
+    """Compaction renames its files from the last segment to the first, from ``.cleaned`` to ``.swap``: while one
+    ``.cleaned`` is left, those from it on are incomplete, and the old segments count."""
     unfinished = [int(file.name[:20]) for file in files if file.name.endswith(_CLEANED) and file.name[:20].isdigit()]
     return [segment for segment in _named(files, LOG + SWAP) if not unfinished or segment.base_offset < min(unfinished)]
 
 
 def _named(files: list[Path], suffix: str) -> list[Segment]:
-    """A broker leaves aside what else lies in its directories."""
+    """A broker ignores other files in its directories."""
     return [Segment.of(file) for file in files if file.name[20:] == suffix and file.name[:20].isdecimal()]
 
 
@@ -199,8 +199,8 @@ def _segment_of(segments: tuple[Segment, ...], offset: int) -> Segment | None:
 
 
 def is_partition_dir(path: Path) -> bool | None:
-    """Whether a path is a directory (False: something else; None: nothing is there). Raises `FileFailure` where that
-    cannot be told."""
+    """Returns whether a path is a directory (False: something else; None: it does not exist). Raises `FileFailure` if
+    that is unknown."""
     try:
         return stat.S_ISDIR(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -217,7 +217,7 @@ def _listing(folder: Path) -> list[Path]:
 
 
 def _refuse_kafka_07(folder: Path, name: str = "") -> None:
-    """By its files, or, where its name is given and it has no logs of later versions, by that."""
+    """Decides by its files, or by its name if that is given and it has no logs of later versions."""
     files = [file.name for file in _listing(folder)] if is_partition_dir(folder) else []
     old = [file for file in files if file.endswith(OLD_LOG)]
     if old or (_OLD_FOLDER.fullmatch(name) and not any(file.endswith(LOG) for file in files)):

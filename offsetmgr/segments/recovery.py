@@ -1,11 +1,10 @@
-"""What is sound in a segment: its entries from the first to the last that is whole and has the right checksum.
+"""Finds the sound part of a segment: its entries from the first to the last complete one with the right checksum.
 
-Kafka's recovery, which runs over the newest segment after a crash: an entry counts if it ends within the file and its
-CRC is that of its bytes, and at the first that does not the log is cut.  Both kinds of corruption end that way: a tail
-that was never written, and nonsense that was added.
+It is Kafka's recovery of the newest segment after a crash: an entry counts if it ends within the file and its CRC is
+right, and the log is truncated at the first one that does not. That covers a tail that was never written and invalid
+data that was added.
 
-Reads only, and in bounded memory: the checksum of an entry is taken piece by piece, so that a nonsensical size costs
-time at most.
+It only reads, in bounded memory: the checksum is computed piece by piece, so that an invalid size costs only time.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Guarantees"; org.apache.kafka.storage.internals.log.LogSegment.recover,
 org.apache.kafka.common.record.FileLogInputStream; kafka.log.LogLoader.recoverLog (3.9).
@@ -30,30 +29,30 @@ CHUNK: Final = 1024 * 1024
 INDEX_INTERVAL: Final = 4096
 """Bytes between two entries of an index: the broker's default of ``index.interval.bytes``."""
 DOUBTS_KEPT: Final = 100
-"""Doubts that are told one by one; further ones are only counted."""
+"""The number of suspicions that are reported one by one; further ones are only counted."""
 _FARTHEST: Final = 2**31 - 1
-"""An index holds offsets as 32-bit numbers counted from the segment's first."""
+"""An index has 32-bit offsets relative to the segment's first."""
 _UP_TO_MAGIC: Final = 17
 _LEGACY_CRC_FROM: Final = 16
 _FRONT: Final = struct.Struct(">qiiB")
 """Offset, size, leader epoch (of magic 2) or CRC (before), magic."""
 _REST: Final = struct.Struct(">Ihiqq")
-"""Of magic 2, behind the magic: CRC, attributes, last offset's delta, first and largest timestamp."""
+"""Of magic 2, after the magic: CRC, attributes, last offset's delta, first and largest timestamp."""
 _BATCH_FRONT: Final = _UP_TO_MAGIC + _REST.size
 _INT64: Final = struct.Struct(">q")
 
 
 class Damage(StrEnum):
-    """Why a segment is sound only up to somewhere."""
+    """Why a segment is sound only up to a position."""
 
     MISSING_TAIL = "missing tail"
-    """The last entry does not end within the file. (Nonsense whose size is too large looks the same.)"""
+    """The last entry does not end within the file. (An invalid size that is too large looks the same.)"""
     NONSENSE = "nonsense"
-    """No entry begins there, or its checksum is not that of its bytes."""
+    """No entry begins there, or its checksum is wrong."""
 
 
 class Suspicion(NamedTuple):
-    """An entry with the right checksum whose offset or version, which no checksum covers, cannot be right as it stands.
+    """An entry with the right checksum whose offset or version, which no checksum covers, cannot be right.
 
     Kafka's recovery keeps it.
     """
@@ -64,29 +63,29 @@ class Suspicion(NamedTuple):
 
 
 class RecoveryOutcome(StrEnum):
-    """What becomes of the segment in a broker that has not been shut down cleanly, and so recovers it."""
+    """What a broker that recovers does with the segment."""
 
     KEPT = "kept"
     CUT = "cut"
     EMPTIED = "emptied"
-    """Its index cannot be built, because offsets go back: the broker throws the whole segment away."""
+    """Its index cannot be built, because offsets decrease: the broker discards the whole segment."""
     UNKNOWN = "unknown"
-    """An offset is before the segment's first one, or too far behind it: the broker tries to split the segment, and
-    does not start where it cannot."""
+    """An offset is before the segment's first one, or too far after it: the broker tries to split the segment, and does
+    not start if it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExaminationResult:
-    """What is in a segment file. Sizes and positions are bytes."""
+    """The content of a segment file. Sizes and positions are in bytes."""
 
     base_offset: int
     size: int
     sound: int
-    """Where the first damage begins: everything before it is whole entries with right checksums."""
+    """Where the first damage begins: everything before it is complete entries with right checksums."""
     entries: int
-    """How many those are."""
+    """The number of sound entries."""
     next_offset: int
-    """The offset behind the last of them: the log's end offset after a cut there."""
+    """The offset after the last sound entry: the log's end offset after a truncation there."""
     damage: Damage | None = None
     why: str = ""
     doubts: tuple[Suspicion, ...] = ()
@@ -95,12 +94,12 @@ class ExaminationResult:
 
     @property
     def cut(self) -> int:
-        """Bytes behind what is sound."""
+        """Bytes after the sound part."""
         return self.size - self.sound
 
     @property
     def broker_keeps(self) -> int | None:
-        """Bytes that a recovering broker leaves of it; None where that is not known."""
+        """Returns the bytes that a recovering broker keeps; None if unknown."""
         if self.outcome is RecoveryOutcome.UNKNOWN:
             return None
         return 0 if self.outcome is RecoveryOutcome.EMPTIED else self.sound
@@ -114,9 +113,9 @@ def examine(
     end: int | None = None,
     index_interval: int = INDEX_INTERVAL,
 ) -> ExaminationResult:
-    """Walks a segment from its beginning to the first damage, or to ``end``: the file's size, unless told otherwise.
+    """Reads a segment from its beginning to the first damage, or to ``end`` (by default the file's size).
 
-    ``base_offset`` is the segment's, from its name; ``what`` names it in errors. Raises `FileFailure` where the file
+    ``base_offset`` is the segment's, from its name; ``what`` names it in errors. Raises `FileFailure` if the file
     cannot be read, or becomes shorter meanwhile.
     """
     examination = Examination(source, base_offset, what, end=end, index_interval=index_interval)
@@ -126,7 +125,7 @@ def examine(
 
 
 class Examination:
-    """`examine` in pieces, for whoever wants to tell how far it is: yields the position after every `CHUNK` or so."""
+    """`examine` in pieces, for callers that report progress: yields the position after every `CHUNK` or so."""
 
     def __init__(
         self,
@@ -148,12 +147,12 @@ class Examination:
                 yield told
 
     def result(self) -> ExaminationResult:
-        """What was found as far as it has come."""
+        """Returns the result so far."""
         return self._walk.result()
 
 
 class _Window:
-    """The bytes of a file around the place where the walk is."""
+    """The bytes of a file around the current position."""
 
     def __init__(self, source: BinaryIO | io.RawIOBase, what: str, size: int) -> None:
         self.size = size
@@ -163,7 +162,7 @@ class _Window:
         self._data = b""
 
     def at(self, position: int, length: int) -> memoryview:
-        """``length`` bytes (at most `CHUNK`) from ``position`` on; fewer only at the end of the file."""
+        """Returns ``length`` bytes (at most `CHUNK`) from ``position`` on; fewer only at the end of the file."""
         length = min(length, self.size - position)
         start = position - self._at
         if start < 0 or start + length > len(self._data):
@@ -173,7 +172,7 @@ class _Window:
         return memoryview(self._data)[start : start + length]
 
     def checksum(self, position: int, end: int, taken: Callable[[memoryview, int], int]) -> int:
-        """That of the bytes between two positions, whatever their number."""
+        """Returns the checksum of the bytes between two positions, whatever their number."""
         value = 0
         while position < end:
             piece = self.at(position, min(CHUNK, end - position))
@@ -211,13 +210,13 @@ class _Cursor:
         self._index = _BrokersIndex(base_offset, index_interval)
 
     def step(self) -> bool:
-        """Takes one entry; False where there is no further one that is sound."""
+        """Reads one entry; returns False if there is no further sound one."""
         window, at = self._window, self.position
         left = window.size - at
         if not left:
             return False
         front = window.at(at, _BATCH_FRONT)
-        # The broker does not look at an entry of which it cannot read more than the bytes up to the magic one.
+        # The broker does not read an entry of which it has only the bytes up to the magic one.
         if left <= _UP_TO_MAGIC:
             return self._end(Damage.MISSING_TAIL, f"{left} bytes are no whole entry")
         offset, size, legacy_crc, magic = _FRONT.unpack_from(front)
@@ -290,8 +289,8 @@ class _Cursor:
 
 
 class _BrokersIndex:
-    """Whether a broker could build the segment's indexes: it empties the segment where it cannot (LogLoader.recoverLog,
-    on InvalidOffsetException), though every checksum is right."""
+    """Whether a broker could build the segment's indexes: otherwise it empties the segment (LogLoader.recoverLog, on
+    InvalidOffsetException), though every checksum is right."""
 
     def __init__(self, base_offset: int, interval: int) -> None:
         self._base = base_offset
@@ -303,7 +302,7 @@ class _BrokersIndex:
         self._indexed_time_offset: int | None = None
 
     def take(self, position: int, last: int, time: int) -> RecoveryOutcome:
-        """An entry that begins at ``position``."""
+        """Adds an entry that begins at ``position``."""
         if not self._base <= last <= self._base + _FARTHEST:
             return RecoveryOutcome.UNKNOWN
         if time > self._time:
@@ -317,7 +316,7 @@ class _BrokersIndex:
         return RecoveryOutcome.KEPT
 
     def close(self) -> RecoveryOutcome:
-        """The largest time so far goes into the index of times, as it does at the segment's end."""
+        """Adds the largest time so far to the time index, as at the segment's end."""
         if self._indexed_time_offset is not None and self._time_offset < self._indexed_time_offset:
             return RecoveryOutcome.EMPTIED
         if self._time > self._indexed_time:

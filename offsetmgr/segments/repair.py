@@ -1,12 +1,12 @@
-"""Cutting a segment where it is no longer sound: in place, or in a copy.
+"""Truncates a segment at its first damage: in place, or in a copy.
 
-Ordering contract of a cut in place: what is cut is copied and on the disk before anything else happens; then the
-segments behind the cut are put aside, from the last to the first, so that the log never has a hole; then the segment's
-indexes, which may tell of what is cut, are renamed (a broker builds them again from the log); then the log is cut.
-Killed between any two steps it leaves every segment as it was, or cut or put aside with all that went; run again, it
-goes on. A copy of a log is written under another name and gets its own when all of it is on the disk.
+Ordering contract of a truncation in place: the removed bytes are first copied and made durable; then later segments are
+renamed, from the last to the first, so that the log never has a hole; then the segment's indexes, which may refer to
+removed entries, are renamed (a broker rebuilds them); then the log is truncated. If the process is killed between any
+two steps, every segment is either unchanged or completely processed; another run continues. A copy of a log is written
+under a temporary name and renamed when all of it is on disk.
 
-Whoever calls keeps brokers out meanwhile (`standing.alone`).
+The caller keeps brokers out meanwhile (`broker_lock.require_unused`).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from offsetmgr.segments.segment import ABORTED_INDEX, INDEX, TIME_INDEX, Segment
 from offsetmgr.segments.truncation import TruncationPoint, fingerprint, look
 
 CUT: Final = ".cut-from-"
-"""In the name of the copy of what was cut, before the position."""
+"""In the name of the copy of the removed bytes, before the position."""
 ASIDE: Final = ".before-cut-"
-"""In the name of an index that was put aside, before the position."""
+"""In the name of a renamed index, before the position."""
 _INDEXES: Final = (INDEX, TIME_INDEX, ABORTED_INDEX)
 _DOOMED: Final = (".deleted", ".cleaned")
-"""What a broker would remove when it starts."""
+"""Files that a broker would remove when it starts."""
 _PART: Final = ".part"
 _CHUNK: Final = 1024 * 1024
 
 
 def kept_copy(cut: TruncationPoint, keep: Path | None = None) -> Path:
-    """Where the copy of what is cut goes: beside the log, or into the directory ``keep``."""
+    """Returns the path of the copy of the removed bytes: next to the log, or in the directory ``keep``."""
     return _kept(cut.seen.segment.log, cut.at, keep)
 
 
@@ -45,12 +45,12 @@ def _kept(log: Path, at: int, keep: Path | None) -> Path:
 
 
 def cut_in_place(cut: TruncationPoint, keep: Path | None = None) -> Path:
-    """Cuts the log, and gives the copy of what was cut of the segment. See the module for the order of the steps.
+    """Truncates the log in the order of the module's docstring, and returns the path of the copy of the removed bytes.
 
-    Segments behind it are renamed as if they were cut at 0, or moved to ``keep``.
+    Later segments are renamed as if they were truncated at 0, or moved to ``keep``.
 
-    Raises `FileFailure`, with the log as it was; `Conflict` where it has changed since it was examined, or another copy
-    of that name exists.
+    Raises `FileFailure`, with the log unchanged; `Conflict` if it has changed since it was examined, or another copy of
+    that name exists.
     """
     log = cut.seen.segment.log
     copy = kept_copy(cut, keep)
@@ -72,7 +72,7 @@ def cut_in_place(cut: TruncationPoint, keep: Path | None = None) -> Path:
 
 
 def _keep(source: BinaryIO, cut: TruncationPoint, copy: Path) -> None:
-    """What will be cut, copied; a copy that an interrupted run has made is taken for ours."""
+    """Copies the bytes to remove; accepts a copy of an interrupted run."""
     if copy.exists():
         with _told(f"file {copy}", "the log is as it was"), copy.open("rb") as before:
             if not _same(before, source, cut.at):
@@ -116,7 +116,7 @@ def _rename_indexes(segment: Segment, at: int) -> None:
 
 
 def copy_log(cut: TruncationPoint, target: Path) -> None:
-    """Writes what is sound of one log file to ``target``, a new file. Raises `FileFailure`."""
+    """Writes the sound part of one log file to ``target``, a new file. Raises `FileFailure`."""
     part = target.with_name(f".{target.name}{_PART}")
     with _new(target), cut.seen.segment.open() as source:
         try:
@@ -130,17 +130,17 @@ def copy_log(cut: TruncationPoint, target: Path) -> None:
 
 
 def copy_folder(cut: TruncationPoint, target: Path) -> None:
-    """Writes a partition's directory to ``target``, a new directory, with what is sound of the segment that is cut.
+    """Writes a partition's directory to ``target``, a new directory, with the sound part of the truncated segment.
 
-    That segment's indexes are left out, since a broker builds them from the log; and so are the segments behind it, and
-    what a broker would remove. Raises `FileFailure`.
+    It omits that segment's indexes, which a broker rebuilds, later segments, and files that a broker would remove.
+    Raises `FileFailure`.
     """
     log = cut.seen.segment.log
     gone = (cut.seen.segment, *cut.seen.behind)
     left_out = {file.name for segment in gone for file in (segment.log, *map(segment.beside, _INDEXES))}
     part = target.with_name(f".{target.name}{_PART}")
     with _new(target):
-        shutil.rmtree(part, ignore_errors=True)  # an interrupted run's
+        shutil.rmtree(part, ignore_errors=True)  # from an interrupted run
         try:
             part.mkdir()
             for file in sorted(log.parent.iterdir()):
@@ -162,7 +162,7 @@ def _leftover(name: str) -> bool:
 
 
 def _copy(source: BinaryIO, start: int, target: Path, end: int | None = None) -> None:
-    """The bytes between two positions, on the disk when this returns."""
+    """Copies the bytes between two positions and makes them durable."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         source.seek(start)
@@ -208,7 +208,7 @@ def _new(target: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _told(what: str, hint: str) -> Iterator[None]:
-    """What the system refuses is a failure of ours."""
+    """Turns errors of the operating system into `FileFailure`."""
     try:
         yield
     except OSError as error:

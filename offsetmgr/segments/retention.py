@@ -1,8 +1,8 @@
-"""Which segments of a log a deletion policy would take away, as a report: nothing is deleted here.
+"""Reports which segments of a log a deletion policy would delete; it deletes nothing.
 
-Whole segments go, the oldest first. A policy is asked of one after the other and ends at the first that it keeps, so a
-log never gets a hole. Where even the last one goes, a broker begins a new one first, so that the log's end is not lost;
-an empty last one stays.
+Whole segments are deleted, the oldest first. A policy is applied to one after the other and stops at the first that it
+keeps, so a log never gets a hole. If even the last one would be deleted, a broker first begins a new one, so that the
+log's end is not lost; an empty last one stays.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Deletes"; kafka.log.UnifiedLog.deleteOldSegments.
 """
@@ -17,8 +17,8 @@ from offsetmgr.segments.segment import Segment
 
 
 class SegmentDecision(NamedTuple):
-    """A segment as a policy sees it: ``newest`` is the largest time of its messages, or, where they have none, when its
-    file was last written (milliseconds since 1970). ``behind`` is the bytes of all segments after it."""
+    """A segment for a policy: ``newest`` is the largest time of its messages, or, without times, the last write of its
+    file (milliseconds since 1970). ``behind`` is the number of bytes of all later segments."""
 
     segment: Segment
     size: int
@@ -27,10 +27,10 @@ class SegmentDecision(NamedTuple):
 
 
 class DeletionPolicy(Protocol):
-    """Decides on one segment. Pure: the time is handed in (milliseconds since 1970)."""
+    """Decides on one segment. Pure: the time is a parameter (milliseconds since 1970)."""
 
     def reason(self, judged: SegmentDecision, now: int) -> str | None:
-        """Why the segment may go; None where it is to be kept."""
+        """Returns why the segment may be deleted; None if it is kept."""
         ...
 
 
@@ -57,7 +57,7 @@ class MoreThan:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """What any of these policies would take, as a broker does that has several."""
+    """Everything that any of these policies would delete, as a broker with several policies does."""
 
     policies: tuple[DeletionPolicy, ...]
 
@@ -66,7 +66,7 @@ class AnyOf:
 
 
 class RetentionReason(NamedTuple):
-    """What would become of a segment; ``reason`` is None where it is kept."""
+    """The decision on a segment; ``reason`` is None if it is kept."""
 
     segment: Segment
     size: int
@@ -75,7 +75,8 @@ class RetentionReason(NamedTuple):
 
 
 def report(segments: Sequence[Segment], policy: DeletionPolicy, now: int) -> Iterator[RetentionReason]:
-    """What a policy would do to a log, segment by segment; ``now`` is milliseconds since 1970. Raises `FileFailure`."""
+    """Yields the decisions of a policy, segment by segment; ``now`` is milliseconds since 1970. Raises
+    `FileFailure`."""
     sizes = [segment.size for segment in segments]
     behind = sum(sizes)
     keeping = False
@@ -89,9 +90,9 @@ def report(segments: Sequence[Segment], policy: DeletionPolicy, now: int) -> Ite
 
 
 def max_timestamp(segment: Segment) -> int:
-    """The largest time of a segment's messages, milliseconds since 1970; when its file was last written where they have
-    none (format 0). The time index of a closed segment has it, that of an open one lags, so what lies behind its last
-    entry is looked at. Raises `FileFailure`, and `CorruptData` where that is damaged."""
+    """Returns the largest time of a segment's messages in milliseconds since 1970; the last write of its file if they
+    have none (format 0). The time index of a closed segment has it; that of an open one lags, so later entries are
+    read. Raises `FileFailure`, and `CorruptData` if those are damaged."""
     index = segment.time_index()
     last = index[len(index) - 1] if len(index) else None
     newest = -1 if last is None else last.timestamp

@@ -1,6 +1,6 @@
-"""One segment: a log file, and the indexes beside it that bear its name.
+"""One segment: a log file and its indexes.
 
-Nothing is kept open between calls, and nothing is written here.
+Nothing stays open between calls, and nothing is written here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
 ABORTED_INDEX: Final = ".txnindex"
 SWAP: Final = ".swap"
-"""What compaction has written whole and was about to put in the place of others."""
+"""A file that compaction had written completely and was about to rename."""
 OLD_LOG: Final = ".kafka"
 _NAME: Final = re.compile(r"(\d{20})\.log(\.swap)?")
 _DIGITS: Final = 20
@@ -30,9 +30,9 @@ _SEARCH: Final = 16 * 1024
 
 
 class LogSlice(NamedTuple):
-    """Bytes of a segment's log: at least one whole entry, and perhaps the beginning of another at the end.
+    """Bytes of a segment's log: at least one complete entry, and perhaps the beginning of another.
 
-    ``position`` is where they lie in the file.
+    ``position`` is their position in the file.
     """
 
     position: int
@@ -40,14 +40,14 @@ class LogSlice(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A segment of a partition's log. ``base_offset`` is what its name says: no offset in it is smaller."""
+    """A segment of a partition's log. ``base_offset`` is the number in its name: no offset in it is smaller."""
 
     log: Path
     base_offset: int
 
     @classmethod
     def of(cls, file: Path) -> Segment:
-        """The segment of a log file (``00000000000000000042.log``).
+        """Returns the segment of a log file (``00000000000000000042.log``).
 
         Raises `UnsupportedOperation` for one of Kafka 0.7, by name, `CorruptData` for another file.
         """
@@ -58,18 +58,18 @@ class Segment(NamedTuple):
         return cls(file, int(found[1]))
 
     def beside(self, suffix: str) -> Path:
-        """The file of this segment that ends in ``suffix``: `INDEX`, `TIME_INDEX` or `ABORTED_INDEX`."""
+        """Returns the file of this segment that ends in ``suffix``: `INDEX`, `TIME_INDEX` or `ABORTED_INDEX`."""
         swap = SWAP if self.log.name.endswith(SWAP) else ""
         return self.log.with_name(f"{self.base_offset:0{_DIGITS}}{suffix}{swap}")
 
     @property
     def size(self) -> int:
-        """Bytes of its log. Raises `FileFailure`."""
+        """Returns the bytes of its log. Raises `FileFailure`."""
         return self._stat().st_size
 
     @property
     def modified(self) -> int:
-        """When its log was last written, milliseconds since 1970. Raises `FileFailure`."""
+        """Returns the last write of its log in milliseconds since 1970. Raises `FileFailure`."""
         return self._stat().st_mtime_ns // 1_000_000
 
     def _stat(self) -> os.stat_result:
@@ -80,33 +80,34 @@ class Segment(NamedTuple):
     def walk(
         self, position: int = 0, *, end: int | None = None, chunk: int = CHUNK, largest: int = LARGEST
     ) -> Iterator[EntryReader]:
-        """Its entries from the beginning of any of them on; the file is closed at the end. Raises `FileFailure`."""
+        """Yields a reader of its entries from the beginning of any entry on; closes the file at the end. Raises
+        `FileFailure`."""
         with self.open() as file:
             yield EntryReader(file, str(self.log), position=position, end=end, chunk=chunk, largest=largest)
 
     def open(self) -> BinaryIO:
-        """Its log, for reading. Raises `FileFailure`."""
+        """Opens its log for reading. Raises `FileFailure`."""
         with _told(self.log):
             return self.log.open("rb")
 
     def offset_index(self) -> OffsetIndex:
-        """Empty where there is none. Raises `FileFailure`."""
+        """Returns the offset index, empty without a file. Raises `FileFailure`."""
         return OffsetIndex(_bytes(self.beside(INDEX)), self.base_offset)
 
     def time_index(self) -> TimeIndex:
-        """Empty where there is none: before Kafka 0.10.1 there was no such file. Raises `FileFailure`."""
+        """Returns the time index, empty without a file (before Kafka 0.10.1). Raises `FileFailure`."""
         return TimeIndex(_bytes(self.beside(TIME_INDEX)), self.base_offset)
 
     def aborted_index(self) -> list[AbortedTransaction]:
-        """Empty where there is none: it is written when a transaction is aborted. Raises `FileFailure`, and as
-        `aborted_transactions`."""
+        """Returns the aborted transactions, empty without a file: a broker writes it when a transaction is aborted.
+        Raises `FileFailure`, and the errors of `aborted_transactions`."""
         file = self.beside(ABORTED_INDEX)
         return aborted_transactions(_bytes(file), str(file))
 
     def position_before(self, offset: int) -> int:
-        """A position at which an entry begins and before which nothing lies that has ``offset`` or more.
+        """Returns a position at which an entry begins and before which no entry has ``offset`` or more.
 
-        The index names it, and is believed if an intact entry begins there; else it is the file's beginning.
+        The index's position is used if an intact entry begins there; else it is the file's beginning.
         """
         near = self.offset_index().before(offset)
         if near.position == 0:
@@ -120,9 +121,9 @@ class Segment(NamedTuple):
         return near.position if believed else 0
 
     def find(self, offset: int, largest: int = LARGEST) -> LogEntry | None:
-        """The entry that holds ``offset``, or the first behind where it would be; None where all are before it.
+        """Returns the entry with ``offset``, or the first one after it; None if all are before it.
 
-        Raises `CorruptData` where it, or one that it is looked for behind, is damaged.
+        Raises `CorruptData` if it, or an entry on the way to it, is damaged.
         """
         with self.walk(self.position_before(offset), chunk=_SEARCH, largest=largest) as walk:
             for entry in walk:
@@ -135,10 +136,10 @@ class Segment(NamedTuple):
         return None
 
     def read(self, offset: int, size: int = CHUNK, largest: int = LARGEST) -> LogSlice | None:
-        """About ``size`` bytes from the entry of `find` on; None where all are before ``offset``.
+        """Returns about ``size`` bytes from the entry of `find` on; None if all are before ``offset``.
 
-        It may end within an entry. Where the first one is larger than ``size`` more is read, so that it is whole; one
-        over ``largest`` is refused with `LimitExceeded`.
+        It may end within an entry. If the first one is larger than ``size``, more is read, so that it is complete; one
+        over ``largest`` raises `LimitExceeded`.
         """
         found = self.find(offset, largest)
         if found is None:
@@ -151,7 +152,7 @@ class Segment(NamedTuple):
 
 
 def name_of(base_offset: int, suffix: str = LOG) -> str:
-    """The name of a segment's file: its offset in twenty digits, and what it is."""
+    """Returns the name of a segment's file: its offset in twenty digits and the suffix."""
     return f"{base_offset:0{_DIGITS}}{suffix}"
 
 
@@ -167,7 +168,7 @@ def refuse_old_form(file: Path) -> None:
 
 @contextmanager
 def _told(file: Path) -> Iterator[None]:
-    """Failures of the file system, as `FileFailure`."""
+    """Turns errors of the file system into `FileFailure`."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Offsets for times, out of a partition's segments.
+"""Finds offsets by time in a partition's segments.
 
-Times are milliseconds since 1970, and are the producers' unless the topic has the broker's: they need not ascend, so
-nothing but a look at the messages tells them. A message without a time (format 0) counts as written when its segment
-was last written.
+Times are milliseconds since 1970, and are the producers' unless the topic uses the broker's: they need not ascend, so
+only the messages themselves show them. A message without a time (format 0) counts as written at the last write of its
+segment.
 
 Source: Kafka 0.10.1, Implementation, 5.5 "Reads"; kafka.log.UnifiedLog (fetchOffsetByTimestamp,
 legacyFetchOffsetsBefore).
@@ -27,9 +27,9 @@ class TimedOffset(NamedTuple):
 
 
 def at_or_before(segments: Sequence[Segment], time: int) -> TimedOffset | None:
-    """The last message of the log whose time is at or before ``time``; None where all are later, or there is none.
+    """Returns the last message of the log with a time at or before ``time``; None if there is none.
 
-    Raises `CorruptData` where what is looked at is damaged, `FileFailure`.
+    Raises `CorruptData` if a needed entry is damaged, `FileFailure`.
     """
     for segment in reversed(segments):
         found = _last_in(segment, time)
@@ -39,8 +39,8 @@ def at_or_before(segments: Sequence[Segment], time: int) -> TimedOffset | None:
 
 
 def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
-    """The first record of the log whose time is at or after ``time``, as brokers answer since 0.10.1 (KIP-79): it may
-    be the end of a transaction. None where all are earlier; messages without a time are no answer. Raises as
+    """Returns the first record of the log with a time at or after ``time``, as brokers since 0.10.1 do (KIP-79): it may
+    be the end of a transaction. None if all are earlier; messages without a time never match. Raises the errors of
     `at_or_before`."""
     for segment in segments:
         if max_timestamp(segment) < time:
@@ -57,9 +57,9 @@ def at_or_after(segments: Sequence[Segment], time: int) -> TimedOffset | None:
 
 
 def segments_before(segments: Sequence[Segment], time: int, most: int, now: int) -> list[int]:
-    """Where segments begin, descending and at most ``most`` of them, from the last on that was written at or before
-    ``time``: brokers' answer before 0.10.1, as coarse as the segments. The log's end counts as written ``now``, if the
-    last segment is not empty. Raises `FileFailure`, and `CorruptData` where the last segment is damaged."""
+    """Returns the start offsets of segments, descending and at most ``most``, from the last one that was written at or
+    before ``time`` on: the answer of brokers before 0.10.1. The log's end counts as written ``now``, if the last
+    segment is not empty. Raises `FileFailure`, and `CorruptData` if the last segment is damaged."""
     written = [(segment.base_offset, segment.modified) for segment in segments]
     if segments and segments[-1].size:
         written.append((next_offset(segments[-1]), now))
@@ -69,8 +69,8 @@ def segments_before(segments: Sequence[Segment], time: int, most: int, now: int)
 
 
 def _last_in(segment: Segment, time: int) -> TimedOffset | None:
-    """The last message in a segment that is not later. An entry none of whose messages is later is decoded only if it
-    is the last such."""
+    """Returns the last message in a segment that is not later. It decodes an entry without later messages only if it is
+    the last such."""
     written = segment.modified
     found: TimedOffset | LogEntry | None = None
     with segment.walk() as walk:

@@ -1,7 +1,7 @@
-"""How the transactions in ``__transaction_state`` stand: which were decided when the cluster died. Pure.
+"""Transactions in ``__transaction_state`` that were decided when the cluster stopped. Pure.
 
-A transaction is decided when its coordinator has written that it is; only then are its markers written to the
-partitions.  A broker that starts again writes those that are missing, so a decided transaction is as good as ended.
+A transaction is decided when its coordinator has written that; only then are its markers written to the partitions. A
+broker that starts again writes the missing ones, so a decided transaction counts as ended.
 
 Source: Kafka's schemas TransactionLogKey and TransactionLogValue; org.apache.kafka.coordinator.transaction.
 """
@@ -23,7 +23,7 @@ _VALUES: Final = range(2)
 
 
 class TransactionDecision(NamedTuple):
-    """A transaction that was decided, and whose markers were not all written as far as its coordinator knew."""
+    """A decided transaction whose markers were not all written as far as its coordinator knew."""
 
     producer: int
     partition: TopicPartition
@@ -31,7 +31,8 @@ class TransactionDecision(NamedTuple):
 
 
 def decisions(newest: Newest) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
-    """Those that the newest record of each transactional id tells, one a partition; and what cannot be read."""
+    """Returns those in the newest record of each transactional id, one for each partition; and the errors of unreadable
+    records."""
     found: list[TransactionDecision] = []
     errors: list[OffsetMgrError] = []
     for key, (_, value) in newest.items():
@@ -45,7 +46,7 @@ def decisions(newest: Newest) -> tuple[list[TransactionDecision], list[OffsetMgr
 
 
 def _decisions(value: bytes) -> list[TransactionDecision]:
-    """Raises `UnknownVersion`, `CorruptData`."""
+    """Decodes decisions. Raises `UnknownVersion`, `CorruptData`."""
     version = version_prefix.value_version(value, "transaction's state", _VALUES)
     reader = KafkaFieldReader(value, "transaction's state", flexible=version >= 1)
     producer = reader.int64("producerId")

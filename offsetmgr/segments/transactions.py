@@ -1,11 +1,11 @@
-"""Which messages of a log a reader of committed messages sees (``isolation.level=read_committed``, KIP-98).
+"""The messages of a log that a reader of committed messages sees (``isolation.level=read_committed``, KIP-98).
 
-A log tells by its markers: a producer's messages up to an abort are not to be read, and nothing from the first message
-on whose transaction is still open (the last stable offset). Both are known only when the whole log has been walked, so
-it is walked once for its headers before its messages are read.
+A log has markers: a producer's messages up to an abort are skipped, and reading stops at the first message of an open
+transaction (the last stable offset). Both are known only after the whole log, so its headers are read once before its
+messages.
 
-Where the beginning of a transaction lies before what is walked, it counts from the first message seen. Brokers keep the
-same beside each segment (``.txnindex``): see `Segment.aborted_index`.
+If a transaction begins before the part that is read, it counts from the first message seen. Brokers store the same next
+to each segment (``.txnindex``): see `Segment.aborted_index`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ MARKER_NAMES: Final = (
     "kraft-version",
     "kraft-voters",
 )
-"""What control records say, by the number in their key; from the third on only KRaft's metadata log has them."""
+"""The kinds of control records, by the number in their key; from the third on they occur only in KRaft's metadata
+log."""
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """A control record. ``kind`` is a number of `MARKER_NAMES`, or a later one; ``coordinator_epoch`` is known of the
-    ends of transactions only."""
+    """A control record. ``kind`` is an index of `MARKER_NAMES`, or a later one; ``coordinator_epoch`` is known only of
+    ends of transactions."""
 
     kind: int
     coordinator_epoch: int | None
@@ -49,15 +50,15 @@ class Marker(NamedTuple):
 
 
 class Transactions:
-    """What is known of the transactions of a log, entry by entry in the log's order."""
+    """The transactions of a log, from its entries in order."""
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
         self._aborted: dict[int, list[AbortedTransaction]] = {}
 
     def add(self, entry: LogEntry) -> None:
-        """Takes the next entry into account. Raises `CorruptData` and `UnknownVersion` for a marker that is damaged;
-        other entries are not looked into."""
+        """Records the next entry. Raises `CorruptData` and `UnknownVersion` for a damaged marker; other entries are not
+        decoded."""
         if entry.magic < 2:
             return
         header = entry.header()
@@ -73,28 +74,29 @@ class Transactions:
                 self._aborted.setdefault(producer, []).append(AbortedTransaction(producer, first, record.offset))
 
     def add_all(self, entries: Iterable[LogEntry]) -> None:
-        """Takes entries into account in their order. Raises as `add`."""
+        """Records entries in their order. Raises the errors of `add`."""
         for entry in entries:
             self.add(entry)
 
     @property
     def open(self) -> dict[int, int]:
-        """Producer id -> the first offset of its transaction that has not ended."""
+        """Returns producer id -> the first offset of its open transaction."""
         return dict(self._open)
 
     @property
     def aborted(self) -> list[AbortedTransaction]:
-        """By the offsets of their markers, as brokers list them."""
+        """Returns aborted transactions by the offsets of their markers, as brokers list them."""
         found = [one for several in self._aborted.values() for one in several]
         return sorted(found, key=lambda one: one.last_offset)
 
     @property
     def last_stable_offset(self) -> int | None:
-        """Where readers of committed messages stop: the first offset of an open transaction; None without one."""
+        """Returns where readers of committed messages stop: the first offset of an open transaction; None without
+        one."""
         return min(self._open.values(), default=None)
 
     def committed(self, batch: RecordBatch) -> bool:
-        """Whether a reader of committed messages sees this batch's messages."""
+        """Returns whether a reader of committed messages sees this batch's messages."""
         stable = self.last_stable_offset
         if batch.control or (stable is not None and batch.base_offset >= stable):
             return False
@@ -106,7 +108,7 @@ class Transactions:
 
 
 def marker_of(record: Record) -> Marker:
-    """What a control record says. Raises `CorruptData`."""
+    """Decodes a control record. Raises `CorruptData`."""
     what = f"control record at offset {record.offset}"
     try:
         _, kind = _KEY.unpack_from(record.key or b"")

@@ -1,6 +1,7 @@
-"""Where a log is to be cut: what a broker would examine after a crash, up to the first segment in which the log ends.
+"""Decides where to truncate a log: examines what a broker would examine after a crash, up to the segment in which the
+log ends.
 
-Reads only; `repair` does the cutting.  Source: kafka.log.LogLoader.recoverLog (3.9).
+It only reads; `repair` truncates. Source: kafka.log.LogLoader.recoverLog (3.9).
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from offsetmgr.segments.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class ExaminedSegment:
-    """A segment as it was examined; ``mark`` tells whether its file has changed since.
+    """An examined segment; ``mark`` shows whether its file has changed since.
 
-    ``behind`` are the segments of the same log that were not examined, because the log ends in this one.
+    ``behind`` are the later segments of the same log, which were not examined, because the log ends in this one.
     """
 
     segment: Segment
@@ -32,7 +33,7 @@ class ExaminedSegment:
 
 @dataclass(frozen=True, slots=True)
 class TruncationPoint:
-    """Where a log will be cut: at byte ``at`` of a segment, behind which the log goes on with ``next_offset``."""
+    """Where a log will be truncated: at byte ``at`` of a segment; the log continues with ``next_offset``."""
 
     seen: ExaminedSegment
     at: int
@@ -40,14 +41,14 @@ class TruncationPoint:
 
     @property
     def size(self) -> int:
-        """Bytes that go: of the segment, and of those behind it."""
+        """Returns the removed bytes of the segment and of later ones."""
         return self.seen.found.size - self.at + sum(segment.size for segment in self.seen.behind)
 
 
 def unflushed(folder: Path, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Those that a broker examines after a crash: from the one on that holds the recovery point.
+    """Returns the segments that a broker examines after a crash: from the one with the recovery point on.
 
-    All of them where the broker's checkpoint does not name it, or cannot be read: to examine more is never wrong.
+    All of them if the broker's checkpoint does not have it, or cannot be read: examining more is never wrong.
     """
     try:
         points = read_checkpoint(folder.absolute().parent / RECOVERY_POINT)
@@ -64,7 +65,8 @@ def look(segment: Segment) -> ExaminedSegment:
 
 
 def scan_segments(segments: Sequence[Segment], *, strict: bool = False) -> ExaminedSegment:
-    """Examines a log's segments up to the first in which it ends, or is in doubt (with ``strict``: in any doubt).
+    """Examines a log's segments up to the first in which it ends, or with a suspicion that matters (with ``strict``:
+    any suspicion).
 
     Raises `FileFailure`.
     """
@@ -72,7 +74,7 @@ def scan_segments(segments: Sequence[Segment], *, strict: bool = False) -> Exami
 
 
 def looking(segment: Segment) -> Iterator[ExaminedSegment | None]:
-    """`look` in pieces of about a MiB, for whoever tells how far it is: None after each, what was seen at the end."""
+    """Works as `look` in pieces of about a MiB, for progress: yields None after each, and the result at the end."""
     with segment.open() as source:
         mark = fingerprint(source.fileno())
         examination = Examination(source, segment.base_offset, str(segment.log), end=mark[1])
@@ -82,7 +84,7 @@ def looking(segment: Segment) -> Iterator[ExaminedSegment | None]:
 
 
 def looking_through(segments: Sequence[Segment], *, strict: bool = False) -> Iterator[ExaminedSegment | None]:
-    """`look_through` in pieces, as `looking`."""
+    """Works as `scan_segments` in pieces, as `looking`."""
     for number, segment in enumerate(segments, 1):
         for seen in looking(segment):
             if seen is None:
@@ -97,14 +99,14 @@ def _ends(found: ExaminationResult, strict: bool) -> bool:
 
 
 def cut_of(seen: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
-    """Where to cut: where a broker's recovery does; ``strict``: also before the first entry whose offset or version is
-    in doubt, which a broker keeps.
+    """Returns where to truncate: where a broker's recovery does; with ``strict`` also before the first suspicious
+    entry, which a broker keeps.
 
-    Raises `GateRefused` where a broker would not cut but empty the segment, or not start, and it is not ``strict``.
+    Raises `GateRefused` if a broker would empty the segment, or not start, and it is not ``strict``.
     """
     found = seen.found
     if strict and found.doubts:
-        at = found.doubts[0].position  # it is before the damage: behind that nothing has been examined
+        at = found.doubts[0].position  # it is before the damage, because nothing after that was examined
         with seen.segment.open() as source:
             before = examine(source, seen.segment.base_offset, str(seen.segment.log), end=at)
         return TruncationPoint(seen, at, before.next_offset)
@@ -120,6 +122,6 @@ def cut_of(seen: ExaminedSegment, *, strict: bool = False) -> TruncationPoint:
 
 
 def fingerprint(descriptor: int) -> tuple[int, int, int]:
-    """What changes when an open file is written to, or is another one."""
+    """Returns a value that changes when an open file is written, or is another file."""
     found = os.fstat(descriptor)
     return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,4 +1,4 @@
-"""How large zstd's frames can become, told from the headers of their blocks without decompressing any.
+"""Computes the maximum size of zstd frames from the headers of their blocks, without decompressing.
 
 Source: RFC 8878, section 3.
 """
@@ -19,9 +19,10 @@ _CONTENT_SIZE: Final = (0, 2, 4, 8)
 
 
 def at_most(data: bytes) -> int:
-    """The number of bytes that these frames hold at most: exact but for compressed blocks, which count as the largest.
+    """Returns the maximum number of bytes of these frames: exact except for compressed blocks, which count as the
+    largest.
 
-    Raises `ValueError` where they are no zstd frames, or break off.
+    Raises `ValueError` if they are no zstd frames, or are incomplete.
     """
     most = at = 0
     try:
@@ -43,7 +44,7 @@ def at_most(data: bytes) -> int:
 
 
 def _frame(data: bytes, at: int) -> tuple[int, int]:
-    """The most that a frame holds, and where it ends; ``at`` is behind its magic number."""
+    """Returns the maximum size of a frame, and its end; ``at`` is after its magic number."""
     descriptor = data[at]
     single_segment = descriptor >> 5 & 1
     content_size = _CONTENT_SIZE[descriptor >> 6] or single_segment

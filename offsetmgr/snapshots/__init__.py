@@ -1,6 +1,5 @@
-"""Snapshot files: offsets of many groups at one moment, in the formats that people already have.
+"""Snapshot files: offsets of many groups at one moment, in established formats.
 
-One module a format, all behind `offsetmgr.snapshots.base.Format`; `offsetmgr.snapshots.registry` picks one by name,
-suffix or content.  Nothing in this room opens a path, knows a store or talks to a server: it turns streams of bytes
-into groups and back.
+Each format has a module that implements `offsetmgr.snapshots.base.Format`; `offsetmgr.snapshots.registry` selects one
+by name, suffix or content. The package converts streams of bytes; it opens no path and knows no store.
 """

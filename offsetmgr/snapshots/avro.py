@@ -1,10 +1,10 @@
-"""offsetmgr's own snapshot: an Avro object container file that loses nothing.
+"""offsetmgr's own snapshot format: an Avro object container file without loss.
 
 The header is in the file's metadata (keys ``offsetmgr.*``); each record is a group; the last record has ``end`` set:
-how many groups and offsets came before it and the CRC-32 of all bytes before its block, so that a file that was cut off
-or damaged is told from a whole one (raw deflate has no checksum of its own). Any Avro reader can read the records;
-``schemas/snapshot.avsc`` is the schema. Errors are recorded with their class, so that what was unreadable when the
-snapshot was taken is unreadable in it, and never absent (data rule "absent is not zero").
+the number of groups and offsets before it and the CRC-32 of all bytes before its block, so that a truncated or damaged
+file is detected (raw deflate has no checksum). Any Avro reader can read the records; ``schemas/snapshot.avsc`` is the
+schema. Errors are recorded with their class, so that a value that was unreadable at the time of the snapshot stays
+unreadable, and never counts as absent (data rule "absent is not zero").
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _NAMES_ONLY: Final = fastavro.parse_schema(
 
 
 class AvroFormat:
-    """The lossless format. ``codec`` and ``sync_marker`` are for making files that are the same byte for byte."""
+    """The lossless format. ``codec`` and ``sync_marker`` are for files that must be equal byte for byte."""
 
     name = "avro"
     carries: FormatCapabilities = FormatCapabilities(
@@ -153,7 +153,7 @@ class AvroFormat:
 
 
 class AvroReader:
-    """A checked Avro snapshot; the index holds the block of each group."""
+    """A checked Avro snapshot; the index has the block of each group."""
 
     def __init__(self, stream: BinaryIO, form: AvroFormat, what: str) -> None:
         self.format = form
@@ -161,18 +161,18 @@ class AvroReader:
         self._what = what
         self._block_of: dict[str, int] = {}
         self._blocks: array[int] = array("q")
-        """Where each block begins, and where the last one ends."""
+        """The position of each block, and the end of the last."""
         self.header: SnapshotHeader = self._index()
         self._head = self._bytes(0, self._blocks[0])
         self._last_block = -1
         self._last_records: dict[str, dict[str, Any]] = {}
-        """The block decoded last: whoever asks for one group after another usually stays in it for a while."""
+        """The last decoded block: consecutive groups are usually in the same one."""
 
     def groups(self) -> Iterator[str]:
         return iter(self._block_of)
 
     def read(self) -> Iterator[GroupEntry]:
-        for block in range(len(self._blocks) - 2):  # the last one holds the end alone
+        for block in range(len(self._blocks) - 2):  # the last one contains only the end
             yield from map(self._entry, self._decode(block))
 
     def find(self, group: str) -> GroupEntry | None:
@@ -185,7 +185,7 @@ class AvroReader:
         return self._entry(self._last_records[group])
 
     def _decode(self, block: int) -> Iterator[dict[str, Any]]:
-        # fastavro reads whole files only, so one block is made to look like one
+        # fastavro reads only whole files, so one block is presented as one
         data = self._bytes(self._blocks[block], self._blocks[block + 1])
         yield from fastavro.reader(io.BytesIO(self._head + data))  # type: ignore[misc]
 
@@ -223,7 +223,7 @@ class AvroReader:
             end = self._read_names(file)
         except OffsetMgrError:
             raise
-        except Exception as error:  # fastavro lets whatever its decoders meet come through
+        except Exception as error:  # fastavro lets all errors of its decoders through
             raise MalformedData(self._what, f"broken Avro: {type(error).__name__}: {error}".rstrip(": ")) from error
         if end is None:
             raise MalformedData(self._what, "it ends too early: the record that closes a snapshot is missing")
@@ -264,7 +264,7 @@ class AvroReader:
 
 
 class _Checksum:
-    """A stream that hands on what is written, and keeps its CRC-32."""
+    """A stream that passes on what is written, and computes its CRC-32."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -278,7 +278,7 @@ class _Checksum:
         self._stream.flush()
 
     def seekable(self) -> bool:
-        """False: fastavro would look whether to append to what is there, and snapshots are written whole."""
+        """Returns False: otherwise fastavro would check whether to append, and snapshots are written as a whole."""
         return False
 
 
@@ -289,7 +289,7 @@ def _all_errors(group: OffsetsOfGroup) -> Iterator[tuple[TopicPartition | None, 
 
 
 def _errors(recorded: list[dict[str, Any]]) -> tuple[dict[TopicPartition, OffsetMgrError], OffsetMgrError | None]:
-    """Recorded errors as errors again; a class that we do not know (any more) becomes their common base."""
+    """Returns recorded errors as errors; an unknown class becomes the base class."""
     partitions: dict[TopicPartition, OffsetMgrError] = {}
     whole: OffsetMgrError | None = None
     for e in recorded:

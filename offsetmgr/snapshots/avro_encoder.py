@@ -1,9 +1,9 @@
-"""Records of Avro snapshots as bytes: the encoding that fastavro would give, in a third of its time.
+"""Encodes records of Avro snapshots as fastavro would, in a third of its time.
 
-A snapshot has a record for each group and some fields for each partition, so what a field costs decides what an export
-and the before-images of an import cost.  fastavro looks at the schema for every field; here the one schema is spelled
-out, and what partitions share is encoded once.  The file around the records is fastavro's.
-Source: "Binary encoding" and "Object container files" of Avro's specification 1.11.
+A snapshot has a record for each group and several fields for each partition, so the cost of a field determines the cost
+of an export and of before-images. fastavro interprets the schema for every field; this module is written for the one
+schema, and encodes values that partitions share once. fastavro writes the file around the records. Source: "Binary
+encoding" and "Object container files" of Avro's specification 1.11.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 
 BLOCK_BYTES: Final = 64_000
-"""Records are gathered into blocks of about this size before they are deflated; one block is decoded at a time."""
+"""The approximate size of a block of records before compression; one block is decoded at a time."""
 
 NO_END: Final = b"\0"
 """The field ``end`` of every record but the last."""
@@ -29,7 +29,7 @@ _KEPT: Final = 100_000
 
 
 def long(number: int) -> bytes:
-    """A long (or an int: they look the same). Raises `OverflowError` beyond 64 bits."""
+    """Encodes a long (or an int, which is the same). Raises `OverflowError` beyond 64 bits."""
     if not -(2**63) <= number < 2**63:
         raise OverflowError(f"{number} does not fit 64 bits")
     return _unsigned(number << 1 if number >= 0 else ~(number << 1))
@@ -53,23 +53,23 @@ def _unsigned(z: int) -> bytes:
 
 
 def _two_of_more(z: int) -> bytes:
-    """14 bits that more bits follow."""
+    """Encodes 14 bits that more bits follow."""
     return bytes((z & 0x7F | 0x80, z >> 7 | 0x80))
 
 
 def string(text: str) -> bytes:
-    """Raises `UnicodeEncodeError`."""
+    """Encodes a string. Raises `UnicodeEncodeError`."""
     raw = text.encode()
     return long(len(raw)) + raw
 
 
 def end(groups: int, offsets: int, crc32: int) -> bytes:
-    """The field ``end`` of the last record."""
+    """Encodes the field ``end`` of the last record."""
     return b"\x02" + long(groups) + long(offsets) + long(crc32)
 
 
 class RecordEncoder:
-    """Encodes records of one file; remembers what comes again and again."""
+    """Encodes records of one file; caches repeated values."""
 
     def __init__(self) -> None:
         self._partitions = _EncodedCache(_partition)
@@ -78,18 +78,19 @@ class RecordEncoder:
         self._rest = _EncodedCache(_unsigned)
 
     def group(self, group: str, offsets: Mapping[TopicPartition, Committed], errors: bytes = b"\0") -> bytes:
-        """The fields ``group``, ``offsets`` and ``errors``. Raises `OverflowError`, `UnicodeEncodeError`."""
+        """Encodes the fields ``group``, ``offsets`` and ``errors``. Raises `OverflowError`, `UnicodeEncodeError`."""
         partitions = sorted(offsets)
         return self.columns(group, partitions, list(map(offsets.__getitem__, partitions)), errors)
 
     def columns(
         self, group: str, partitions: Sequence[TopicPartition], committed: Sequence[Committed], errors: bytes = b"\0"
     ) -> bytes:
-        """As `group`, of partitions (in their order) and what is committed of each."""
+        """Works as `group`, for partitions in their order and their commits."""
         return b"".join((string(group), self._offsets(partitions, committed), errors))
 
     def left(self, partitions: Sequence[TopicPartition], left: Sequence[int | None]) -> bytes:
-        """The field ``left`` of before-images: what an edit leaves in each of the partitions. Raises as `group`."""
+        """Encodes the field ``left`` of before-images: the offset after the edit in each of the partitions. Raises the
+        errors of `group`."""
         if not partitions:
             return b"\0"
         known = map(self._partitions.__getitem__, partitions)
@@ -101,7 +102,7 @@ class RecordEncoder:
         return b"".join((long(len(partitions)), *items, b"\0"))
 
     def _offsets(self, partitions: Sequence[TopicPartition], committed: Sequence[Committed]) -> bytes:
-        """All of them column by column, because that needs no step of Python's for a field that is the usual one."""
+        """Encodes all of them column by column, which needs no Python step for a usual field."""
         if not partitions:
             return b"\0"
         offsets, metadata, epochs, timestamps, _ = zip(*committed, strict=True)
@@ -116,7 +117,7 @@ class RecordEncoder:
         return b"".join((long(len(partitions)), *chain.from_iterable(items), b"\0"))
 
     def _longs(self, numbers: Sequence[int]) -> list[bytes]:
-        """`long` of each: made of its two lowest bytes and of the rest, of which there are not many different ones."""
+        """Encodes longs: each from its two lowest bytes and the rest, which has few different values."""
         if min(numbers) < 0 or max(numbers) >= 2**62:
             return list(map(long, numbers))
         low, rest = self._low, self._rest
@@ -124,7 +125,7 @@ class RecordEncoder:
 
 
 class _EncodedCache(dict[Any, bytes]):
-    """Encodings of values that come again and again, by value."""
+    """Encodings of repeated values, by value."""
 
     def __init__(self, encode: Callable[[Any], bytes]) -> None:
         self._encode = encode
@@ -149,7 +150,7 @@ def _timestamp(timestamp: int | None) -> bytes:
 
 
 def errors_field(errors: Iterable[tuple[TopicPartition | None, OffsetMgrError]]) -> bytes:
-    """The field ``errors``; no partition stands for the whole group."""
+    """Encodes the field ``errors``; no partition means the whole group."""
     items = [
         (b"\0\0" if tp is None else b"\x02" + string(tp.topic) + b"\x02" + _int(tp.partition))
         + b"".join(map(string, (type(error).__name__, error.what, error.why, error.hint)))
@@ -159,7 +160,7 @@ def errors_field(errors: Iterable[tuple[TopicPartition | None, OffsetMgrError]])
 
 
 class RecordBlocks:
-    """Records on their way into a file, gathered into blocks."""
+    """Collects records into blocks of a file."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -180,7 +181,7 @@ class RecordBlocks:
 
 
 class _Block:
-    """What `Writer.write_block` looks at in one of fastavro's blocks."""
+    """The attributes of fastavro's blocks that `Writer.write_block` reads."""
 
     def __init__(self, records: list[bytes]) -> None:
         self.num_records = len(records)

@@ -1,9 +1,9 @@
-"""What every snapshot format is: a writer that streams groups out, and a reader that finds them again.
+"""The protocol of snapshot formats: a writer of a stream of groups, and a reader that finds them again.
 
-Here belong the header, the interface, and the errors' wording; no format's own syntax.
+This module has the header, the protocol, and the texts of errors, and no format's own syntax.
 
-Ordering contract of reading: `Format.open` reads the whole stream once and checks it before it answers, so that a
-broken file is an error before the first group is used, never after half of an import.
+Ordering contract of reads: `Format.open` reads and checks the whole stream once, so that a broken file is an error
+before the first group is used, and never after half of an import.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ FORMAT_VERSION: Final = 1
 MAX_OFFSET: Final = 2**63 - 1
 MAX_PARTITION: Final = 2**31 - 1
 MAX_BAD_LINES: Final = 20
-"""How many bad lines one error names; reading stops after that many."""
+"""The maximum number of bad lines in one error; reading stops after that many."""
 SHOWN: Final = 80
-"""How many characters of a bad line an error shows."""
+"""The maximum number of characters of a bad line in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """Where a snapshot comes from. ``taken_at`` is milliseconds since 1970; ``source_kind`` is ``kafka``,
-    ``zookeeper``, ``file``...; ``cluster_id`` is the id of the store that was read, None where it has none."""
+    """The origin of a snapshot. ``taken_at`` is milliseconds since 1970; ``source_kind`` is ``kafka``, ``zookeeper``,
+    ``file``...; ``cluster_id`` is the id of the source store, None if it has none."""
 
     snapshot_id: str
     taken_at: int
@@ -40,11 +40,11 @@ class SnapshotHeader:
     tool_version: str = ""
     format_version: int = FORMAT_VERSION
     log_cluster_id: str | None = None
-    """Id of the Kafka cluster whose logs the offsets point into; None where the source did not name it."""
+    """The id of the Kafka cluster whose logs the offsets belong to; None if the source did not name it."""
     log_brokers: tuple[str, ...] = ()
-    """Addresses (``host:port``) of that cluster's brokers, where the source names no id."""
+    """Addresses (``host:port``) of that cluster's brokers, if the source has no id."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Ids that the source's topics had when the snapshot was taken, as far as it named them."""
+    """The known ids of the source's topics at the time of the snapshot."""
 
     @classmethod
     def new(
@@ -55,13 +55,13 @@ class SnapshotHeader:
         tool_version: str = "",
         clock: Clock | None = None,
     ) -> SnapshotHeader:
-        """A header for a snapshot taken now, under a new random id."""
+        """Returns a header for a snapshot taken now, with a new random id."""
         now = (clock or SystemClock()).now_ms()
         return cls(str(uuid.uuid4()), now, source_uri, source_kind, cluster_id, tool_version)
 
 
 class OffsetsOfGroup(Protocol):
-    """A group to be written; `offsetmgr.core.offset_store.GroupOffsets` and `GroupEntry` are such."""
+    """A group to write, for example `offsetmgr.core.offset_store.GroupOffsets` or `GroupEntry`."""
 
     @property
     def group(self) -> str: ...
@@ -75,8 +75,8 @@ class OffsetsOfGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A group as a snapshot holds it. ``errors`` are the partitions (``error``: the whole group) that could not be
-    read when the snapshot was taken; only formats that can carry them have any."""
+    """A group of a snapshot. ``errors`` are the partitions (``error``: the whole group) that could not be read at the
+    time of the snapshot; only formats that can record them have any."""
 
     group: str
     offsets: Mapping[TopicPartition, Committed]
@@ -86,7 +86,7 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True)
 class FormatCapabilities:
-    """Which parts of a commit a format can hold, beside group, topic, partition and offset."""
+    """The parts of a commit that a format can hold besides group, topic, partition and offset."""
 
     metadata: bool
     leader_epoch: bool
@@ -99,7 +99,7 @@ class FormatCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """What a writer wrote: ``lost`` says in words, with counts, what was there and could not be carried."""
+    """The result of a write: ``lost`` names, with counts, what the format could not hold."""
 
     groups: int
     offsets: int
@@ -108,37 +108,37 @@ class WriteReport:
 
 
 class SnapshotReader(Protocol):
-    """An open, checked snapshot. Memory grows with the number of its groups, never with its offsets."""
+    """An open, checked snapshot. Memory grows with the number of its groups, and not with its offsets."""
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """None where the format carries no header."""
+        """Returns the header; None if the format has none."""
         ...
 
     @property
     def format(self) -> Format:
-        """The form that the file has, to write it back in the same."""
+        """Returns the format of the file, for writing it back."""
         ...
 
     def groups(self) -> Iterator[str]:
-        """Ids of all groups, in the file's order."""
+        """Yields the ids of all groups in the order of the file."""
         ...
 
     def read(self) -> Iterator[GroupEntry]:
-        """All groups, in the file's order, one at a time."""
+        """Yields all groups in the order of the file, one at a time."""
         ...
 
     def find(self, group: str) -> GroupEntry | None:
-        """One group; None where the file does not have it."""
+        """Returns one group; None if the file does not have it."""
         ...
 
 
 class Format(Protocol):
-    """A file format for snapshots."""
+    """A file format of snapshots."""
 
     @property
     def name(self) -> str:
-        """As in ``?format=NAME``."""
+        """The name, as in ``?format=NAME``."""
         ...
 
     @property
@@ -146,29 +146,29 @@ class Format(Protocol):
 
     @property
     def what_is_lost(self) -> str:
-        """What this format can never carry, in words; empty where it carries everything."""
+        """Returns what this format can never hold, as text; empty if it holds everything."""
         ...
 
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        """Writes groups as they come; never holds more than a few of them.
+        """Writes groups as they come, with a few of them in memory.
 
-        Raises `UnsupportedOperation` for a name that the format cannot carry, and the group's own error (or
-        `PartialFailure`'s cause) for what could not be read, unless ``keep_errors`` and the format can record it.
+        Raises `UnsupportedOperation` for a name that the format cannot hold, and the group's own error (or that of a
+        partition) for an unreadable value, unless ``keep_errors`` and the format can record it.
         """
         ...
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SnapshotReader:
-        """Checks a seekable stream and makes it readable. ``what`` names it in errors.
+        """Checks a seekable stream and returns a reader. ``what`` names it in errors.
 
-        Raises `MalformedData` naming the bad lines, `UnknownVersion`.
+        Raises `MalformedData` with the bad lines, `UnknownVersion`.
         """
         ...
 
 
 class DroppedFields:
-    """Counts what a writer leaves out, so that it can be said afterwards."""
+    """Counts what a writer leaves out, for its report."""
 
     def __init__(self, carries: FormatCapabilities, header: SnapshotHeader) -> None:
         self._carries = carries
@@ -208,9 +208,8 @@ class DroppedFields:
 
 
 def refuse_unreadable(group: OffsetsOfGroup, carries: FormatCapabilities, keep_errors: bool) -> None:
-    """Raises what made a group (or a partition of it) unreadable, unless it may be recorded (data rule "absent is not
-    zero"); and `UnsupportedOperation` for byte positions of Kafka 0.7 in a format whose readers would take them for
-    offsets."""
+    """Raises the error of an unreadable group or partition, unless it may be recorded (data rule "absent is not zero");
+    and `UnsupportedOperation` for byte positions of Kafka 0.7 in a format whose readers would take them for offsets."""
     if not carries.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
             "snapshot not written",
@@ -232,12 +231,12 @@ def refuse_unreadable(group: OffsetsOfGroup, carries: FormatCapabilities, keep_e
 
 
 def control_character(text: str) -> bool:
-    """Whether a name holds characters below space, or DEL: no format of lines can carry them."""
+    """Returns whether a name has characters below space, or DEL, which line formats cannot hold."""
     return any(c < " " or c == "\x7f" for c in text)
 
 
 class BadLine(Exception):
-    """Why one line is not what it should be; caught by the reader, which knows the line's number."""
+    """Why a line is invalid; the reader, which knows the line's number, catches it."""
 
 
 class BadLines:
@@ -249,7 +248,7 @@ class BadLines:
         self._bad: dict[int, str] = {}
 
     def add(self, number: int, content: bytes | str, why: str) -> None:
-        """Notes a bad line, with the first reason given for it; raises once there are `MAX_BAD_LINES`."""
+        """Records a bad line with its first reason; raises once there are `MAX_BAD_LINES`."""
         self._bad.setdefault(number, f"{self._unit} {number}: {why} in {shown(content)}")
         if len(self._bad) >= MAX_BAD_LINES:
             self._raise(" (and possibly more)")
@@ -267,19 +266,19 @@ class BadLines:
 
 
 def shown(content: bytes | str) -> str:
-    """A line as an error shows it: quoted, cut, nothing in it that could disturb a terminal."""
+    """Returns a line for an error: quoted, shortened, without control characters."""
     text = content[: 4 * SHOWN].decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content
     text = text.rstrip("\r\n")
     return repr(text if len(text) <= SHOWN else text[:SHOWN] + "...")
 
 
 def number(text: str, limit: int, name: str) -> int:
-    """A number of digits only, from 0 to ``limit``; raises `BadLine`."""
+    """Parses digits, from 0 to ``limit``. Raises `BadLine`."""
     if not (text.isascii() and text.isdigit()):
         if text[:1] == "-" and text[1:].isascii() and text[1:].isdigit():
             raise BadLine(f"negative {name}")
         raise BadLine(f"{name} is not a number" if text else f"empty {name}")
-    # int() of very long texts is refused by Python itself, with another error
+    # Python rejects int() of very long texts with another error
     if len(text) > 40 or int(text) > limit:
         raise BadLine(f"{name} is larger than {limit}")
     return int(text)

@@ -1,8 +1,8 @@
 """The CSV of kafka-consumer-groups: ``group,topic,partition,offset``, or ``topic,partition,offset`` for one group.
 
-As the Kafka tool has it (org.apache.kafka.tools.consumer.group.CsvUtils): no title line, values quoted where they
-must be, an empty line at the end.  Read as well: a title line, values quoted without need, empty lines anywhere.
-Which of the two forms a file has is decided by its first line; a line of the other form is a bad line.
+The writer follows the Kafka tool (org.apache.kafka.tools.consumer.group.CsvUtils): no header line, values quoted where
+needed, an empty line at the end. The reader also accepts a header line, unneeded quotes, and empty lines anywhere. The
+first line decides between the two forms; a line of the other form is a bad line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TITLES: Final = ("group", "topic", "partition", "offset")
 
 
 class CsvFormat:
-    """``group`` given: the form without a group column, for that group; else the form with one."""
+    """With ``group``: the form without a group column, for that group; else the form with one."""
 
     name = "csv"
     carries: FormatCapabilities = LINES_CARRY
@@ -116,7 +116,7 @@ def _quoted(name: str) -> str:
 
 
 def _columns(stream: BinaryIO) -> int | None:
-    """How many values the first line has that is not empty; None where there is none, or where it is broken."""
+    """Returns the number of values of the first line that is not empty; None if there is none, or if it is invalid."""
     stream.seek(0)
     while line := stream.readline(LONGEST_LINE):
         if text := line.removeprefix(BYTE_ORDER_MARK).strip():

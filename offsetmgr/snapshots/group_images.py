@@ -1,7 +1,7 @@
-"""Before-images: an Avro snapshot of what an edit found, that also says what it left.
+"""Before-images: an Avro snapshot of the offsets before an edit, with the planned offsets after it.
 
-Every reader of snapshots can read it: it is `offsetmgr.snapshots.avro`'s file with one more field, ``left``.  A
-partition in ``left`` that is not in ``offsets`` had no commit before the edit, so taking the edit back deletes it.
+Every reader of snapshots can read it: it is the file of `offsetmgr.snapshots.avro` with one more field, ``left``. A
+partition in ``left`` that is not in ``offsets`` had no commit before the edit, so an undo deletes it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _PARSED: Final = fastavro.parse_schema(IMAGES_SCHEMA)
 
 @dataclass(frozen=True, slots=True)
 class GroupImages:
-    """One group's before-images. ``before`` holds what was committed; every changed partition is in ``left``, with
-    the offset that the edit was to leave (None: it deletes)."""
+    """One group's before-images. ``before`` has the previous commits; every changed partition is in ``left``, with the
+    planned offset (None: the edit deletes it)."""
 
     group: str
     before: Mapping[TopicPartition, Committed]
@@ -55,11 +55,11 @@ class GroupImages:
 
 
 ImageRow: TypeAlias = tuple[TopicPartition, Offset, OffsetAndMetadata | None, *tuple[Any, ...]]
-"""A partition that an edit changes: what it finds there, what it is to leave (None: it deletes), and what else."""
+"""A partition that an edit changes: the offset before it, the planned one (None: deleted), and other values."""
 
 
 def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tuple[str, Sequence[ImageRow]]]) -> int:
-    """Writes before-images as they come (a group with its rows, sorted by partition), and gives their number."""
+    """Writes before-images as they come (a group with its rows, sorted by partition), and returns their number."""
     checked = _Checksum(stream)
     writer = Writer(
         checked,  # type: ignore[arg-type]
@@ -87,14 +87,14 @@ def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tupl
 
 
 def is_images(stream: BinaryIO) -> bool:
-    """Whether a seekable stream holds before-images; False for anything else, also for broken files."""
+    """Returns whether a seekable stream has before-images; False for anything else, also for broken files."""
     stream.seek(0)
     try:
         if stream.read(len(MAGIC)) != MAGIC:
             return False
         stream.seek(0)
         schema = fastavro.block_reader(stream).writer_schema
-    except Exception:  # fastavro lets whatever its decoders meet come through; reading the file will say what is wrong
+    except Exception:  # fastavro lets all errors of its decoders through; the read of the file reports what is wrong
         return False
     finally:
         stream.seek(0)
@@ -102,7 +102,7 @@ def is_images(stream: BinaryIO) -> bool:
 
 
 def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
-    """The before-images of a whole and undamaged file, one group at a time.
+    """Yields the before-images of a complete and undamaged file, one group at a time.
 
     Raises `MalformedData`, `UnknownVersion` before the first group.
     """

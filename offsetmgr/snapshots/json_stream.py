@@ -1,8 +1,7 @@
-"""JSON documents one after another in a stream, each with the line where it begins, read one at a time.
+"""Reads JSON documents of a stream one at a time, each with the line where it begins.
 
-Here belongs what the JSON formats share.  A document may stand in one line (which is how we write them) or be spread
-over many; only one is in memory at a time.  Keys that come twice in one object are errors: JSON's own parsers keep
-the last one and say nothing.
+The JSON formats share this module. A document may be in one line (as they are written) or in many; only one is in
+memory at a time. Duplicate keys in one object are errors, because JSON parsers keep the last one silently.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|\n')
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document: its place in the stream (bytes), the number of its first line, and its text."""
+    """One document: its position in the stream (bytes), the number of its first line, and its text."""
 
     start: int
     end: int
@@ -39,7 +38,7 @@ class Document:
     data: bytes
 
     def parse(self) -> dict[str, Any]:
-        """The document as Python objects; raises `BadEntry`."""
+        """Returns the document as Python objects; raises `BadEntry`."""
         try:
             text = self.data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -60,11 +59,11 @@ class Document:
         return parsed
 
     def line_of(self, path: tuple[str, ...]) -> int:
-        """The line of the key at ``path``; the document's first where there is no such key."""
+        """Returns the line of the key at ``path``; the document's first if there is no such key."""
         return next((line for found, line in self._keys() if found == path), self.line)
 
     def lines_of_double(self, key: str) -> tuple[int, int]:
-        """The lines of the first key that stands twice in one object."""
+        """Returns the lines of the first duplicate key in one object."""
         seen: dict[tuple[str, ...], int] = {}
         for path, line in self._keys():
             if path[-1] == key and path in seen:
@@ -73,7 +72,7 @@ class Document:
         return self.line, self.line
 
     def _keys(self) -> Iterator[tuple[tuple[str, ...], int]]:
-        """All keys of a document that is known to be JSON, each with its path and line. Only errors need this."""
+        """Yields all keys of a valid document with path and line. Only errors need this."""
         line = self.line
         path: list[str] = []
         text = ""
@@ -93,7 +92,7 @@ class Document:
 
 
 class BadEntry(Exception):
-    """Why a document is not what it should be: one reason, or several, each with its line."""
+    """Why a document is invalid: one reason, or several, each with its line."""
 
     def __init__(self, line: int, why: str, *more: tuple[int, str]) -> None:
         super().__init__(why)
@@ -113,7 +112,7 @@ class _Double(Exception):
 
 
 def documents(stream: BinaryIO, bad: BadLines) -> Iterator[Document]:
-    """All documents of a stream; what is none is noted in ``bad``, and what comes after it is still looked at."""
+    """Yields all documents of a stream; records invalid text in ``bad`` and continues after it."""
     stream.seek(0)
     position = depth = begin_line = 0
     begin = 0
@@ -140,8 +139,8 @@ def documents(stream: BinaryIO, bad: BadLines) -> Iterator[Document]:
 
 
 def offsets_of(document: Document, parsed: Any, path: tuple[str, ...], lowest: int) -> dict[TopicPartition, int]:
-    """``{"topic": {"partition": offset}}`` as a mapping; ``path`` is where it stands in the document. Offsets are
-    ``lowest`` at least. Raises `BadEntry` naming the entries that are bad."""
+    """Parses ``{"topic": {"partition": offset}}``; ``path`` is its path in the document. Offsets are at least
+    ``lowest``. Raises `BadEntry` with the bad entries."""
     if not isinstance(parsed, dict):
         raise BadEntry(document.line_of(path), "not an object of topics")
     found: dict[TopicPartition, int] = {}
@@ -177,7 +176,7 @@ def _check_topic(topic: str, partitions: Any) -> None:
 
 
 def check_name(document: Document, path: tuple[str, ...], kind: str, name: Any) -> str:
-    """A group's name; raises `BadEntry`."""
+    """Returns a group's name; raises `BadEntry`."""
     if not isinstance(name, str) or not name or control_character(name):
         raise BadEntry(document.line_of(path), f"{kind} {name!r} is no name")
     return name

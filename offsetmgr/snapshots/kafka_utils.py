@@ -1,7 +1,7 @@
-"""Yelp kafka-utils' JSON: ``{"groupid": "g", "offsets": {"t": {"0": 42}}}``.
+"""The JSON of Yelp's kafka-utils: ``{"groupid": "g", "offsets": {"t": {"0": 42}}}``.
 
-Their tools write and read one group a file.  Of several groups, each gets a document in a line of its own; reading
-takes any number of documents, in one line or spread over many.
+Their tools write and read one group in a file. For several groups the writer puts each document in its own line; the
+reader accepts any number of documents, in one line or in many.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from offsetmgr.snapshots.line_formats import LINES_CARRY, NameCheck
 
 
 class KafkaUtilsFormat:
-    """One document a group."""
+    """One document for each group."""
 
     name = "json"
     carries: FormatCapabilities = LINES_CARRY
@@ -58,7 +58,7 @@ class KafkaUtilsFormat:
 
 
 class KafkaUtilsReader:
-    """A checked file of documents; the index holds two numbers a group."""
+    """A checked file of documents; the index has three numbers for each group."""
 
     header: SnapshotHeader | None = None
 
@@ -97,12 +97,12 @@ class KafkaUtilsReader:
 
 
 def is_yelp(parsed: dict[str, Any]) -> bool:
-    """Whether a document is of this form (and not Spark's, whose keys are topics that hold objects)."""
+    """Returns whether a document has this form (and not Spark's, whose keys are topics with objects)."""
     return isinstance(parsed.get("groupid"), str) or ("groupid" not in parsed and set(parsed) == {"offsets"})
 
 
 def nested(offsets: Mapping[TopicPartition, Committed], names: NameCheck) -> dict[str, dict[str, int]]:
-    """A mapping of partitions to offsets as ``{"topic": {"partition": offset}}``."""
+    """Returns a mapping of partitions to offsets as ``{"topic": {"partition": offset}}``."""
     names.topics(offsets, str)
     topics: dict[str, dict[str, int]] = {}
     for tp, committed in sorted(offsets.items()):

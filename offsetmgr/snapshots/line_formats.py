@@ -1,12 +1,12 @@
-"""Formats of one offset a line: an index of where each group's lines are, and reading them group by group.
+"""Formats with one offset in each line: an index of each group's lines, and reads group by group.
 
-Here belongs what CSV and ExportZkOffsets share.  The first pass checks every line and remembers, for each group, the
-byte ranges of its lines: one range where a group's lines stand together (the normal case), more where they do not, so
-that memory grows with the groups and not with the offsets.  Later passes read one group's ranges at a time.  A small
-file in which nothing is unusual is taken in as a whole at once, in half of the time.
+CSV and ExportZkOffsets share this module. The first pass checks every line and records, for each group, the byte ranges
+of its lines: one range if a group's lines are contiguous (the normal case), more if they are not, so that memory grows
+with the groups and not with the offsets. Later passes read one group's ranges at a time. A small file without anything
+unusual is read at once, in half of the time.
 
-Decisions: lines end at ``\\n`` or ``\\r\\n``; a byte order mark at the beginning is skipped; empty lines are skipped
-wherever they stand; bytes that are not UTF-8 and control characters make a line bad; so does a line over 64 KiB.
+Decisions: lines end with ``\\n`` or ``\\r\\n``; a byte order mark at the beginning is skipped; empty lines are skipped
+anywhere; bytes that are not UTF-8 and control characters make a line bad; so does a line over 64 KiB.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ LINES_CARRY: Final = FormatCapabilities(
 _PLAIN, _OTHER = 1, 0
 
 _SMALL: Final = 4 * 1024 * 1024
-"""Bytes of a file that is taken in as a whole: less than 200,000 lines, which come to 16 bytes each."""
+"""The maximum size of a file that is read at once: less than 200,000 lines of 16 bytes or more."""
 
 _BLOCK: Final = 32_768
 
 
 class LineSyntax(Protocol):
-    """One line's grammar.
+    """The grammar of one line.
 
-    ``plain`` matches the usual lines whole and quickly; its groups are (quote, group, quote, topic, partition,
+    ``plain`` matches the usual lines completely and quickly; its groups are (quote, group, quote, topic, partition,
     offset), the quotes and the group possibly empty, names in printable ASCII, numbers without leading zeros.
     """
 
@@ -57,18 +57,18 @@ class LineSyntax(Protocol):
     def plain(self) -> re.Pattern[bytes]: ...
 
     def parse(self, line: str) -> tuple[str, str, int, int]:
-        """Group, topic, partition, offset of any line (without its end); raises `BadLine`."""
+        """Returns group, topic, partition and offset of any line (without its end); raises `BadLine`."""
         ...
 
     def is_header(self, line: str) -> bool:
-        """Whether a file's first line is a title line, and no data."""
+        """Returns whether a file's first line is a header line."""
         ...
 
 
 class LineReader:
-    """A checked snapshot of lines; ``only_group`` is whose they are where the lines do not say it.
+    """A checked snapshot of lines; ``only_group`` is the group if the lines do not contain one.
 
-    Raises `MalformedData` on construction, naming the bad lines.
+    The constructor raises `MalformedData` with the bad lines.
     """
 
     header: SnapshotHeader | None = None
@@ -84,7 +84,7 @@ class LineReader:
         self._runs: dict[str, array[int]] = {}
         """Group -> start, end, number of the first line, plain or not; four numbers for each range."""
         self._whole = self._take_in()
-        """All groups of a small file; None where the index is what is known."""
+        """All groups of a small file; None if the index is used."""
         if self._whole is None:
             self._index(what)
 
@@ -123,8 +123,8 @@ class LineReader:
     # --- small files ------------------------------------------------------------------------------
 
     def _take_in(self) -> dict[str, _OpenFiles] | None:
-        """Every group of a small file of nothing but plain lines, each group's together and no partition twice; None
-        where it is anything else, which the index and its checks are for."""
+        """Returns every group of a small file of plain lines, each group contiguous and no partition twice; None for
+        any other file, which needs the index and its checks."""
         whole_lines = re.compile(f"^{self._syntax.plain.pattern.decode('ascii')}(?:(?<=\n)|\\Z)", re.MULTILINE)
         taken: dict[str, _OpenFiles] = {}
         known, last = _Partitions(), _OpenFiles([], array("q"))
@@ -165,7 +165,7 @@ class LineReader:
         bad.raise_if_any()
 
     def _find_runs(self, bad: BadLines) -> list[str]:
-        """Fills the index; gives back the groups whose lines do not stand together."""
+        """Builds the index; returns the groups whose lines are not contiguous."""
         match = self._syntax.plain.fullmatch
         spread: dict[str, None] = {}
         seen: dict[tuple[bytes, bytes], int] = {}
@@ -207,7 +207,7 @@ class LineReader:
         return list(spread)
 
     def _parse(self, line: bytes, number: int, may_be_header: bool, bad: BadLines) -> tuple[bytes, bytes, bytes] | None:
-        """A line that is not plain: its keys, or None if it is empty, a title or bad."""
+        """Parses a line that is not plain: returns its keys, or None if it is empty, a header or bad."""
         if not line.strip():
             return None
         try:
@@ -221,7 +221,7 @@ class LineReader:
         return group.encode(), topic.encode(), str(partition).encode()
 
     def _check_spread(self, group: str, bad: BadLines) -> None:
-        """Looks for doubles in a group whose lines stand in several places, which the first pass cannot see."""
+        """Looks for duplicates in a group whose lines are in several places, which the first pass cannot see."""
         seen: dict[TopicPartition, int] = {}
         for start, end, first, _ in _fours(self._runs[group]):
             self._stream.seek(start)
@@ -234,14 +234,14 @@ class LineReader:
 
 
 class _OpenFiles(NamedTuple):
-    """What one group's lines say, in their order."""
+    """One group's values in the order of its lines."""
 
     partitions: list[TopicPartition]
     offsets: array[int]
 
 
 class _Partitions(dict[tuple[str, str], TopicPartition]):
-    """Partitions by topic and number as lines have them: most groups have those of another group."""
+    """Partitions by topic and number: most groups have those of another group."""
 
     def __missing__(self, key: tuple[str, str]) -> TopicPartition:
         topic, number = key
@@ -250,8 +250,8 @@ class _Partitions(dict[tuple[str, str], TopicPartition]):
 
 
 def require_line_end(stream: BinaryIO, what: str) -> None:
-    """Raises `MalformedData` where the last line has no line end: a file that was cut inside its last number would give
-    a smaller offset."""
+    """Raises `MalformedData` if the last line has no line end: a file that was truncated inside its last number would
+    give a smaller offset."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(size - LONGEST_LINE, 0))
     last = stream.read().rpartition(b"\n")[2]
@@ -272,7 +272,7 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _text(line: bytes) -> str:
-    """A line as text, without its end; raises `BadLine`."""
+    """Returns a line as text, without its end; raises `BadLine`."""
     if len(line) >= LONGEST_LINE:
         raise BadLine(f"longer than {LONGEST_LINE - 1} bytes")
     line = line.removesuffix(b"\n").removesuffix(b"\r")
@@ -293,7 +293,7 @@ def _fours(run: array[int]) -> Iterator[tuple[int, int, int, int]]:
 
 
 class NameCheck:
-    """Refuses names that lines cannot carry; remembers the ones that it has seen to be good."""
+    """Rejects names that lines cannot hold; caches the valid ones."""
 
     def __init__(self, form: str, forbidden: str = "") -> None:
         self._form = form
@@ -301,7 +301,7 @@ class NameCheck:
         self._good: set[str] = set()
 
     def topics(self, partitions: Iterable[TopicPartition], render: Callable[[str], str]) -> dict[str, str]:
-        """Each topic's name as it is to be written."""
+        """Returns each topic's name as it is written."""
         return {topic: render(self.good("topic", topic)) for topic in {tp.topic for tp in partitions}}
 
     def good(self, kind: str, name: str) -> str:
@@ -310,7 +310,7 @@ class NameCheck:
                 raise UnsupportedOperation(
                     f"{kind} {name!r}", f"{self._form} cannot carry a name that {why}", "write Avro instead"
                 )
-            if kind == "topic":  # topics come again with each group, groups do not
+            if kind == "topic":  # topics repeat with each group, groups do not
                 self._good.add(name)
         return name
 

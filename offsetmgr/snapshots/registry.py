@@ -1,4 +1,4 @@
-"""Which format: by name (``?format=``), by the file's suffix, or, for ``.json``, by what is in it."""
+"""Selects the format: by name (``?format=``), by the file's suffix, or, for ``.json``, by its content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMATS: Final = ("avro", "csv", "zk", "json", "spark")
 
 
 def format_name(path: str, name: str | None = None) -> str:
-    """The name of the format of a path: ``name`` if given, else what its suffix says. Raises `UsageError`."""
+    """Returns the name of the format of a path: ``name`` if given, else that of its suffix. Raises `UsageError`."""
     wanted = name if name is not None else PurePath(path).suffix.lower().removeprefix(".")
     if wanted in FORMATS:
         return wanted
@@ -30,7 +30,7 @@ def format_name(path: str, name: str | None = None) -> str:
 
 
 def by_name(name: str, group: str | None = None) -> Format:
-    """The format called ``name``; ``group`` for those that do not name their group. Raises `UsageError`."""
+    """Returns the format ``name``; ``group`` is for formats without a group. Raises `UsageError`."""
     match name:
         case "avro":
             from offsetmgr.snapshots.avro import AvroFormat
@@ -55,9 +55,9 @@ def open_snapshot(
     what: str = "snapshot",
     accept_unterminated: bool = False,
 ) -> SnapshotReader:
-    """Opens a stream of the format called ``name``; for ``json`` tells Yelp's form from Spark's by itself.
+    """Opens a stream of the format ``name``; for ``json`` it distinguishes Yelp's form from Spark's.
 
-    A file of lines whose last line has no line end may have been cut inside its last number: it is refused unless
+    A file of lines whose last line has no line end may be truncated inside its last number: it is rejected unless
     ``accept_unterminated``. Raises `UsageError`, `MalformedData`, `UnknownVersion`.
     """
     if name in ("csv", "zk") and not accept_unterminated:

@@ -1,7 +1,7 @@
-"""Spark's JSON of one query's offsets: ``{"t": {"0": 23, "1": -2}}``, as startingOffsets and endingOffsets take it.
+"""Spark's JSON of one query's offsets: ``{"t": {"0": 23, "1": -2}}``, as startingOffsets and endingOffsets accept it.
 
 It names no group, so the caller does. -2 means the earliest and -1 the latest offset of the partition's log at the time
-when Spark reads it: these are no offsets, and only who knows the log can turn them into some. Reading gives them as
+when Spark reads it: they are no offsets, and only a reader of the log can resolve them. The reader returns them as
 `SymbolicOffset` errors of their partitions (data rule "absent is not zero"), unless the caller resolves them.
 """
 
@@ -32,11 +32,11 @@ LATEST: Final = -1
 _NAMES: Final = {EARLIEST: "earliest", LATEST: "latest"}
 
 Resolve = Callable[[TopicPartition, int], int]
-"""Gives the offset for a partition and `EARLIEST` or `LATEST`."""
+"""Returns the offset for a partition and `EARLIEST` or `LATEST`."""
 
 
 class SymbolicOffset(OffsetMgrError):
-    """An entry that says *earliest* or *latest* instead of an offset; ``position`` is `EARLIEST` or `LATEST`."""
+    """An entry with *earliest* or *latest* instead of an offset; ``position`` is `EARLIEST` or `LATEST`."""
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, position: int = LATEST) -> None:
         super().__init__(what, why, hint)
@@ -44,7 +44,7 @@ class SymbolicOffset(OffsetMgrError):
 
 
 class SparkFormat:
-    """The offsets of exactly one group. ``group``: whose they are (needed for reading); ``resolve``: see above."""
+    """The offsets of exactly one group. ``group`` is its name (needed for reading); ``resolve``: see above."""
 
     name = "spark"
     carries: FormatCapabilities = LINES_CARRY
@@ -57,7 +57,7 @@ class SparkFormat:
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        """Raises `UnsupportedOperation` unless there is exactly one group (or the one named to us, or none of it)."""
+        """Raises `UnsupportedOperation` unless there is exactly one group (or the named one, or nothing of it)."""
         lost = DroppedFields(self.carries, header)
         names = NameCheck("Spark's JSON")
         document: dict[str, dict[str, int]] = {}
@@ -117,7 +117,7 @@ class SparkFormat:
 
 
 class SparkReader:
-    """The one group of a file; a file of no partitions holds no group."""
+    """The one group of a file; a file without partitions has no group."""
 
     header: SnapshotHeader | None = None
 

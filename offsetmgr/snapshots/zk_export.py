@@ -1,8 +1,8 @@
 """The lines of Kafka's old ExportZkOffsets and ImportZkOffsets: ``/consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET``.
 
-ImportZkOffsets (0.10.2) stops at the first empty line and says nothing; this reader goes on.  It splits at the first
-colon as well, so names with colons are refused on writing, although they could be read back here. Kafka 0.7's tool
-wrote ``BROKER-PARTITION`` and byte positions.
+ImportZkOffsets (0.10.2) stops silently at the first empty line; this reader continues. That tool also splits at the
+first colon, so the writer rejects names with colons, although this reader could read them. The tool of Kafka 0.7 wrote
+``BROKER-PARTITION`` and byte positions.
 """
 
 from __future__ import annotations
