@@ -1,7 +1,7 @@
-"""Consumers that Python did not have: each name is imported when it is first used.
+"""Consumers for Python programs. Python imports each name when a program first uses it.
 
-`SimpleConsumer` reads where it is told and commits when told to; Kafka's protocol through `offsetmgr.kafka`.
-`ZookeeperConsumer` shares a group with old high-level consumers; its members and owners are in ZooKeeper.
+`SimpleConsumer` reads at given offsets and commits on request, over Kafka's protocol (`offsetmgr.kafka`).
+`ZookeeperConsumer` shares a group with old high-level consumers, with members and owners in ZooKeeper.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Fetches the messages of the partitions that are held, through confluent-kafka with manual assignment.
+"""Fetches messages of the owned partitions through confluent-kafka with manual assignment.
 
-All of librdkafka's consumer is used in one thread, which also carries out what is handed in: so when a partition is
-taken away and given back, nothing that was fetched before can be taken for what comes after.
+One thread uses librdkafka's consumer and executes the requests of other threads: so after a partition was removed and
+added again, messages fetched before cannot be taken for later ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_TIMESTAMP: Final = ck.TIMESTAMP_NOT_AVAILABLE
 
 
 class Fetcher:
-    """Feeds the desk with the messages of the holdings given to it. No I/O before `start`."""
+    """Puts messages of the given partitions into the streams. No I/O before `start`."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class Fetcher:
         queued_max: int,
         failed: Callable[[OffsetMgrError], None],
     ) -> None:
-        """``queued_max``: messages waiting in one stream before its partitions are paused. ``failed`` is told, in the
-        fetcher's thread and as its last act, why nothing more will be fetched."""
+        """``queued_max``: the number of messages waiting in one stream at which its partitions are paused. ``failed``
+        is called in the fetcher's thread, as its last act, with the reason for which it stops."""
         self._settings: dict[str, Any] = {
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",
-            # The group's topics grow, and a claim may be quicker than librdkafka's own look.
+            # The group's topics grow, and a claim may come before librdkafka's own refresh.
             "topic.metadata.refresh.interval.ms": "3000",
             "reconnect.backoff.max.ms": "1000",
-            # As the old members, who know nothing of transactions: a group reads the same whoever owns a partition.
+            # As in old members, which know no transactions: a group reads the same whatever member owns a partition.
             "isolation.level": "read_uncommitted",
             **config.kafka,
             "bootstrap.servers": bootstrap,
@@ -71,7 +71,7 @@ class Fetcher:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Raises `ConfigError`."""
+        """Starts the thread. Raises `ConfigError`."""
         try:
             consumer = ck.Consumer(self._settings, logger=_SILENT)
         except ck.KafkaException as error:
@@ -80,20 +80,20 @@ class Fetcher:
         self._thread.start()
 
     def add(self, holdings: Collection[PartitionState]) -> None:
-        """Fetches these as well, each from its ``fetched`` on."""
+        """Fetches these partitions too, each from its ``fetched`` on."""
         self._orders.put((tuple(holdings), ()))
 
     def remove(self, holdings: Collection[PartitionState]) -> None:
-        """Fetches these no more; later holdings of the same partitions stay."""
+        """Stops fetching these; later states of the same partitions stay."""
         self._orders.put(((), tuple(holdings)))
 
     def stop(self) -> None:
-        """Ends, and returns when it has."""
+        """Stops the thread, and returns when it has ended."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
 
-    # --- the thread -----------------------------------------------------------------------------------
+    # --- the thread ----------------------------------------------------------------------------------
 
     def _run(self, consumer: Any) -> None:
         try:
@@ -115,8 +115,8 @@ class Fetcher:
             consumer.close()
 
     def _deal_out(self, consumer: Any, batch: Iterable[Any]) -> None:
-        """Feeds the desk with a batch. What came before a partition's trouble is fed before it is dealt with, and what
-        comes after it in the batch is left out: where to go on has been decided again."""
+        """Puts a batch into the streams. Messages before an error of a partition are delivered first, and later ones in
+        the batch are dropped, because the position has been set again."""
         for_holdings: dict[PartitionState, list[StreamMessage]] = {}
         troubled: set[PartitionState] = set()
         for found in batch:
@@ -132,13 +132,13 @@ class Fetcher:
             self._desk.feed(holding, messages)
 
     def _obey(self, consumer: Any) -> None:
-        """Carries out what was handed in since the last time."""
+        """Executes the requests since the last call."""
         while True:
             try:
                 added, removed = self._orders.get_nowait()
             except Empty:
                 return
-            # A later holding of the same partition may be there already: it is not what was to go.
+            # A later state of the same partition may be there already, which is not the removed one.
             if gone := [one.partition for one in removed if self._current.get(one.partition) is one]:
                 self._let_go(consumer, gone)
                 for tp in gone:
@@ -149,22 +149,22 @@ class Fetcher:
                 self._current.update((holding.partition, holding) for holding in new)
 
     def _let_go(self, consumer: Any, partitions: Collection[TopicPartition]) -> None:
-        """librdkafka keeps a pause beyond the assignment: whoever has the partition again would be given nothing."""
+        """librdkafka keeps a pause beyond the assignment: the next owner would receive nothing."""
         if paused := self._paused.intersection(partitions):
             consumer.resume([ck.TopicPartition(*tp) for tp in paused])
             self._paused -= paused
         consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in partitions])
 
     def _know_topics(self, consumer: Any, topics: set[str]) -> None:
-        """Lets librdkafka look at these topics' partitions now: it finds a new one late otherwise."""
+        """Makes librdkafka refresh these topics' partitions now, because it finds a new one late otherwise."""
         for topic in topics:
             try:
                 consumer.list_topics(topic, timeout=_ASK_S)
             except ck.KafkaException as error:
-                _LOG.info("topic %s: %s", topic, error.args[0].str())  # it will find out by itself
+                _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka finds out by itself
 
     def _balance(self, consumer: Any) -> None:
-        """Pauses the partitions of streams that are full, and resumes those of streams that are half empty."""
+        """Pauses the partitions of full streams, and resumes those of half-empty streams."""
         for tp, holding in self._current.items():
             waiting = len(holding.stream.buffer)
             if waiting >= self._queued_max and tp not in self._paused:
@@ -175,7 +175,7 @@ class Fetcher:
                 self._paused.discard(tp)
 
     def _trouble(self, consumer: Any, error: ck.KafkaError, holding: PartitionState | None) -> bool:
-        """Whether the partition's position has been, or will be, set again. Raises what will not go away."""
+        """Returns whether the partition's position has been, or will be, set again. Raises permanent errors."""
         if error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
             if holding is not None:
                 self._reset(consumer, holding)
@@ -187,7 +187,7 @@ class Fetcher:
         return False
 
     def _reset(self, consumer: Any, holding: PartitionState) -> None:
-        """The log does not hold the position: goes on where the settings say."""
+        """The log does not contain the position: continues according to the settings."""
         place = ck.TopicPartition(*holding.partition)
         try:
             low, high = consumer.get_watermark_offsets(place, timeout=_ASK_S)

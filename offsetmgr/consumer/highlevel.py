@@ -1,7 +1,7 @@
-"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1, for Python, beside members that run on the JVM.
+"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1 for Python, in groups with members on the JVM.
 
-It joins the members' group in ZooKeeper, owns its share of the partitions, and hands their messages out in streams. It
-needs brokers that still keep their metadata in ZooKeeper.
+It joins the group in ZooKeeper, owns its part of the partitions, and delivers their messages in streams. It needs
+brokers that keep their metadata in ZooKeeper.
 
 Source: kafka.javaapi.consumer.ConsumerConnector and ZookeeperConsumerConnector of 0.10.2.
 """
@@ -29,13 +29,13 @@ from offsetmgr.zookeeper.groups.subscription import Subscription
 
 
 class ZookeeperConsumer:
-    """One member of an old consumer group. Construction does no I/O; creating streams joins the group.
+    """One member of an old consumer group. The constructor performs no I/O; creating streams joins the group.
 
-    ``zookeeper`` is ``h1:2181,h2:2181/chroot`` as the brokers have it. ``offsets`` says where the group's offsets are:
-    ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``backends`` (where ``migrate switch`` has said,
-    which may change while it runs), or any store's URI. All members of a group must have the same ``strategy``
-    (``range`` or ``roundrobin``) and read and write the same offsets. Without ``consumer_id`` an id is made up, as the
-    old consumer does.
+    ``zookeeper`` is ``h1:2181,h2:2181/chroot`` as in the brokers' configuration. ``offsets`` is the store of the
+    group's offsets: ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``switched`` (the mode of
+    ``migrate switch``, which may change while it runs), or any store's URI. All members of a group must have the same
+    ``strategy`` (``range`` or ``roundrobin``) and use the same offsets. Without ``consumer_id`` an id is generated, as
+    in the old consumer.
 
     Raises `UsageError`, `InvalidUri`.
     """
@@ -67,13 +67,13 @@ class ZookeeperConsumer:
         self._work: PartitionManager | None = None
         self._shut = threading.Lock()
 
-    # --- what the old consumer has --------------------------------------------------------------------
+    # --- the old consumer's methods ------------------------------------------------------------------
 
     def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
-        """Joins the group for these topics, with so many streams of each; each partition goes to exactly one stream of
-        one member. Returns after the first rebalance; partitions that others still hold follow.
+        """Joins the group for these topics, with so many streams for each; each partition belongs to exactly one stream
+        of one member. Returns after the first rebalance; partitions that others still own follow.
 
-        Can be called once. Raises `UsageError`, and what hinders the joining.
+        Can be called once. Raises `UsageError`, and the errors of the join.
         """
         subscription = Subscription.static(topics)
         streams = {topic: [self._stream(topic) for _ in range(count)] for topic, count in topics.items()}
@@ -84,10 +84,10 @@ class ZookeeperConsumer:
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[MessageStream]:
         """Joins the group for all topics, present and future, whose name matches the white list (or does not match the
-        black list): a regular expression of Java's, where a comma means "or". Each stream mixes the topics.
+        black list): a Java regular expression, in which a comma means "or". Each stream mixes the topics.
 
         Otherwise as `create_message_streams`. Raises `UnsupportedOperation` too, for an expression that cannot be
-        matched here as in Java.
+        matched exactly as in Java.
         """
         if (white_list is None) == (black_list is None):
             raise UsageError("topic filter", "is either a white list or a black list")
@@ -100,41 +100,41 @@ class ZookeeperConsumer:
         return created
 
     def commit_offsets(self) -> None:
-        """Commits what has been consumed of all partitions owned, the message in this thread's hand included.
+        """Commits the consumed offsets of all owned partitions, including the current message of this thread.
 
-        Raises `PartialFailure` where some could not be committed, after retries.
+        Raises `PartialFailure` if some could not be committed after retries.
         """
         self._desk.done_by_caller()
         if self._work is not None:
             self._work.commit("commit")
 
     def shutdown(self) -> None:
-        """Stops handing out messages, commits (where ``auto_commit`` is on; what is in this thread's hand included),
-        and leaves the group. Can be called again, and from any thread."""
+        """Stops delivering messages, commits (with ``auto_commit``; including the current message of this thread), and
+        leaves the group. Any thread may call it, repeatedly."""
         if self.settings.auto_commit:
             self._desk.done_by_caller()
         self._close()
 
-    # --- what it adds ---------------------------------------------------------------------------------
+    # --- additional methods --------------------------------------------------------------------------
 
     @property
     def owned(self) -> dict[TopicPartition, int]:
-        """The partitions that it owns now, each with the number of its stream."""
+        """Returns the owned partitions, each with the number of its stream."""
         return {} if self._work is None else {tp: thread.thread for tp, thread in self._work.member.owned.items()}
 
     @property
     def held_by_others(self) -> dict[TopicPartition, str]:
-        """Partitions of its share that another member has not released yet, and that member's thread."""
+        """Returns partitions of its part that another member has not released yet, and that member's thread."""
         return {} if self._work is None else self._work.member.held_by_others
 
     @property
     def rebalances(self) -> int:
-        """How often it has divided the partitions again."""
+        """Returns the number of rebalances."""
         return 0 if self._work is None else self._work.member.rebalances
 
     @property
     def error(self) -> OffsetMgrError | None:
-        """Why it has given up; None while it has not."""
+        """Returns the error for which it has stopped; None while it runs."""
         return self._desk.error
 
     def __enter__(self) -> Self:
@@ -143,13 +143,13 @@ class ZookeeperConsumer:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        """Shuts down. Where an error ends the block, the message in hand does not count as consumed."""
+        """Shuts down. If an error ends the block, the current message does not count as consumed."""
         if exc_type is None:
             self.shutdown()
         else:
             self._close()
 
-    # --- inside ---------------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------------
 
     def _stream(self, topic: str | None) -> MessageStream:
         if self._work is not None or self._desk.closed:
@@ -186,7 +186,7 @@ class ZookeeperConsumer:
 
     def _close(self) -> None:
         with self._shut:
-            self._desk.left_by_caller()  # nobody can wait for the caller
+            self._desk.left_by_caller()  # no thread can wait for the caller
             if self._work is not None:
                 self._work.close()
             self._desk.close()

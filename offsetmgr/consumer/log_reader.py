@@ -1,6 +1,6 @@
-"""What `SimpleConsumer` does with logs: asyncio, in the thread of its connection.
+"""The log reads of `SimpleConsumer`: asyncio, in the thread of its connection.
 
-Slices of logs pass through undecoded: decoding is work for the caller's thread, not for the loop's.
+It returns slices of logs undecoded, because decoding is work for the caller's thread and not for the loop's.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import begins_with_a_whole_batch
 
 OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]
-"""What becomes of an offset outside the log: an error, or the log's beginning or end in its stead."""
+"""The handling of an offset outside the log: an error, or the log's start or end."""
 
 
 class ReadResult(NamedTuple):
-    """A slice, and the offset that it was asked for at: not the caller's where that was out of range."""
+    """A slice, and the offset of the request: not the caller's if that was out of range."""
 
     offset: int
     slice: FetchedPartition
@@ -39,10 +39,10 @@ class PartitionLogReader:
     async def fetch(
         self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, out_of_range: OutOfRange, deadline: float
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        """One outcome a partition. Raises only if no broker was ever reached."""
+        """Returns one outcome for each partition. Raises only if no broker was ever reached."""
         found = await self._in_range(offsets, limits, out_of_range, deadline)
-        # A broker gives a first batch that is over the limit whole for one partition of a request only, and nothing
-        # for others in the same plight: those are asked for again, until no answer brings one further.
+        # A broker returns a first batch over the limit in full for only one partition of a request, and nothing for
+        # others with such a batch: those are requested again, until a response brings nothing new.
         while starved := {
             tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _starved(read)
         }:
@@ -54,7 +54,7 @@ class PartitionLogReader:
     async def _in_range(
         self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, out_of_range: OutOfRange, deadline: float
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        """The same for one request a leader, repeated from the log's end or beginning where that is wanted."""
+        """Makes one request to each leader, repeated from the log's end or start if that is configured."""
         found: dict[TopicPartition, ReadResult | OffsetMgrError] = {}
         asked = dict(offsets)
         for pause in backoff():
@@ -83,7 +83,7 @@ class PartitionLogReader:
         async def ask(
             leader: Address, partitions: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
-            # A fetch may wait in the broker, and what shares its connection behind it.
+            # A fetch may wait in the broker and delay later requests of its connection.
             async with self._client.node(leader).lane(attempt) as lane:
                 lane.park()
                 mine = {tp: offsets[tp] for tp in partitions}
@@ -97,7 +97,8 @@ class PartitionLogReader:
     async def offsets_before(
         self, times: Mapping[TopicPartition, int], most: int, deadline: float
     ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-        """One outcome a partition (see `fetch.offsets_before`). Raises only if no broker was ever reached."""
+        """Returns one outcome for each partition (see `fetch.offsets_before`). Raises only if no broker was ever
+        reached."""
 
         async def ask(
             leader: Address, partitions: list[TopicPartition], attempt: float

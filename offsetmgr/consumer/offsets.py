@@ -1,10 +1,9 @@
-"""Committed offsets of the partitions that a consumer owns: read when they are claimed, written while they are owned.
+"""Committed offsets of a consumer's partitions: read at the claim, written while they are owned.
 
-Offsets in the ZooKeeper in which the member is registered are read and written through the member's own session: the
-server refuses them once the session is over, so a process that was frozen and wakes can commit nothing over the new
-owner's offsets. They are conditional on the version read before as well: an old consumer's late commit is noticed.
-Kafka's coordinator knows neither: there the lease is asked just before a commit is sent, and what a process sends that
-froze between the two is overwritten by the owner's next commit.
+Offsets in the ZooKeeper of the member's registration use the member's own session: the server rejects them once the
+session has expired, so a process that was frozen cannot commit over the new owner's offsets. They are also conditional
+on the version read before: an old consumer's late commit is detected. Kafka's coordinator has neither: there the lease
+is checked just before a commit, and the owner's next commit overwrites that of a process that froze between the two.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _PORT: Final = re.compile(r":[0-9]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class OffsetStorage:
-    """Where a group's offsets are: a store's URI, and how to open it within a member's session."""
+    """The store of a group's offsets: its URI, and how to open it within a member's session."""
 
     uri: str
     config: ConnectionConfig
@@ -59,9 +58,9 @@ class OffsetStorage:
         return cls(uri, config)
 
     def open(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:
-        """The store; as far as it is in the same ZooKeeper, it asks in ``session`` and in no other.
+        """Returns the store; a store in the same ZooKeeper uses ``session`` and no other.
 
-        A switched one follows the group's switch from now on. Raises what hinders that.
+        A switched one follows the group's mode from now on, and raises the errors of that.
         """
         if parse_uri(self.uri).kind == "switched":
             return self._follow(session, lease, group)
@@ -96,7 +95,7 @@ def _dual(primary: str, secondary: str) -> str:
 
 
 def _within(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:
-    """The same store; one in the session's own ZooKeeper is bound to the session, which is closed with it."""
+    """Returns the store; one in the session's own ZooKeeper is bound to the session, which is closed with it."""
     if isinstance(store, ZookeeperStore):
         if same_place(store.session.connect, session.connect):
             store.session = session
@@ -111,8 +110,8 @@ def _within(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two connect strings name the same ensemble and chroot, as far as can be told from them: a server that
-    both name is enough, since they need not list all, nor in the same order. Raises `InvalidUri`."""
+    """Returns whether two connect strings name the same ensemble and chroot: one common server is enough, since they
+    need not list all, nor in the same order. Raises `InvalidUri`."""
     (hosts, chroot), (other_hosts, other_chroot) = parse_connect(one), parse_connect(other)
     return chroot == other_chroot and bool(_servers(hosts) & _servers(other_hosts))
 
@@ -123,7 +122,7 @@ def _servers(hosts: str) -> set[str]:
 
 
 class OffsetsLeaseProtocol(Protocol):
-    """What is asked of a `SessionLease` here."""
+    """The methods of a `SessionLease` that this module uses."""
 
     @property
     def expired(self) -> bool: ...
@@ -132,7 +131,7 @@ class OffsetsLeaseProtocol(Protocol):
 
 
 class Offsets:
-    """One group's offsets, for as long as one session lasts. Safe for several threads, one call at a time."""
+    """One group's offsets for the time of one session. Thread-safe, one call at a time."""
 
     def __init__(
         self,
@@ -145,8 +144,8 @@ class Offsets:
         patience_s: float,
         clock: Clock | None = None,
     ) -> None:
-        """``retries`` is how often a commit with a retriable error is tried again, ``backoff_s`` apart. A lease that
-        has run out is waited for, ``patience_s`` at most: it is good again soon where the session is alive."""
+        """``retries`` is how often a commit with a retriable error is retried, ``backoff_s`` apart. It waits for an
+        expired lease, ``patience_s`` at most: it becomes valid again soon if the session is alive."""
         self._store = store
         self._group = group
         self._lease = lease
@@ -158,15 +157,15 @@ class Offsets:
 
     @property
     def forgets(self) -> bool:
-        """Whether offsets that are not committed again are forgotten one day."""
+        """Returns whether offsets expire unless they are committed again."""
         return self._store.capabilities.conditional != "version"
 
     def fetch(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Offset], OffsetMgrError | None]:
-        """What is committed, as far as it could be read, and why the rest could not yet.
+        """Returns the committed offsets, as far as they could be read, and the error of the others.
 
-        Raises what will not go away by itself.
+        Raises permanent errors.
         """
         with self._lock:
             try:
@@ -187,10 +186,10 @@ class Offsets:
         known: Mapping[TopicPartition, Offset],
         owned: Callable[[TopicPartition], bool],
     ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, OffsetMgrError]]:
-        """Commits, again while that may help: what the store holds now, and the errors of the others.
+        """Commits, with retries: returns the store's offsets, and the errors of the others.
 
-        ``known`` is what it held before. Where somebody else has written since, the owner's word counts: ``owned`` is
-        asked before each write whether that is still us, and what is not is an error.
+        ``known`` are the store's previous offsets. If another client has written since, the owner's commit counts:
+        ``owned`` is called before each write, and a partition that is not owned any more is an error.
         """
         left = dict(positions)
         expected = dict(known)
@@ -241,7 +240,7 @@ class Offsets:
         return result.outcomes
 
     def _leased(self) -> bool:
-        """Whether the lease is good, now or soon."""
+        """Returns whether the lease is valid, now or soon."""
         deadline = self._clock.monotonic() + self._patience_s
         while not self._lease.valid():
             if self._lease.expired or self._clock.monotonic() >= deadline:
@@ -250,7 +249,7 @@ class Offsets:
         return True
 
     def close(self) -> None:
-        """Lets the store go."""
+        """Closes the store."""
         with self._lock:
             self._store.close()
 
@@ -260,7 +259,7 @@ def _again(error: OffsetMgrError) -> bool:
 
 
 def _after(outcome: ChangeOutcome, offset: int) -> Offset:
-    """What the store holds after a change, as a condition for the next one."""
+    """Returns the store's offset after a change, as the condition of the next one."""
     before = outcome.before
     if outcome.status is EditStatus.UNCHANGED and before is not None:
         return before

@@ -1,7 +1,7 @@
-"""What goes on behind the streams of a `ZookeeperConsumer`: its partitions are begun, committed, and given up.
+"""The partitions behind the streams of a `ZookeeperConsumer`: starts, commits and releases them.
 
-`PartitionManager` is the `offsetmgr.zookeeper.groups.rebalance.PartitionListener` of the member: it is told what has
-been claimed and what must go, and does its part of that module's ordering contract.
+`PartitionManager` is the `offsetmgr.zookeeper.groups.rebalance.PartitionListener` of the member: it is called with
+claimed and revoked partitions, and keeps its part of that module's ordering contract.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _JOIN_S: Final = 60.0
 
 StreamOf: TypeAlias = Callable[[str, int], MessageStream]
-"""Which stream a topic's thread is."""
+"""Returns the stream of a topic's thread."""
 
 
 class PartitionManager:
@@ -92,7 +92,7 @@ class PartitionManager:
             except OffsetMgrError as error:
                 _LOG.warning("%s; tried again at the next interval", error)
 
-    # --- as the member's holder -----------------------------------------------------------------------
+    # --- calls of the member -------------------------------------------------------------------------
 
     def joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
         settings = self._settings
@@ -125,14 +125,14 @@ class PartitionManager:
         return claimed.keys() - positions.keys()
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """As `PartitionListener.stop`. Without automatic commits what was consumed since the last commit is not
+        """Works as `PartitionListener.stop`. Without automatic commits, messages consumed since the last commit are not
         committed here either, as in the old consumer.
 
-        The old consumer reads the committed offsets *before* it claims. If it does so while we commit and release, it
-        may begin at the offset from before our commit. So partitions are kept for a moment after their last commit,
-        whoever asked for that: an attempt that read too early finds our node still there, fails, and reads again.
-        Leaving the group is no exception, since the others may be dividing the partitions for another reason at that
-        time. Whoever has written over our commit meanwhile (an old consumer whose session has expired) is corrected.
+        The old consumer reads the committed offsets *before* it claims. If it does so while this member commits and
+        releases, it may begin at the offset before that commit. So partitions are kept for a moment after their last
+        commit, whatever caused it: an attempt that read too early finds this member's node, fails, and reads again. The
+        same holds when the member leaves the group, since the others may be rebalancing at that time. A client that has
+        overwritten the commit meanwhile (an old consumer with an expired session) is corrected.
         """
         settings = self._settings
         stopped = self._desk.stop(partitions, settings.hand_over_ms / 1000 if settings.auto_commit else 0.0)
@@ -142,7 +142,7 @@ class PartitionManager:
             if settings.auto_commit:
                 self._commit_last(holdings)
             with self._committing:
-                pass  # what is being committed of these must have been written while they are ours
+                pass  # their commit must have been written while they are owned
             self._keep_a_moment(stopped)
             if settings.auto_commit and self._correct(holdings):
                 self._keep_a_moment(stopped)
@@ -163,13 +163,13 @@ class PartitionManager:
         self._desk.fail(error)
 
     def _fetching_failed(self, error: OffsetMgrError) -> None:
-        """Who cannot fetch must not own: the others get the partitions."""
+        """A member that cannot fetch must not own: the others get the partitions."""
         _LOG.error("consumer of group %s leaves: %s", self._group, error)
         self._desk.fail(error)
         self.member.leave()
 
     def _initial(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where to begin what has never been committed; without those that the brokers do not know yet."""
+        """Returns the start offsets of partitions without a commit; omits those that the brokers do not know yet."""
         positions: dict[TopicPartition, int] = {}
         for tp, found in self._cluster.log_ranges(partitions).items() if partitions else ():
             if isinstance(found, LogRange):
@@ -179,14 +179,16 @@ class PartitionManager:
             else:
                 _LOG.warning("%s; trying again", found)  # a new partition has no leader at first
         if len(positions) < len(partitions):
-            # librdkafka's Admin client remembers for minutes that there was no leader: the next look is a new client's.
+            # librdkafka's Admin client remembers for minutes that there was no leader, so the next request uses a new
+            # client.
             self._cluster.close()
         return positions
 
-    # --- committing -----------------------------------------------------------------------------------
+    # --- commits -------------------------------------------------------------------------------------
 
     def commit(self, what: str) -> None:
-        """Commits what has changed; all of it, from time to time, where the store forgets. Raises `PartialFailure`."""
+        """Commits what has changed; everything, from time to time, if the store's offsets expire. Raises
+        `PartialFailure`."""
         self._commit(None, what)
 
     def _commit_last(self, holdings: dict[TopicPartition, PartitionState]) -> None:
@@ -196,7 +198,7 @@ class PartitionManager:
             _LOG.warning("%s; the next owner gets some messages again", failure)
 
     def _keep_a_moment(self, holdings: Collection[PartitionState]) -> None:
-        """Until all of these were committed long enough ago."""
+        """Waits until all of these were committed long enough ago."""
         commits = [holding.committed_at for holding in holdings if holding.committed_at is not None]
         if commits:
             left = max(commits) + self._settings.release_delay_ms / 1000 - self._clock.monotonic()
@@ -204,7 +206,7 @@ class PartitionManager:
                 self._clock.sleep(left)
 
     def _correct(self, holdings: dict[TopicPartition, PartitionState]) -> bool:
-        """Commits again what we have committed and the store does not hold any more. Whether there was any."""
+        """Commits again what this member has committed and the store has lost. Returns whether there was any."""
         ours = [tp for tp, holding in holdings.items() if holding.committed_at is not None]
         if self._offsets is None or not ours:
             return False
@@ -216,10 +218,10 @@ class PartitionManager:
         return self._commit({tp: holdings[tp] for tp in found}, "correction")
 
     def _commit(self, chosen: dict[TopicPartition, PartitionState] | None, what: str) -> bool:
-        """Commits these, or (None) all that are not being given up. Whether there was anything to commit.
+        """Commits these, or (None) all that are not being released. Returns whether there was anything to commit.
 
-        What is given up while it waits for another commit is left out, and what is lost between two tries is not
-        written any more: it is another's by then.
+        It omits partitions that are released while it waits for another commit, and those lost between two attempts,
+        which belong to another member by then.
         """
         with self._committing:
             holdings = dict(self._desk.commitable()) if chosen is None else chosen

@@ -1,13 +1,13 @@
-"""`SimpleConsumer`: reads logs from where it is told, keeps nothing, and commits for a group only when told to.
+"""`SimpleConsumer`: reads logs at given offsets, keeps no state, and commits for a group only on request.
 
-After Kafka's own (kafka.javaapi.consumer.SimpleConsumer, to 0.10.2), with three differences.  It is given any brokers
-of the cluster and finds the leaders of partitions itself, again and again where they move.  Of a compressed batch it
-gives out the messages from the asked offset on; Java's left it to the caller to skip those before.  And a partition
-whose first batch is larger than the caller's limit is never answered with nothing.
+It follows Kafka's own (kafka.javaapi.consumer.SimpleConsumer, to 0.10.2) with three differences. It accepts any brokers
+of the cluster and finds the leaders of partitions itself. From a compressed batch it returns the messages from the
+requested offset on; Java's left it to the caller to skip earlier ones. And it always returns a first batch that is
+larger than the caller's limit.
 
-It speaks Kafka's protocol through `offsetmgr.kafka` and not through librdkafka, because a fetch here is one request
-with one answer: librdkafka reads ahead in the background from positions that it keeps, and tells neither where an
-answer began nor the high watermark that came with it.  Every checksum is verified, in all three message formats.
+It uses Kafka's protocol through `offsetmgr.kafka` and not librdkafka, because a fetch here is one request with one
+response: librdkafka reads ahead in the background, and reports neither where a response began nor its high watermark.
+It verifies every checksum, in all three message formats.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _OUT_OF_RANGE: Final = ("raise", "earliest", "latest")
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """What one fetch found in one partition.
+    """The result of one fetch in one partition.
 
-    ``records`` begin at the offset asked for, or at the next that exists (compaction and transactions leave gaps).
-    ``fetch_offset`` is that offset, or where the log was read instead because it was out of range. ``next_offset`` is
-    where the next fetch goes on; it is ``fetch_offset`` where there was nothing yet. ``high_watermark`` is the end of
-    what consumers can see, when the leader answered. ``log_start_offset`` is None where it did not say.
+    ``records`` begin at the requested offset, or at the next existing one (compaction and transactions leave gaps).
+    ``fetch_offset`` is that offset, or the one used instead because it was out of range. ``next_offset`` is where the
+    next fetch continues; it is ``fetch_offset`` if there was nothing yet. ``high_watermark`` is the end of what
+    consumers could see at the time of the response. ``log_start_offset`` is None if the leader did not report it.
     """
 
     records: tuple[Record, ...]
@@ -55,13 +55,13 @@ class FetchResult:
 
 
 class SimpleConsumer:
-    """A consumer without a group, and without a position. Construction does no I/O; threads may share it.
+    """A consumer without a group and without a position. The constructor performs no I/O; threads may share it.
 
     ``bootstrap_servers`` are brokers from Kafka 3.0 on. ``offset_managers`` are asked for the coordinators of groups:
-    by default the brokers themselves, else offset managers (``manager serve``). ``out_of_range`` says what becomes of
-    a fetch outside the log: ``raise`` (the default), or reading on from the ``earliest`` or ``latest`` offset.
-    ``timeout_ms`` of ``config`` bounds each call, the time that a fetch waits on purpose not counted: within it,
-    retriable errors are met with a pause and another attempt.
+    by default the brokers, else offset managers (``manager serve``). ``out_of_range`` is the handling of a fetch
+    outside the log: ``raise`` (the default), or a read from the ``earliest`` or ``latest`` offset. ``timeout_ms`` of
+    ``config`` limits each call, without the time that a fetch waits on purpose; within it, retriable errors are retried
+    after a pause.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SimpleConsumer:
         client_id: str | None = None,
         config: ConnectionConfig | None = None,
     ) -> None:
-        """Raises `UsageError`, `ConfigError`, `UnsupportedOperation` for settings that make no sense."""
+        """Raises `UsageError`, `ConfigError`, `UnsupportedOperation` for invalid settings."""
         self._out_of_range: OutOfRange = _checked(out_of_range)
         self._config = config or ConnectionConfig()
         kafka = {**self._config.kafka, "client.id": client_id} if client_id is not None else self._config.kafka
@@ -96,17 +96,16 @@ class SimpleConsumer:
         max_wait_ms: int = 0,
         out_of_range: OutOfRange | None = None,
     ) -> Mapping[TopicPartition, FetchResult]:
-        """The messages of these partitions from these offsets on, each partition asked of its leader.
+        """Returns the messages of these partitions from these offsets on, each from its leader.
 
-        ``max_bytes`` bounds what is read of each partition's log; a first batch that is larger comes whole. A leader
-        waits up to ``max_wait_ms`` until it has ``min_bytes``. An answer without messages says that there are none up
-        to its high watermark, which may lag for a moment after a leader changed or came back. ``out_of_range``
-        overrides the consumer's own. Messages of transactions that have not ended, or were aborted, are among them, as
-        in all consumers before 0.11.
+        ``max_bytes`` limits the read of each partition's log; a larger first batch is returned in full. A leader waits
+        up to ``max_wait_ms`` until it has ``min_bytes``. A response without messages means that there are none up to
+        its high watermark, which may lag for a moment after a leader changed or restarted. ``out_of_range`` overrides
+        the consumer's own. Messages of open and aborted transactions are included, as in all consumers before 0.11.
 
         Raises `OffsetOutOfRange`, `UnknownTopicOrPartition`, `TopicNotAuthorized`, `TimedOut`, `Unreachable`,
-        `CorruptData` (a batch at the very offset is damaged) and others; where several partitions were asked for and
-        some of them failed, `PartialFailure` with the answers of the rest.
+        `CorruptData` (a damaged batch at the very offset) and others; if some of several partitions failed,
+        `PartialFailure` with the results of the others.
         """
         if max_bytes < 1 or min_bytes < 0 or max_wait_ms < 0:
             raise UsageError("fetch", "max_bytes must be at least 1, min_bytes and max_wait_ms at least 0")
@@ -120,15 +119,15 @@ class SimpleConsumer:
     def get_offsets_before(
         self, partitions: Iterable[TopicPartition], time: int, max_offsets: int = 1
     ) -> Mapping[TopicPartition, tuple[int, ...]]:
-        """Offsets from which all that came after ``time`` (milliseconds since 1970) can be read, descending, at most
-        ``max_offsets`` of each partition.
+        """Returns offsets from which everything after ``time`` (milliseconds since 1970) can be read, descending, at
+        most ``max_offsets`` of each partition.
 
-        They are where segments begin that were last written at or before that time, and the log's end if the time is
-        not in the past: Kafka 0.10.2's answer, as coarse as the segments. `LATEST` (-1) is a time after everything,
-        `EARLIEST` (-2) one before everything but the log's first offset. Empty where every segment is younger.
+        They are the starts of segments that were last written at or before that time, and the log's end if the time is
+        not in the past: the answer of Kafka 0.10.2. `LATEST` (-1) is a time after everything, `EARLIEST` (-2) one
+        before everything but the log's first offset. Empty if every segment is younger.
 
-        Brokers from 4.0 on do not list segments any more: of them only one offset can be had, the latest or the
-        earliest; all else raises `UnsupportedOperation`. Otherwise raises as `fetch`.
+        Brokers from 4.0 on do not list segments: they return only the latest or the earliest offset, and any other time
+        raises `UnsupportedOperation`. Otherwise raises the errors of `fetch`.
         """
         if max_offsets < 1:
             raise UsageError("offsets before a time", "at least one must be asked for")
@@ -141,10 +140,10 @@ class SimpleConsumer:
             {tp: tuple(got) if isinstance(got, list) else got for tp, got in found.items()},
         )
 
-    # --- committed offsets ------------------------------------------------------------------------
+    # --- committed offsets ---------------------------------------------------------------------------
 
     def find_coordinator(self, group: str) -> Address:
-        """The broker or offset manager that keeps the group's offsets at this moment.
+        """Returns the broker or offset manager that keeps the group's offsets now.
 
         Raises `CoordinatorNotAvailable`, `TimedOut`, `Unreachable`, `NotAuthorized` and others.
         """
@@ -157,13 +156,14 @@ class SimpleConsumer:
         *,
         coordinator: Address | str | None = None,
     ) -> Mapping[TopicPartition, Offset]:
-        """What the group has committed: for each of ``partitions`` `Committed` or `Absent`, for None all there is.
+        """Returns the group's committed offsets: for each of ``partitions`` `Committed` or `Absent`, for None all of
+        them.
 
-        It is read from the group's coordinator, wherever that is, or from the ``coordinator`` named (``host:port``) and
-        from nobody else. One that loads, or is not the coordinator now, is asked again until the timeout.
+        It reads from the group's coordinator, or only from the given ``coordinator`` (``host:port``). It retries while
+        the coordinator loads or is another one, until the timeout.
 
         Raises `CoordinatorLoadInProgress`, `NotCoordinator`, `TimedOut`, `Unreachable`, `NotAuthorized` and others;
-        `PartialFailure` where some partitions could not be read.
+        `PartialFailure` if some partitions could not be read.
         """
         asked = None if partitions is None else list(dict.fromkeys(partitions))
         if asked is not None and not asked:
@@ -184,11 +184,11 @@ class SimpleConsumer:
         *,
         coordinator: Address | str | None = None,
     ) -> None:
-        """Commits the next offsets to consume, to the group's coordinator, or to the ``coordinator`` named and nobody
-        else. As among all consumers the last commit wins, also a lower one.
+        """Commits the next offsets to consume, to the group's coordinator, or only to the given ``coordinator``. As
+        among all consumers the last commit wins, also a lower one.
 
-        Raises what `fetch_offsets` raises, and `GroupActive` where the group has members: they commit for themselves.
-        After `TimedOut` and `Unreachable` the commit may have been taken.
+        Raises the errors of `fetch_offsets`, and `GroupActive` if the group has members, which commit for themselves.
+        After `TimedOut` and `Unreachable` the commit may have succeeded.
         """
         if not offsets:
             return
@@ -199,10 +199,10 @@ class SimpleConsumer:
             done = {tp: offsets[tp] for tp in outcomes.keys() - failures.keys()}
             raise PartialFailure(f"commit of group {group}", successes=done, failures=failures)
 
-    # --- its life ---------------------------------------------------------------------------------
+    # --- lifecycle -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Hangs up. Calls that other threads are waiting for raise `Unreachable`."""
+        """Closes the connections. Calls in other threads raise `Unreachable`."""
         with self._closing:
             if self._closed:
                 return
@@ -222,7 +222,7 @@ class SimpleConsumer:
         await asyncio.gather(self._client.close(), self._offset_managers.close())
 
     def _run(self, call: Callable[[float], Awaitable[T]], wait_ms: int = 0) -> T:
-        """Waits for a call in the loop, which is given its deadline."""
+        """Runs a call in the loop with a deadline and waits for it."""
         if self._closed:
             raise UsageError("this consumer", "it is closed")
         seconds = (self._config.timeout_ms + wait_ms) / 1000
@@ -237,8 +237,8 @@ class SimpleConsumer:
 
 
 def _decoded(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:
-    """A slice's records from the offset on. What lies before a damaged batch is given out; the fetch that begins at the
-    damaged one fails."""
+    """Returns a slice's records from the offset on. Records before a damaged batch are returned; the fetch that begins
+    at the damaged one fails."""
     if isinstance(read, OffsetMgrError):
         return read
     records: list[Record] = []
@@ -254,7 +254,7 @@ def _decoded(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:
 
 
 def _all(what: str, outcomes: Mapping[TopicPartition, T | OffsetMgrError]) -> dict[TopicPartition, T]:
-    """The outcomes, if no partition failed. Raises the error of the only one, else `PartialFailure`."""
+    """Returns the outcomes if no partition failed. Raises the error of the only one, else `PartialFailure`."""
     failures = {tp: got for tp, got in outcomes.items() if isinstance(got, OffsetMgrError)}
     successes = {tp: got for tp, got in outcomes.items() if not isinstance(got, OffsetMgrError)}
     if failures:

@@ -1,4 +1,4 @@
-"""What `SimpleConsumer` does with committed offsets: asyncio, in the thread of its connection."""
+"""The committed offsets of `SimpleConsumer`: asyncio, in the thread of its connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS, FetchedGroup
 
 
 class OffsetManagers:
-    """The coordinators of groups: those that ``bootstrap`` tells of, or one that the caller names.
+    """The coordinators of groups: those that ``bootstrap`` reports, or one that the caller names.
 
     ``bootstrap`` are brokers, or offset managers. Use it within one event loop.
     """
@@ -27,13 +27,13 @@ class OffsetManagers:
         self._fixed: dict[Address, PinnedCoordinatorClient] = {}
 
     async def find(self, group: str, deadline: float) -> Address:
-        """Raises `CoordinatorNotAvailable` and others."""
+        """Returns the coordinator. Raises `CoordinatorNotAvailable` and others."""
         return await self._finding.coordinator(group, deadline)
 
     async def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, coordinator: Address | None, deadline: float
     ) -> FetchedGroup:
-        """Raises `OffsetMgrError` where the whole group could not be read."""
+        """Returns the offsets. Raises `OffsetMgrError` if the whole group could not be read."""
         found = (await self._client(coordinator).fetch({group: partitions}, deadline))[group]
         if isinstance(found, OffsetMgrError):
             raise found
@@ -46,8 +46,8 @@ class OffsetManagers:
         coordinator: Address | None,
         deadline: float,
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Each partition's error, or None. Raises `GroupActive` where the group's members commit for themselves, and
-        `OffsetMgrError` where nothing could be committed."""
+        """Returns each partition's error, or None. Raises `GroupActive` if the group has members, and `OffsetMgrError`
+        if nothing could be committed."""
         client = self._client(coordinator)
         loop = asyncio.get_running_loop()
         patience = min(deadline, loop.time() + UNKNOWN_PATIENCE)
@@ -72,7 +72,7 @@ class OffsetManagers:
         return outcomes
 
     async def close(self) -> None:
-        """Hangs up everywhere."""
+        """Closes all connections."""
         await asyncio.gather(self._finding.close(), *(client.close() for client in self._fixed.values()))
 
     def _client(self, coordinator: Address | None) -> Client:

@@ -1,10 +1,10 @@
-"""Streams of messages, and what is known of each partition behind them: what was handed out, what is done, what waits.
+"""Streams of messages, and the state of each partition behind them: delivered, finished and waiting messages.
 
-One lock guards all of it, so that "stop handing out" is one moment for all streams. No I/O here.
+One lock guards all of it, so that "stop delivering" is one moment for all streams. No I/O.
 
-A message counts as done when its reader asks the stream for the next one (or says so by committing): until then it is
-in the reader's hand. Only what is done is committed by itself, so a process that dies repeats messages and loses none.
-The old consumer counts a message when it hands it out.
+A message counts as finished when its reader asks the stream for the next one (or commits): until then it is the
+reader's current message. Only finished messages are committed automatically, so a process that dies repeats messages
+and loses none. The old consumer counts a message when it delivers it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
 
 _LOOK_S: Final = 0.05
-"""How often a reader that waits for the lease looks whether it is valid again."""
+"""The interval at which a reader that waits for the lease checks it again."""
 
 
 class _Marks(threading.local):
-    """One object for each thread: a thread's number (`threading.get_ident`) is given to another once it has ended."""
+    """One object for each thread, because `threading.get_ident` may return the number of an ended thread."""
 
     def __init__(self) -> None:
         self.mine = object()
@@ -34,7 +34,7 @@ _MARKS: Final = _Marks()
 
 
 class StreamMessage(NamedTuple):
-    """One message. ``timestamp_ms`` is milliseconds since 1970, None where the message carries none."""
+    """One message. ``timestamp_ms`` is milliseconds since 1970, None if the message has none."""
 
     topic: str
     partition: int
@@ -47,12 +47,12 @@ class StreamMessage(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class PartitionState:
-    """One partition while it is ours. All offsets are those of the next message.
+    """One owned partition. All offsets are those of the next message.
 
-    ``fetched`` is what has been put into the stream, ``handed`` what readers have been given, ``done`` what may be
-    committed, ``known`` what the store held when it was last read or written, ``committed_at`` when it was last written
-    (seconds of the monotonic clock; None: not yet by us). ``gap`` is a hole in the log that has been passed over: once
-    all before it is done, what follows it may be committed.
+    ``fetched`` is the end of what is in the stream, ``handed`` of what readers have received, ``done`` of what may be
+    committed; ``known`` is the store's offset at the last read or write, ``committed_at`` the time of the last write
+    (seconds of the monotonic clock; None: not yet by this member). ``gap`` is a gap in the log that has been passed
+    over: once all messages before it are finished, the offset after it may be committed.
     """
 
     partition: TopicPartition
@@ -66,7 +66,7 @@ class PartitionState:
     gap: tuple[int, int] | None = None
 
     def pass_gap(self) -> None:
-        """Takes the gap for done where all before it is. Under the desk's lock."""
+        """Marks the gap as finished if all messages before it are. Under the lock."""
         if self.gap is not None and self.done >= self.gap[0]:
             self.done = max(self.done, self.gap[1])
             self.gap = None
@@ -78,7 +78,7 @@ class StreamState:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
-        """A message has been done with, or holdings have changed."""
+        """A message has been finished, or the partitions have changed."""
         self._holdings: dict[TopicPartition, PartitionState] = {}
         self._streams: list[MessageStream] = []
         self._may_hand_out: Callable[[], bool] = lambda: False
@@ -86,7 +86,7 @@ class StreamState:
         self.closed = False
 
     def stream(self, topic: str | None) -> MessageStream:
-        """A new stream; ``topic`` None for one that mixes the topics of a pattern."""
+        """Returns a new stream; ``topic`` None is one that mixes the topics of a pattern."""
         stream = MessageStream(self, topic)
         self._streams.append(stream)
         return stream
@@ -99,16 +99,16 @@ class StreamState:
         return self._may_hand_out()
 
     def grant(self, may_hand_out: Callable[[], bool]) -> None:
-        """From now on this is asked before each message is handed out."""
+        """From now on this function is called before each delivery."""
         with self.lock:
             self._may_hand_out = may_hand_out
 
     def wake(self) -> None:
-        """Lets waiting readers look again."""
+        """Wakes waiting readers."""
         with self.lock:
             self._wake()
 
-    # --- holdings -----------------------------------------------------------------------------------
+    # --- partitions ----------------------------------------------------------------------------------
 
     def add(self, holding: PartitionState) -> None:
         with self.lock:
@@ -120,7 +120,7 @@ class StreamState:
             return dict(self._holdings)
 
     def feed(self, holding: PartitionState, messages: Iterable[StreamMessage]) -> None:
-        """Puts messages into the partition's stream, in their order; those that were there before are left out."""
+        """Puts messages into the partition's stream in order; skips those that were there before."""
         with self.lock:
             if holding.stopped:
                 return
@@ -134,10 +134,10 @@ class StreamState:
                 holding.stream.readable.notify_all()
 
     def relocate(self, holding: PartitionState, offset: int) -> None:
-        """The log does not hold what would be fetched next: go on at ``offset``.
+        """The log does not contain the next position: continues at ``offset``.
 
-        Further on, the log's beginning has passed us: what waits already is as good as before. Further back, the log
-        has begun again: what waits, and what is in a reader's hand, is of another log than what comes.
+        If it is larger, the log's start has passed the position, and waiting messages stay valid. If it is smaller, the
+        log has been recreated: waiting messages, and a reader's current one, belong to another log.
         """
         with self.lock:
             if offset >= holding.fetched:
@@ -152,8 +152,8 @@ class StreamState:
             holding.gap = None
 
     def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[PartitionState]:
-        """From this moment nothing of these is handed out. Waits (so long at most) until readers have done with what
-        they hold of them, and gives the holdings, which stay until `remove`."""
+        """From this moment nothing of these partitions is delivered. Waits (at most so long) until readers have
+        finished their current messages, and returns the states, which stay until `remove`."""
         with self.lock:
             found = [self._holdings[tp] for tp in partitions if tp in self._holdings]
             for holding in found:
@@ -165,7 +165,7 @@ class StreamState:
             return found
 
     def remove(self, partitions: Collection[TopicPartition] | None) -> list[PartitionState]:
-        """Forgets these (None: all) at once, with whatever waits or is in a reader's hand, and gives them."""
+        """Removes these (None: all) at once, with waiting and current messages, and returns them."""
         with self.lock:
             chosen = list(self._holdings) if partitions is None else [tp for tp in partitions if tp in self._holdings]
             gone = [self._holdings.pop(tp) for tp in chosen]
@@ -176,35 +176,35 @@ class StreamState:
             return gone
 
     def holds(self, holding: PartitionState) -> bool:
-        """Whether it is still there: neither removed, nor replaced by a later one of the same partition."""
+        """Returns whether it is still there: neither removed, nor replaced by a later one of the same partition."""
         with self.lock:
             return self._holdings.get(holding.partition) is holding
 
     def done_by_caller(self) -> None:
-        """The reader in the calling thread is done with what it has been given."""
+        """The reader in the calling thread has finished its current message."""
         with self.lock:
             for stream in self._streams:
                 if stream.reader is _MARKS.mine:
                     stream.finish()
 
     def left_by_caller(self) -> None:
-        """The reader in the calling thread will not be done with what it has been given."""
+        """The reader in the calling thread will not finish its current message."""
         with self.lock:
             for stream in self._streams:
                 if stream.reader is _MARKS.mine:
                     stream.in_hand = None
 
     def positions(self, holdings: Iterable[PartitionState]) -> dict[TopicPartition, int]:
-        """What may be committed now."""
+        """Returns the offsets that may be committed now."""
         with self.lock:
             return {holding.partition: holding.done for holding in holdings}
 
     def commitable(self) -> Mapping[TopicPartition, PartitionState]:
-        """All holdings that are not being stopped."""
+        """Returns all partitions that are not being stopped."""
         with self.lock:
             return {tp: holding for tp, holding in self._holdings.items() if not holding.stopped}
 
-    # --- the end ------------------------------------------------------------------------------------
+    # --- the end -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Ends all streams: iterators stop."""
@@ -227,7 +227,7 @@ class StreamState:
         return any(stream.in_hand is not None and stream.in_hand[0] in holdings for stream in self._streams)
 
     def _let_go(self, holdings: list[PartitionState]) -> None:
-        """What readers have in hand of these will not count as done."""
+        """The current messages of these partitions will not count as finished."""
         for stream in self._streams:
             if stream.in_hand is not None and stream.in_hand[0] in holdings:
                 stream.in_hand = None
