@@ -1,7 +1,7 @@
-"""Reads what `offsetmgr.zookeeper.admin.state` holds: the controller, brokers, topics, and what it is asked already.
+"""Reads the facts in `offsetmgr.zookeeper.admin.state`: the controller, brokers, topics and open requests.
 
-Ordering contract: the requests are read before the topics.  A controller writes the topic first and takes its request
-away after that, so where a request is gone, what the topics say is final.
+Ordering contract: the requests are read before the topics. A controller writes the topic first and removes its request
+afterwards, so the state of the topics is final once the request is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from offsetmgr.zookeeper.nodes.topics import parse_partition_state, parse_topic
 
 
 def topic_names(session: ZookeeperSession) -> list[str]:
-    """All topics, sorted. Raises what reading raises, and `CorruptData` where there is no ``/brokers/topics``."""
+    """Lists all topics, sorted. Raises what reading raises, and `CorruptData` if ``/brokers/topics`` does not exist."""
     names = session.children(paths.BROKER_TOPICS)
     if names is None:
         why = f"there is no {paths.BROKER_TOPICS}; is the chroot right?"
@@ -30,8 +30,8 @@ def topic_names(session: ZookeeperSession) -> list[str]:
 
 
 def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
-    """The cluster, with those of ``topics`` that exist. Raises what reading raises; of a topic that cannot be read its
-    error stands in its place."""
+    """Returns the cluster with those of ``topics`` that exist; a topic that cannot be read is represented by its error.
+    Raises what reading raises."""
     controller, reassignment, election = session.get_many(
         [paths.CONTROLLER, paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION]
     )
@@ -54,8 +54,8 @@ def read_state(session: ZookeeperSession, topics: Iterable[str]) -> AdminState:
 def live_brokers(names: Sequence[str], nodes: Sequence[NodeData | OffsetMgrError | None]) -> dict[int, int]:
     """The ids below ``/brokers/ids`` that are live brokers -> version of their node.
 
-    A node that is persistent or says nothing that can be understood is no broker's, and would never carry a replica:
-    the controller would wait for it for ever. Raises the error of a node that could not be read.
+    A node that is persistent or cannot be decoded belongs to no live broker. The controller would wait for it forever
+    if it were given a replica. Raises the error of a node that could not be read.
     """
     alive: dict[int, int] = {}
     for name, found in zip(names, nodes, strict=True):
@@ -77,8 +77,8 @@ def _node(found: NodeData | OffsetMgrError | None) -> NodeData | None:
 
 
 def _pending(node: NodeData) -> frozenset[TopicPartition]:
-    """The partitions of a reassignment under way; none where it says nothing that can be understood: it is there all
-    the same."""
+    """The partitions of a reassignment under way; empty if its node cannot be decoded, because the reassignment exists
+    all the same."""
     try:
         return frozenset(parse_reassignments(paths.REASSIGN_PARTITIONS, node.data, []).replicas)
     except OffsetMgrError:
@@ -116,7 +116,7 @@ def _with_states(
     topics: Mapping[str, AdminTopicState | OffsetMgrError],
     states: Mapping[TopicPartition, NodeData | OffsetMgrError | None],
 ) -> dict[str, AdminTopicState | OffsetMgrError]:
-    """The topics with leaders and in-sync replicas; a partition without a state (yet) has neither."""
+    """Adds leaders and in-sync replicas to the topics; a partition without a state node has neither yet."""
     complete: dict[str, AdminTopicState | OffsetMgrError] = {}
     for name, topic in topics.items():
         if isinstance(topic, OffsetMgrError):

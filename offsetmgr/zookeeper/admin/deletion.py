@@ -1,7 +1,7 @@
-"""Deleting topics: whether the controller would, what for it waits, and how far it is. Pure.
+"""Topic deletion: whether the controller will delete a topic, why it would have to wait, and its progress. Pure.
 
-A controller with ``delete.topic.enable=false`` takes the request away and deletes nothing. A topic that has a replica
-on a dead broker, or is being reassigned, is deleted when that has ended (kafka.controller.TopicDeletionManager).
+A controller with ``delete.topic.enable=false`` removes the request and deletes nothing. A topic that has a replica on a
+dead broker, or is being reassigned, is deleted after that has ended (kafka.controller.TopicDeletionManager).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 class DeletionStep(NamedTuple):
-    """One topic: its size, what its deletion will wait for (empty: nothing), or why it is refused."""
+    """One topic: its size, what its deletion has to wait for (empty: nothing), or why it is rejected."""
 
     topic: str
     partitions: int | None = None
@@ -28,9 +28,9 @@ class DeletionStep(NamedTuple):
 
 
 def plan_deletion(state: AdminState, topics: Iterable[str], *, enabled: bool | None) -> list[DeletionStep]:
-    """A step for each topic, sorted; ``enabled`` is the controller's ``delete.topic.enable``, None where not known.
+    """Returns a step for each topic, sorted; ``enabled`` is the controller's ``delete.topic.enable``, None if unknown.
 
-    Raises `ControllerRequestRefused` without a controller, and where deletion is switched off.
+    Raises `ControllerRequestRefused` if there is no controller or if topic deletion is disabled.
     """
     state.refuse_without_controller("deletion of topics")
     if enabled is False:
@@ -65,8 +65,8 @@ def _waits_for(state: AdminState, topic: AdminTopicState) -> str:
 
 
 def progress_of(state: AdminState, asked: Mapping[str, int]) -> RequestProgress:
-    """How far a deletion is: ``asked`` maps topics to the ``czxid`` of their node, which a topic recreated does not
-    have."""
+    """Returns the progress of a deletion; ``asked`` maps topics to the ``czxid`` of their node, which a recreated topic
+    does not have."""
     waiting: dict[str, str] = {}
     for name, czxid in asked.items():
         topic = state.topics.get(name)

@@ -1,7 +1,7 @@
-"""Preferred replica election: which partitions another broker should lead, and how far the controller is. Pure.
+"""Preferred replica election: which partitions another broker should lead, and the controller's progress. Pure.
 
-The controller tries each partition once and then deletes the node, whether the preferred replica took over or not
-(kafka.controller.KafkaController.onReplicaElection), so what became of it is told by the leaders alone.
+The controller tries each partition once and then deletes the node, whether the preferred replica became leader or not
+(kafka.controller.KafkaController.onReplicaElection). Only the leaders show the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 class ElectionStep(NamedTuple):
-    """One partition: who leads it and who should. ``wanted`` is False where nothing has to be done."""
+    """One partition: its leader and its preferred leader. ``wanted`` is False if nothing has to be done."""
 
     partition: TopicPartition
     leader: int | None
@@ -27,8 +27,8 @@ class ElectionStep(NamedTuple):
 
 
 def plan_election(state: AdminState, partitions: Iterable[TopicPartition]) -> list[ElectionStep]:
-    """A step for each partition, sorted. Raises `ControllerRequestRefused` without a controller, and while another
-    election is under way; what stands in the way of one partition is its step's ``refused``."""
+    """Returns a step for each partition, sorted; a step's ``refused`` is the obstacle for that partition. Raises
+    `ControllerRequestRefused` without a controller, and while another election is under way."""
     what = "preferred replica election"
     state.refuse_without_controller(what)
     if state.election:
@@ -49,7 +49,7 @@ def _step(state: AdminState, tp: TopicPartition) -> ElectionStep:
 
 
 def _obstacle(state: AdminState, tp: TopicPartition, found: AssignedPartition) -> OffsetMgrError | None:
-    """Why the controller would leave the leader as it is."""
+    """Returns the reason why the controller would leave the leader as it is."""
     if tp.topic in state.deletions:
         return ControllerRequestRefused(f"partition {tp}", f"topic {tp.topic} is being deleted")
     if found.preferred not in state.brokers:
@@ -67,15 +67,16 @@ def _obstacle(state: AdminState, tp: TopicPartition, found: AssignedPartition) -
 
 
 def encode_election(partitions: Iterable[TopicPartition]) -> bytes:
-    """The node's data (kafka.zk.PreferredReplicaElectionZNode, version 1). Raises `UsageError` where it is too long."""
+    """Encodes the node's data (kafka.zk.PreferredReplicaElectionZNode, version 1). Raises `UsageError` if it is too
+    long."""
     listed = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
     data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
     return checked_size("preferred replica election", data)
 
 
 def progress_of(state: AdminState, asked: Mapping[TopicPartition, int]) -> RequestProgress:
-    """How far an election is: ``asked`` maps partitions to their preferred leaders. Once the node has gone, what is
-    left open stays so: the controller has tried and given up."""
+    """Returns the progress of an election; ``asked`` maps partitions to their preferred leaders. After the node is
+    gone, open partitions stay open: the controller has tried and given up."""
     waiting: dict[str, str] = {}
     for tp, preferred in asked.items():
         try:

@@ -1,7 +1,7 @@
-"""Partition reassignment: Kafka's JSON, what would change, whether it can, and how far the controller is. Pure.
+"""Partition reassignment: Kafka's JSON, the changes, whether they are possible, and the controller's progress. Pure.
 
-Through ZooKeeper a controller checks neither brokers nor replica lists (only the brokers' own API does:
-kafka.controller.KafkaController.validateReplicas), and a replica on a dead broker would never be done.
+Through ZooKeeper a controller checks neither brokers nor replica lists; only the broker API does
+(kafka.controller.KafkaController.validateReplicas). A reassignment to a dead broker would never finish.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Assignment = Mapping[TopicPartition, tuple[int, ...]]
 
 
 def cancel_command(file: str = "FILE", bootstrap: str | None = None) -> str:
-    """How one that is under way is taken back: by the brokers alone (KIP-455). ``file`` names its partitions: what was
-    asked for, or the before-image.
+    """Returns the command that cancels a reassignment; only the brokers can do it (KIP-455). ``file`` names its
+    partitions: the requested assignment, or the before-image.
 
-    A controller (3.9.1) does not look at the node again while it works on it, whether the node is set, or deleted and
-    recreated: its partitions stay half-way until it, or another controller, has ended what it began.
+    A controller (3.9.1) ignores changes of the node while it works on it, even if the node is set again, or deleted and
+    recreated. The partitions stay half-moved until this controller or another one has finished.
     """
     return (
         f"kafka-reassign-partitions.sh --bootstrap-server {quote(bootstrap or 'BROKER:9092')} "
@@ -56,10 +56,10 @@ class ReassignmentStep(NamedTuple):
 
 
 def decode_reassignment(what: str, data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
-    """From the JSON of ``kafka-reassign-partitions`` and of its node, version 1; ``what`` names it in errors.
+    """Decodes the JSON of ``kafka-reassign-partitions`` and of its node, version 1; ``what`` names it in errors.
 
-    Raises `MalformedData`: also where a partition stands in it twice. ``log_dirs`` other than "any" cannot be asked
-    for through ZooKeeper and are refused.
+    Raises `MalformedData`, also if a partition occurs twice. ``log_dirs`` other than "any" cannot be requested through
+    ZooKeeper and are rejected.
     """
     try:
         document = json.loads(data)
@@ -99,17 +99,18 @@ def _entry(what: str, entry: Any) -> tuple[TopicPartition, tuple[int, ...]]:
 
 
 def encode_reassignment(assignment: Assignment) -> bytes:
-    """The node's data, which Kafka's own tool reads as well. Raises `UsageError` where it is too long for a node."""
+    """Encodes the node's data, which Kafka's own tool can read as well. Raises `UsageError` if it is too long for a
+    node."""
     listed = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(r)} for tp, r in assignment.items()]
     data = json.dumps({"version": 1, "partitions": listed}, separators=(",", ":")).encode()
     return checked_size("reassignment", data)
 
 
 def plan_reassignment(state: AdminState, wanted: Assignment, *, other_counts: bool = False) -> list[ReassignmentStep]:
-    """A step for each partition, sorted; ``other_counts`` allows another number of replicas.
+    """Returns a step for each partition, sorted; ``other_counts`` allows a different number of replicas.
 
-    Raises `ControllerRequestRefused` without a controller, and while another one is under way, `UsageError` where
-    nothing is asked for; what stands in the way of one partition is its step's ``refused``.
+    A step's ``refused`` is the obstacle for that partition. Raises `ControllerRequestRefused` without a controller and
+    while another reassignment is under way, `UsageError` if ``wanted`` is empty.
     """
     what = "reassignment"
     state.refuse_without_controller(what)
@@ -163,7 +164,8 @@ def _obstacle(
 
 
 def progress_of(state: AdminState, asked: Assignment) -> RequestProgress:
-    """How far a reassignment is. Once no partition is under way any more, what is left open stays so."""
+    """Returns the progress of a reassignment. After the last partition has finished, differences that remain are
+    final."""
     pending = state.reassignment or frozenset()
     waiting: dict[str, str] = {}
     under_way = False

@@ -1,4 +1,4 @@
-"""What must be known of a cluster before its controller is asked for something, and while it works. Values only."""
+"""The facts about a cluster that a controller request depends on. Values only."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.nodes import paths
 
 MOST_BYTES: Final = 900 * 1024
-"""Of one request's node: the server's default ``jute.maxbuffer`` is 1 MiB."""
+"""Maximum size of one request's node: the server's default ``jute.maxbuffer`` is 1 MiB."""
 
 
 class AssignedPartition(NamedTuple):
-    """One partition as ``/brokers/topics`` has it."""
+    """One partition as stored under ``/brokers/topics``."""
 
     replicas: tuple[int, ...]
     """Assigned replicas, the preferred leader first; during a reassignment also those that it adds and removes."""
     leader: int | None = None
-    """None where it has none, or where its state is not known (no node yet)."""
+    """None if the partition has no leader, or if its state is unknown (no node yet)."""
     isr: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
@@ -31,13 +31,13 @@ class AssignedPartition(NamedTuple):
 
     @property
     def moving(self) -> bool:
-        """Whether a reassignment is under way, asked for here or through the brokers (KIP-455)."""
+        """Whether a reassignment is under way, requested here or through the brokers (KIP-455)."""
         return bool(self.adding or self.removing)
 
 
 @dataclass(frozen=True, slots=True)
 class AdminTopicState:
-    """One topic. ``version`` and ``czxid`` are those of its node: a topic recreated has another ``czxid``."""
+    """One topic. ``version`` and ``czxid`` are those of its node: a recreated topic has another ``czxid``."""
 
     partitions: Mapping[int, AssignedPartition]
     version: int
@@ -46,24 +46,24 @@ class AdminTopicState:
 
 @dataclass(frozen=True, slots=True)
 class AdminState:
-    """A cluster at (about) one moment. ``topics`` holds those that were asked for and exist, or their error."""
+    """A cluster at (about) one moment. ``topics`` holds the requested topics that exist, or their error."""
 
     controller: int | None
-    """The broker id of the controller; None where there is none, so that nobody would carry anything out."""
+    """The broker id of the controller; None if there is none, so that a request would not be carried out."""
     kraft: bool
-    """Whether the controller is a KRaft one (a cluster on its way off ZooKeeper), which looks at none of the nodes."""
+    """Whether the controller is a KRaft controller (a cluster migrating from ZooKeeper), which ignores these nodes."""
     brokers: Mapping[int, int]
     """Live brokers -> version of their node."""
     topics: Mapping[str, AdminTopicState | OffsetMgrError]
     deletions: frozenset[str] = frozenset()
     """Topics under ``/admin/delete_topics``."""
     reassignment: frozenset[TopicPartition] | None = None
-    """What ``/admin/reassign_partitions`` still holds; None where the node does not exist."""
+    """The partitions still in ``/admin/reassign_partitions``; None if the node does not exist."""
     election: bool = False
     """Whether ``/admin/preferred_replica_election`` exists."""
 
     def partition(self, tp: TopicPartition) -> AssignedPartition:
-        """Raises `UnknownTopicOrPartition`, and the topic's error where it could not be read."""
+        """Raises `UnknownTopicOrPartition`, and the topic's error if it could not be read."""
         found = self.topic(tp.topic).partitions.get(tp.partition)
         if found is None or not found.replicas:
             raise UnknownTopicOrPartition(f"partition {tp}", f"topic {tp.topic} has no partition {tp.partition}")
@@ -79,7 +79,7 @@ class AdminState:
         return topic
 
     def refuse_without_controller(self, what: str) -> None:
-        """Raises `ControllerRequestRefused` where no controller would see the request."""
+        """Raises `ControllerRequestRefused` if no controller would see the request."""
         if self.controller is None:
             raise ControllerRequestRefused(
                 what, f"there is no {paths.CONTROLLER}, so nobody would carry it out", "are the brokers running?"
@@ -93,18 +93,18 @@ class AdminState:
 
 
 class RequestProgress(NamedTuple):
-    """How far the controller is. ``open`` maps the names of what is not done to what it waits for, or to why it never
-    will be."""
+    """The controller's progress. ``open`` maps the name of each unfinished item to what it waits for, or why it cannot
+    finish."""
 
     done: int
     total: int
     open: Mapping[str, str]
     ended: bool
-    """Whether the controller does nothing more about it; what is open then has failed."""
+    """Whether the controller has stopped working on the request; items that are still open have failed."""
 
 
 def checked_size(what: str, data: bytes) -> bytes:
-    """The data of a request's node. Raises `UsageError` where it is more than a node can hold."""
+    """Returns ``data``, a request node's content. Raises `UsageError` if it is larger than a node can hold."""
     if len(data) > MOST_BYTES:
         raise UsageError(
             what, f"it takes {len(data):,} bytes, and a node holds {MOST_BYTES:,}", "name fewer partitions"
@@ -113,5 +113,5 @@ def checked_size(what: str, data: bytes) -> bytes:
 
 
 def numbers(ids: Iterable[int]) -> str:
-    """Broker ids as people write them: ``1,2,3``."""
+    """Formats broker ids: ``1,2,3``."""
     return ",".join(map(str, ids))

@@ -1,7 +1,7 @@
-"""Writes a request for the controller, on conditions, and waits until it has been carried out.
+"""Writes a request for the controller, conditionally, and waits until the controller has carried it out.
 
-Ordering contract: one transaction checks that brokers and topics are still as they were judged, and creates the
-request's node, which must not exist.  So two requests never mix, and none is made from what is out of date.
+Ordering contract: one transaction checks that brokers and topics have not changed since they were read, and creates the
+request's node, which must not exist. So two requests never mix, and no request is based on outdated facts.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def submit(
     topics: Iterable[str],
     brokers: Iterable[int] = (),
 ) -> None:
-    """Creates ``nodes``, all or none, while ``topics`` and ``brokers`` are as ``state`` has them.
+    """Creates ``nodes``, all or none, while ``topics`` and ``brokers`` are as in ``state``.
 
-    Raises `Conflict` where something changed meanwhile or a request is under way (nothing was written then), and what
-    writing raises: after a lost connection it is not known whether the request was made.
+    Raises `Conflict` if something has changed or another request is under way (then nothing was written), and what
+    writing raises: after a lost connection the outcome is unknown.
     """
     operations: list[Operation] = [
         CheckVersion(paths.topic(name), state.topic(name).version) for name in sorted(set(topics))
@@ -62,8 +62,8 @@ def submit(
 def follow(
     look: Callable[[], RequestProgress], clock: Clock, *, wait_s: float, poll_s: float = 0.3
 ) -> Iterator[RequestProgress | OffsetMgrError]:
-    """Looks until the controller has ended it or ``wait_s`` seconds are over, and gives what was seen each time; a look
-    that fails in passing is given as its error, and the next one tried."""
+    """Polls until the controller has finished or ``wait_s`` seconds have passed, and yields each observation. A poll
+    that fails with a transient error yields the error, and polling continues."""
     deadline = clock.monotonic() + wait_s
     while True:
         try:

@@ -1,6 +1,6 @@
-"""What is wrong with the groups of old consumers in ZooKeeper: facts in, findings out.
+"""Finds faults in the groups of old consumers in ZooKeeper: facts in, findings out.
 
-`findings` are the values, `facts` what is known of a group and of the cluster; `owner_rules`, `offset_rules` and
-`group_rules` decide (pure: no I/O, no clock). `reading` reads facts in bulk, and `run` streams groups through both,
-looking twice where a rebalance under way would look the same.
+`findings` holds the results, `facts` the known state of a group and of the cluster. `owner_rules`, `offset_rules` and
+`group_rules` decide (pure: no I/O, no clock). `group_reader` reads facts in bulk. `run` streams groups through both and
+checks a second time if a rebalance under way would look the same.
 """

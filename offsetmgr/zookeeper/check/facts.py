@@ -1,4 +1,5 @@
-"""What is known when groups are judged: one group, and the cluster that all of them share. Values only."""
+"""The facts on which findings are based: those of one group, and those of the cluster, which all groups share. Values
+only."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class StoredOffset(NamedTuple):
 
 
 class OtherStoreOffset(NamedTuple):
-    """Another group to which an owner's id belongs: by its name, and ``live`` where it is registered there."""
+    """The group that an owner's id belongs to, if it is a different group; ``live`` if the id is registered there."""
 
     group: str
     live: bool
@@ -29,40 +30,42 @@ class OtherStoreOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """One group. ``errors`` maps the path of a node to why it, and what is below it, is not known."""
+    """One group. ``errors`` maps the path of an unreadable node to the reason; the node and its descendants are
+    unknown."""
 
     group: str
     members: tuple[RegistryMember, ...] = ()
-    """All that are registered; those of a persistent node are not `live`."""
+    """All registered members; a member with a persistent node is not `live`."""
     subscriptions: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Member id -> topics that it wants streams of (patterns resolved); live members that can be read only."""
+    """Member id -> subscribed topics (patterns resolved); only live members whose registration is readable."""
     owners: Mapping[TopicPartition, Owner] = field(default_factory=dict)
     elsewhere: Mapping[str, OtherStoreOffset] = field(default_factory=dict)
-    """Member id of an owner that is no member -> the other group that it is of, where there is one."""
+    """Member id of an owner that is not a member -> the other group that it belongs to, if there is one."""
     offsets: Mapping[TopicPartition, StoredOffset] = field(default_factory=dict)
     created_ms: int | None = None
-    """When the group's node was made; None where that is not known."""
+    """Creation time of the group's node; None if unknown."""
     errors: Mapping[str, OffsetMgrError] = field(default_factory=dict)
 
     @property
     def live(self) -> tuple[RegistryMember, ...]:
-        """Members with a session. A persistent node stays when its process has gone, or was never a consumer's."""
+        """Members with a session. A persistent node stays after its process has ended, or was not created by a
+        consumer."""
         return tuple(member for member in self.members if member.session_id)
 
     def owner_path(self, tp: TopicPartition) -> str:
-        """The node that says who owns a partition, which may be one of 0.7."""
+        """Path of the node that names the partition's owner, which may be in the 0.7 layout."""
         return f"{paths.owners_of_topic(self.group, tp.topic)}/{tp.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """``topics`` holds each topic's partitions, or why they are not known; None where there is no ``/brokers/topics``:
-    no broker has ever used this ZooKeeper, so nothing can be said of topics at all."""
+    """``topics`` holds each topic's partitions, or the error. It is None without ``/brokers/topics``: no broker has
+    ever used this ZooKeeper, so nothing is known about topics."""
 
     topics: Mapping[str, frozenset[int] | OffsetMgrError] | None
     unserved: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Topic -> partitions that have no leader, or one that is not alive."""
+    """Topic -> partitions that have no leader or a dead leader."""
 
 
 Ranges = Mapping[TopicPartition, LogRange | OffsetMgrError]
-"""What the partitions' logs hold, or why that is not known."""
+"""The ranges of the partitions' logs, or the error."""

@@ -11,7 +11,7 @@ from offsetmgr.core.model import BrokerPartition
 
 
 class FindingCode(StrEnum):
-    """What was found. Programs may rely on these texts."""
+    """Kinds of findings. The values are stable, so programs can rely on them."""
 
     NO_OWNER = "no-owner"
     MEMBER_PERSISTENT = "member-persistent"
@@ -29,8 +29,8 @@ class FindingCode(StrEnum):
 
 
 class Severity(StrEnum):
-    """ERROR: messages are not consumed, or will be lost or repeated. WARNING: something is left over or useless.
-    UNKNOWN: it could not be found out."""
+    """ERROR: messages are not consumed, or will be lost or reprocessed. WARNING: something is left over or useless.
+    UNKNOWN: the check could not determine it."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -65,17 +65,17 @@ PASSING: Final = frozenset(
         FindingCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""Codes of what a rebalance, a session that ends, or a topic being made looks like for a moment."""
+"""Codes of temporary states: a rebalance, an expiring session or a topic being created looks the same for a moment."""
 
 
 PARTITIONS: Final = "{partitions}"
-"""Stands in a finding's text for its partitions, which a second look can make fewer."""
+"""Placeholder in a finding's text for its partitions; the second check may reduce them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. ``text`` is a sentence whose subject is the node ``path``, or the `PARTITIONS` with
-    which it begins; ``todo`` says what to do about it. ``group`` is None for what concerns all groups."""
+    """One fault. ``text`` is a sentence whose subject is the node ``path``, or which begins with `PARTITIONS`; ``todo``
+    is the remedy. ``group`` is None for findings that concern all groups."""
 
     code: FindingCode
     group: str | None
@@ -91,14 +91,14 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """What is wrong, with the node's path."""
+        """The fault with the node's path."""
         whole = self.text.startswith(PARTITIONS)
         return f"{self.path}{':' if whole else ''} {self.text.replace(PARTITIONS, partition_list(self.partitions))}"
 
 
 def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> list[Finding]:
-    """What two looks have in common, as the second saw it. Passing findings are kept only where both saw them, and
-    only for the partitions of which both saw them; others need no second look."""
+    """Returns the findings that both checks have in common, with the text of the second. Only temporary findings need
+    the second check; they are kept for the partitions that both checks reported."""
     before = {(finding.code, finding.path, finding.topic): finding for finding in first}
     kept: list[Finding] = []
     for finding in second:
@@ -115,7 +115,7 @@ def confirmed(first: Iterable[Finding], second: Iterable[Finding]) -> list[Findi
 
 
 def partition_list(numbers: Sequence[int]) -> str:
-    """``partition 3``, ``partitions 0-4,7``; those of 0.7 one by one: ``partitions 1-0,1-1``."""
+    """``partition 3``, ``partitions 0-4,7``; those of the 0.7 layout are listed: ``partitions 1-0,1-1``."""
     plural = "" if len(numbers) == 1 else "s"
     if any(isinstance(number, BrokerPartition) for number in numbers):
         return f"partition{plural} {','.join(map(str, sorted(numbers)))}"

@@ -1,4 +1,4 @@
-"""Reads the facts of many groups at a time, each kind of node in bulk. What cannot be read is a fact too."""
+"""Reads the facts of many groups at a time, each kind of node in bulk. An unreadable node is a fact too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LAYOUTS: Final = (layout_named("0.8"), layout_named("0.7"))
 
 
 def read_cluster(session: ZookeeperSession) -> ClusterFacts:
-    """The topics of the cluster. Raises what reading ``/brokers/topics`` and ``/brokers/ids`` themselves raises."""
+    """Reads the topics of the cluster. Raises what reading ``/brokers/topics`` and ``/brokers/ids`` raises."""
     names = session.children(paths.BROKER_TOPICS)
     if names is None:
         return ClusterFacts(None)
@@ -31,7 +31,7 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
     for topic in topics(session, sorted(names)):
         error = topic.assignment.error or topic.error
         found[topic.name] = frozenset(topic.partitions) if error is None else error
-        # a state that is missing or cannot be read is no verdict on the leader
+        # a missing or unreadable state node does not tell whether the leader is alive
         states = {number: state.value for number, state in topic.states.items() if state.value is not None}
         if led_by_none := tuple(number for number, state in sorted(states.items()) if str(state.leader) not in alive):
             unserved[topic.name] = led_by_none
@@ -39,8 +39,8 @@ def read_cluster(session: ZookeeperSession) -> ClusterFacts:
 
 
 class GroupReader:
-    """Reads groups as they are now; ``known`` are all groups, among which an owner's id is looked up that is of none
-    of its own group's members."""
+    """Reads the current state of groups. ``known`` lists all groups: an owner's id that is not a member of its own
+    group is looked up in them."""
 
     def __init__(self, session: ZookeeperSession, cluster: ClusterFacts, known: Collection[str]) -> None:
         self._session = session
@@ -48,9 +48,9 @@ class GroupReader:
         self._known = known
 
     def read(self, groups: Sequence[str]) -> Iterator[GroupFacts]:
-        """One result for each group, in their order. Raises where the session fails as a whole."""
-        # Members before owners: a member that comes in between is an owner that nobody knows yet, which a second look
-        # clears up; the other way round a member that goes would look like partitions without an owner.
+        """Yields one result for each group, in their order. Raises if the session fails as a whole."""
+        # Members before owners: a member that joins in between is an unknown owner, which the second check clears up.
+        # In the other order, a member that leaves would look like partitions without an owner.
         members = {found.group: found for found in members_many(self._session, groups)}
         owners = {found.group: found for found in owners_many(self._session, groups)}
         errors: dict[str, dict[str, OffsetMgrError]] = {group: {} for group in groups}
@@ -81,7 +81,7 @@ class GroupReader:
             if member.error is None and member.session_id:
                 try:
                     subscriptions[member.member_id] = self._wanted(member)
-                except OffsetMgrError as error:  # a pattern that cannot be understood
+                except OffsetMgrError as error:  # a pattern that cannot be parsed
                     errors[paths.member(group, member.member_id)] = error
         return GroupFacts(
             group,
@@ -146,12 +146,12 @@ class GroupReader:
             for name in sorted(names or ()):
                 yield group, topic, path, name
 
-    # --- owners of nobody's -----------------------------------------------------------------------
+    # --- owners that are not members -----------------------------------------------------------------
 
     def _strangers(
         self, groups: Sequence[str], members: Mapping[str, GroupMembers], owners: Mapping[str, GroupOwners]
     ) -> dict[str, dict[str, OtherStoreOffset]]:
-        """Owners' ids that are no members of their group -> the other group whose they are, where there is one."""
+        """Ids of owners that are not members of their group -> the other group that they belong to, if there is one."""
         found: dict[str, dict[str, OtherStoreOffset]] = {group: {} for group in groups}
         asked: list[tuple[str, str, str]] = []
         for group in groups:
@@ -177,5 +177,5 @@ def _partition(topic: str, name: str) -> TopicPartition | None:
 
 
 def _groups_in(member_id: str) -> list[str]:
-    """The groups that a consumer id can be of, shortest first: it begins with the group's name and "_"."""
+    """Returns the groups that a consumer id can belong to, shortest first: it begins with the group's name and "_"."""
     return [member_id[:at] for at, character in enumerate(member_id) if character == "_" and at > 0]

@@ -1,5 +1,5 @@
-"""What a group as a whole shows: subscriptions that nobody serves, long disuse, nodes that cannot be read; and all
-rules put together. Pure."""
+"""Findings about a group as a whole: subscriptions without leaders, long disuse, unreadable nodes. Also combines all
+rules. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK = "look at the node (offsetmgr zk tree), and at who may read it"
 def check_group(
     facts: GroupFacts, cluster: ClusterFacts, ranges: Ranges | None, unused_since_ms: int | None
 ) -> list[Finding]:
-    """Everything that is wrong with one group; ``ranges`` and ``unused_since_ms`` None leave those rules out."""
+    """Returns all findings for one group; None for ``ranges`` or ``unused_since_ms`` disables those rules."""
     return [
         *unreadable(facts),
         *left_over_members(facts),
@@ -33,7 +33,7 @@ def check_group(
 
 
 def check_cluster(cluster: ClusterFacts) -> list[Finding]:
-    """What is wrong for all groups: topics that cannot be read."""
+    """Findings that concern all groups: unreadable topics."""
     return [
         Finding(
             FindingCode.UNREADABLE, None, paths.topic(topic), f"cannot be read: {found.why or found.what}", _LOOK, topic
@@ -44,7 +44,7 @@ def check_cluster(cluster: ClusterFacts) -> list[Finding]:
 
 
 def unreadable(facts: GroupFacts) -> Iterator[Finding]:
-    """Nodes of the group that cannot be read or understood."""
+    """Nodes of the group that cannot be read or decoded."""
     for path, error in sorted(facts.errors.items()):
         yield Finding(FindingCode.UNREADABLE, facts.group, path, f"cannot be read: {error.why or error.what}", _LOOK)
     for member in facts.members:
@@ -60,7 +60,8 @@ def unreadable(facts: GroupFacts) -> Iterator[Finding]:
 
 
 def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
-    """Registrations that no consumer made, or that stayed when it went: a consumer's node goes with its session."""
+    """Registrations that were not created by a consumer, or that outlived it: a consumer's node disappears with its
+    session."""
     for member in facts.members:
         if not member.session_id:
             path = paths.member(facts.group, member.member_id)
@@ -98,8 +99,8 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
-    """A group without live members whose offsets nobody has written since. Where a part of it is not known, nothing
-    is said: that part is a finding of its own."""
+    """A group without live members whose offsets have not been written since. If a part of the group is unknown, this
+    rule reports nothing; the unknown part is a finding of its own."""
     if facts.live or facts.errors or facts.created_ms is None:
         return
     last = max((stored.mtime_ms for stored in facts.offsets.values()), default=facts.created_ms)

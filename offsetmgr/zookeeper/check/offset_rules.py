@@ -1,4 +1,4 @@
-"""Committed offsets of what is gone, and outside of what the logs hold. Pure."""
+"""Findings about committed offsets: partitions that no longer exist, and offsets outside the logs. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 def offsets_of_nothing(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Offsets for topics and partitions that do not exist: a finding for each topic."""
+    """Offsets for topics and partitions that do not exist, one finding for each topic."""
     if cluster.topics is None:
         return
     by_topic: dict[str, list[int]] = {}
@@ -44,7 +44,7 @@ def offsets_of_nothing(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Fin
 
 
 def existing(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[TopicPartition]:
-    """The partitions with offsets whose logs can be asked for: those that exist (and are none of 0.7)."""
+    """The partitions with offsets whose log ranges can be read: those that exist and are not in the 0.7 layout."""
     for tp in facts.offsets:
         there = (cluster.topics or {}).get(tp.topic)
         if isinstance(there, frozenset) and tp.partition in there and not isinstance(tp.partition, BrokerPartition):
@@ -52,7 +52,7 @@ def existing(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[TopicPartitio
 
 
 def out_of_range(facts: GroupFacts, ranges: Ranges) -> Iterator[Finding]:
-    """Offsets below the log's start or beyond its end; and those of which that cannot be said."""
+    """Offsets below the log's start or beyond its end, and offsets whose log range is unknown."""
     unknown: dict[str, list[tuple[int, OffsetMgrError]]] = {}
     for tp, stored in sorted(facts.offsets.items()):
         found = ranges.get(tp)

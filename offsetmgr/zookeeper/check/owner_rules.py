@@ -1,7 +1,8 @@
-"""Who owns a partition, and whether that can be. Pure.
+"""Findings about the owners of partitions. Pure.
 
-Source: kafka.consumer.ZookeeperConsumerConnector: an owner's node is ephemeral, made by the session that also made the
-member's registration, and says ``<consumer id>-<thread>``, where the id begins with the group's name and "_".
+Source: kafka.consumer.ZookeeperConsumerConnector. An owner's node is ephemeral and is created by the session that also
+created the member's registration. It contains ``<consumer id>-<thread>``, where the id begins with the group's name and
+"_".
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from offsetmgr.zookeeper.nodes import paths
 
 
 def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Partitions of topics that live members subscribe to and nobody consumes: a finding for each topic."""
+    """Partitions of subscribed topics that no live member owns, one finding for each topic."""
     wanted: dict[str, int] = {}
     for topics in facts.subscriptions.values():
         for topic in topics:
@@ -26,13 +27,13 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
         partitions = (cluster.topics or {}).get(topic)
         if not isinstance(
             partitions, frozenset
-        ):  # it does not exist: what a subscription names need not even be a name
+        ):  # the topic does not exist; a subscription can contain an invalid name
             continue
         root = paths.owners_of_topic(facts.group, topic)
         if _hidden(facts, root):
             continue
         missing = tuple(sorted(n for n in partitions if TopicPartition(topic, n) not in facts.owners))
-        # an owner's node that could not be read owns its partition all the same
+        # an unreadable owner node still owns its partition
         missing = tuple(n for n in missing if f"{root}/{n}" not in facts.errors)
         if missing:
             left_over = len(facts.live) < len(facts.members)
@@ -52,12 +53,13 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
 
 
 def _hidden(facts: GroupFacts, root: str) -> bool:
-    """Whether owners below ``root`` may exist that could not be read."""
+    """Whether unreadable nodes below ``root`` may hide owners."""
     return root in facts.errors or paths.owners(facts.group) in facts.errors or paths.group(facts.group) in facts.errors
 
 
 def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
-    """Owners that are persistent, of another session, no members, or of another group."""
+    """Owners whose node is persistent or of another session, and owners that are not members or are in another
+    group."""
     members = {member.member_id: member for member in facts.live}
     known = paths.ids(facts.group) not in facts.errors
     for tp, owner in sorted(facts.owners.items()):

@@ -1,4 +1,4 @@
-"""What the logs hold, asked for once a partition, and again where an offset does not fit what was heard."""
+"""Log ranges: each partition is read once, and again if an offset is outside the range."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ AskRanges: TypeAlias = Callable[[Collection[TopicPartition]], Mapping[TopicParti
 
 
 class LogRangeCheck:
-    """Remembers ranges. They grow, so an offset outside of a remembered one proves nothing until it is asked for again:
-    asked for after the offset was read, a range that does not hold it never did."""
+    """A cache of ranges. Logs grow, so an offset outside a cached range proves nothing until the range is read again. A
+    range read after the offset that does not contain it has never contained it."""
 
     def __init__(self, ask: AskRanges) -> None:
         self._ask = ask
         self._known: dict[TopicPartition, LogRange | OffsetMgrError] = {}
 
     def known_for(self, groups: Iterable[GroupFacts], cluster: ClusterFacts) -> Ranges:
-        """Ranges, or errors, of all partitions in which these groups have offsets and that exist."""
+        """Returns the ranges, or errors, of all existing partitions in which these groups have offsets."""
         missing: set[TopicPartition] = set()
         doubtful: set[TopicPartition] = set()
         for facts in groups:

@@ -1,4 +1,4 @@
-"""Streams groups through reading and rules, and looks a second time at what may only have been passing."""
+"""Streams groups through reading and rules, and checks possibly temporary findings a second time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from offsetmgr.zookeeper.nodes import paths
 
 GROUPS_AT_ONCE: Final = 250
 MOST_HELD: Final = 10_000
-"""Findings that wait for their second look; with more of them it is taken before the other groups are read."""
+"""Maximum number of findings that wait for their second check; beyond it the check runs before more groups are read."""
 
 
 class CheckReport(NamedTuple):
-    """What is wrong with one group."""
+    """The findings for one group."""
 
     group: str
     findings: Sequence[Finding]
@@ -29,9 +29,9 @@ class CheckReport(NamedTuple):
 class ZookeeperCheck:
     """One run over groups. Construction reads the cluster's topics and raises what that raises.
 
-    ``ask_ranges`` and ``unused_since_ms`` None leave these rules out; with ``settle_s`` 0 there is no second look.
-    ``on_second_look`` hears of how many groups one is to be taken, before the wait.
-    Memory grows with the groups that are read together and the findings that wait, not with the number of groups.
+    None for ``ask_ranges`` or ``unused_since_ms`` disables those rules; ``settle_s`` 0 disables the second check.
+    ``on_second_look`` receives the number of groups to check again, before the wait. Memory grows with the groups that
+    are read together and the findings that wait, not with the number of groups.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class ZookeeperCheck:
 
     @property
     def of_cluster(self) -> list[Finding]:
-        """What is wrong for all groups."""
+        """Findings that concern all groups."""
         return check_cluster(self._cluster)
 
     def unchecked(self) -> list[str]:
-        """What is not checked in this run, and why."""
+        """The rules that this run does not apply, and why."""
         reasons: list[str] = []
         if self._cluster.topics is None:
             why = f"there is no {paths.BROKER_TOPICS} here"
@@ -74,8 +74,8 @@ class ZookeeperCheck:
         return reasons
 
     def run(self, groups: Iterable[str]) -> Iterator[CheckReport]:
-        """One result for each group, those that are looked at twice later than others. Raises where the session fails
-        as a whole; a node that cannot be read is a finding."""
+        """Yields one result for each group; groups that are checked twice come later. Raises if the session fails as a
+        whole; an unreadable node is a finding."""
         remaining = iter(groups)
         waiting: list[CheckReport] = []
         while batch := list(islice(remaining, GROUPS_AT_ONCE)):
@@ -98,7 +98,8 @@ class ZookeeperCheck:
             yield CheckReport(facts.group, check_group(facts, self._cluster, ranges, self._unused_since_ms))
 
     def _second_look(self, waiting: Sequence[CheckReport]) -> Iterator[CheckReport]:
-        """What is still so after a while. Another topic may have been made, or be gone, so topics are read again."""
+        """Yields the findings that remain after a wait. Topics are read again, since one may have been created or
+        deleted."""
         if self._on_second_look is not None:
             self._on_second_look(len(waiting))
         self._clock.sleep(self._settle_s)

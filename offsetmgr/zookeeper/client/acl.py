@@ -1,7 +1,7 @@
-"""Access lists of the nodes that we create: what the configuration says, and what follows from it for each node.
+"""ACLs of the nodes that offsetmgr creates: the configured ACL, and the resulting ACL of each node.
 
 ZooKeeper's ACLs are not inherited, so each new node is given one. No I/O here. Source: ZooDefs.Perms and Ids, and
-kafka.utils.ZkUtils.defaultAcls for what a secured broker gives to its own nodes.
+kafka.utils.ZkUtils.defaultAcls for the ACLs that a secured broker sets.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class AclEntry(NamedTuple):
 Acl = tuple[AclEntry, ...]
 
 OPEN: Final[Acl] = (AclEntry(_ALL, "world", "anyone"),)
-"""All to everybody, as Kafka has it under ``/consumers``."""
+"""All permissions for everybody, as Kafka sets it under ``/consumers``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AclPolicy:
-    """Which ACL a node that we create is given.
+    """Decides the ACL of each node that offsetmgr creates.
 
-    ``configured`` is what the configuration asks for. A node that is ours alone (it goes with our session) gets it, and
-    everybody may read it: other members must. A persistent node lies where others write too, old consumers above all,
-    which know nothing of our credentials: see `shared`.
+    ``configured`` is the configured ACL. An ephemeral node gets it, and everybody may read it, because other members
+    must. A persistent node lies in a directory that others write to, above all old consumers, which do not have our
+    credentials: see `shared`.
     """
 
     configured: Acl
@@ -52,11 +52,11 @@ class AclPolicy:
         return _with(self.configured, _READ)
 
     def shared(self, parent: Acl) -> Acl:
-        """The list of a persistent node below a node with this list.
+        """Returns the ACL of a persistent node below a node with the ACL ``parent``.
 
-        Where not everybody may write to the parent, the new node takes over the parent's list: whoever could write
-        there can write here, and nobody else. Where everybody may, the configured list holds, and besides everybody may
-        do all but change the list: an old consumer can write the node, and cannot lock anybody out of it.
+        If the parent is writable only for some, the new node takes over the parent's ACL: the same clients can write
+        both. If the parent is writable for everybody, the configured ACL applies, and everybody also gets all
+        permissions except admin. An old consumer can then write the node but cannot lock others out of it.
         """
         if not any(entry.scheme == "world" and entry.permissions & _WRITE for entry in parent):
             return parent
@@ -64,8 +64,8 @@ class AclPolicy:
 
 
 def parse_acl(text: str, authenticated: bool) -> AclPolicy | None:
-    """``zookeeper.acl``: ``open`` (None: every node as Kafka has them), ``creator``, or a list as
-    ``sasl:app:cdrw,digest:USER:HASH:r``. Raises `ConfigError`, without quoting what may be a password."""
+    """Parses ``zookeeper.acl``: ``open`` (returns None: ACLs as Kafka sets them), ``creator``, or a list such as
+    ``sasl:app:cdrw,digest:USER:HASH:r``. Raises `ConfigError`, without quoting text that may be a password."""
     text = text.strip()
     if text in ("", "open"):
         return None
@@ -107,8 +107,8 @@ def lists_for(
     shared: Iterable[str],
     read: Callable[[Sequence[str]], Sequence[Acl | OffsetMgrError]],
 ) -> dict[str, Acl | OffsetMgrError]:
-    """The list of each node to be created: ``ours`` go with our session, ``shared`` are persistent. ``read`` gives the
-    lists of nodes that exist. Where a parent's list is not known, its error stands for what lies below it."""
+    """Returns the ACL of each node to be created: ``ours`` are ephemeral, ``shared`` are persistent. ``read`` returns
+    the ACLs of existing nodes. If a parent's ACL is unknown, its error is the result for the nodes below it."""
     lists: dict[str, Acl | OffsetMgrError] = {path: policy.ours() for path in ours}
     outermost_first = sorted(shared, key=lambda path: path.count("/"))
     new = set(outermost_first)
@@ -117,7 +117,7 @@ def lists_for(
     for path in outermost_first:
         above = _parent(path)
         parent = held.get(above)
-        if parent is None:  # created along with this one, and from the same parent on
+        if parent is None:  # created together with this node, so this node's parent decides for both
             lists[path] = lists[above]
         else:
             lists[path] = parent if isinstance(parent, OffsetMgrError) else policy.shared(parent)
@@ -129,20 +129,20 @@ def _parent(path: str) -> str:
 
 
 def is_masked(acl: Acl) -> bool:
-    """Whether a server has left out the digests' hashes, as it does for those without the permission admin since 3.5:
-    such a list cannot be given to another node."""
+    """Whether the server has omitted the digests' hashes: since 3.5 it does so for clients without the permission
+    admin. Such an ACL cannot be copied to another node."""
     return any(entry.scheme == "digest" and entry.id.endswith(":x") for entry in acl)
 
 
 def _with(configured: Acl, everybody: int) -> Acl:
-    """The list with at least these permissions for everybody."""
+    """Returns the ACL with at least these permissions for everybody."""
     others = tuple(entry for entry in configured if (entry.scheme, entry.id) != ("world", "anyone"))
     already = sum(entry.permissions for entry in configured if entry not in others)
     return (*others, AclEntry(already | everybody, "world", "anyone"))
 
 
 def encode(acl: Acl) -> bytes:
-    """An ACL as requests carry it."""
+    """Encodes an ACL as in requests."""
     parts = [_INT.pack(len(acl))]
     for permissions, scheme, who in acl:
         parts += [_INT.pack(permissions), *(part for text in (scheme, who) for part in _string(text))]

@@ -1,9 +1,9 @@
-"""The requests that read nodes, as kazoo's connection wants to be given them.
+"""Read requests in the form that kazoo's connection accepts.
 
-kazoo sends anything that has a ``type`` and ``serialize()``, and hands the answer's bytes to its ``deserialize``.  It
-has no class for multi-read (opcode 22, ZooKeeper 3.6 and later), so these stand beside its own.  None of them decodes
-anything: ``deserialize`` runs in kazoo's connection thread, which also answers pings and must not be kept busy; the
-bytes are decoded by the thread that asked.
+kazoo sends any object that has a ``type`` and ``serialize()``, and passes the response's bytes to its ``deserialize``.
+It has no class for multi-read (opcode 22, ZooKeeper 3.6 and later), so this module adds it. None of these classes
+decodes anything: ``deserialize`` runs in kazoo's connection thread, which also sends pings and must not be kept busy.
+The calling thread decodes the bytes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from offsetmgr.zookeeper.client import jute
 from offsetmgr.zookeeper.client.jute import Expected, NodeData, Op
 
 RawAnswer: TypeAlias = tuple[bytes, int]
-"""An answer's buffer, and the offset where its body begins."""
+"""A response's buffer, and the offset where its body begins."""
 
 NodeAnswer: TypeAlias = NodeData | int
 ChildrenAnswer: TypeAlias = list[str] | int
-"""What was found, or the `jute.Code` of that node alone."""
+"""The names found, or the `jute.Code` of that node alone."""
 
 PATHS_A_REQUEST: Final = 500
-"""Measured: larger requests gain nothing more, and keep others on the server waiting."""
+"""Measured: larger requests are no faster, and make other clients of the server wait."""
 
 BYTES_A_REQUEST: Final = 512 * 1024
-"""Half of the server's default ``jute.maxbuffer`` (1 MiB), above which it drops the connection."""
+"""Half of the server's default ``jute.maxbuffer`` (1 MiB); the server drops the connection if a request is larger."""
 
 
 class SingleRead:
@@ -43,7 +43,7 @@ class SingleRead:
 
 
 class MultiRead:
-    """getData or getChildren of many nodes in one request, each with a result or an error of its own."""
+    """getData or getChildren of many nodes in one request, with a result or an error for each."""
 
     type = int(Op.MULTI_READ)
 
@@ -63,9 +63,9 @@ T = TypeVar("T")
 
 
 class BulkRead(Generic[T]):
-    """A multi-read whose operations (`jute.reads`, ``count`` of them in all) are encoded by whoever asks.
+    """A multi-read whose operations (`jute.reads`, ``count`` of them in all) the caller encodes.
 
-    A kind of it says what is asked, and understands the answer.
+    Each subclass defines one kind of request and decodes its response.
     """
 
     type = int(Op.MULTI_READ)
@@ -82,7 +82,7 @@ class BulkRead(Generic[T]):
         return buffer, offset
 
     def decoded(self, buffer: bytes, offset: int) -> T:
-        """What was found, in the thread that asked. Raises `jute.BrokenAnswer`."""
+        """Decodes the response, in the calling thread. Raises `jute.ZookeeperProtocolError`."""
         raise NotImplementedError
 
 
@@ -94,16 +94,16 @@ class BulkGet(BulkRead[list[NodeData | int]]):
 
 
 class BulkList(BulkRead[list[bytes | int]]):
-    """getChildren of many nodes; the names as `jute.multi_name_vectors` has them."""
+    """getChildren of many nodes; the names are in the form of `jute.multi_name_vectors`."""
 
     def decoded(self, buffer: bytes, offset: int) -> list[bytes | int]:
         return jute.multi_name_vectors(buffer, offset, self.count)
 
 
 class BulkVerify(BulkRead[tuple[RawAnswer, list[NodeData | int] | None]]):
-    """getData of many nodes of which it is ``expected`` what they hold (as `jute.holds` has it; None: no telling).
+    """getData of many nodes whose content is ``expected`` (in the form of `jute.holds`; None: unknown).
 
-    Where they all do, the nodes stay undecoded.
+    If all of them match, the nodes stay undecoded.
     """
 
     def __init__(self, operations: list[bytes], count: int, expected: Expected | None) -> None:
@@ -118,14 +118,14 @@ class BulkVerify(BulkRead[tuple[RawAnswer, list[NodeData | int] | None]]):
 
 
 class BulkChildren(BulkRead[list[int | None]]):
-    """getData of many nodes for the sake of `jute.multi_children_zxids`."""
+    """getData of many nodes, decoded by `jute.multi_children_zxids`."""
 
     def decoded(self, buffer: bytes, offset: int) -> list[int | None]:
         return jute.multi_children_zxids(buffer, offset, self.count)
 
 
 def in_requests(paths: list[bytes]) -> list[list[bytes]]:
-    """The paths in their order, cut into lists that each fit one request."""
+    """Splits the paths, in order, into lists that each fit one request."""
     requests: list[list[bytes]] = []
     for begin in range(0, len(paths), PATHS_A_REQUEST):
         chunk = paths[begin : begin + PATHS_A_REQUEST]

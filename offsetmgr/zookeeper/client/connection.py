@@ -1,8 +1,8 @@
-"""One kazoo client: opened when first needed, within a timeout, and asked through its own request queue.
+"""One kazoo client, connected on first use within a timeout, and its request queue.
 
-Only the life of the connection belongs here; what is asked is `session`. Three things that kazoo does otherwise than an
-offset tool needs are settled here: it logs credentials at DEBUG and warnings to stderr, its ``start`` and ``stop`` can
-take far longer than the timeout given, and its results (one condition variable each) are slow in bulk.
+This module owns only the life cycle of the connection; `session` defines the requests. It corrects three properties of
+kazoo: it logs credentials at DEBUG and warnings to stderr, its ``start`` and ``stop`` can take far longer than their
+timeout, and its results (one condition variable each) are slow in bulk.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ _LOOK_OFTEN_S: Final = 0.005
 _LOOK_S: Final = 0.3
 _DEFAULT_PORT: Final = "2181"
 _SASL: Final = "sasl"
-"""The scheme of credentials that go with the connection itself; all others are added to a session that stands."""
+"""The scheme of credentials that belong to the connection itself; all others are added after the session is open."""
 
-# kazoo's log goes where the application says and nowhere else: without a handler Python would print its warnings to
-# stderr.  Never DEBUG: there kazoo shows every request, the one that carries the credentials too.
+# kazoo logs only where the application's logging sends it: without a handler Python would print its warnings to stderr.
+# Never DEBUG: there kazoo logs every request, including the credentials.
 _LOG: Final = logging.getLogger("offsetmgr.zookeeper.kazoo")
 _LOG.addHandler(logging.NullHandler())
 _LOG.setLevel(logging.INFO)
 
 
 def parse_connect(connect: str) -> tuple[str, str]:
-    """``h1:2181,h2:2181/chroot`` as hosts and chroot (empty, or with a leading slash). Raises `InvalidUri`."""
+    """Splits ``h1:2181,h2:2181/chroot`` into hosts and chroot (empty, or with a leading slash). Raises `InvalidUri`."""
     hosts, slash, rest = connect.partition("/")
     chroot = f"/{rest}".rstrip("/") if slash else ""
     for host in hosts.split(","):
         match = _HOST.fullmatch(host)
         if match is None or (match[1] is not None and not 0 < int(match[1]) < 65536):
-            # The text itself is not shown: before an '@' it may hold a password.
+            # The error does not quote the text: before an '@' it may contain a password.
             raise InvalidUri(
                 "ZooKeeper connect string", "a part of it is not HOST:PORT", "as in h1:2181,h2:2181/chroot"
             )
@@ -68,22 +68,23 @@ def parse_connect(connect: str) -> tuple[str, str]:
 
 
 class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's client, which in addition tells when waiting for it has become pointless.
+    """kazoo's client, which also signals when waiting for it has become pointless.
 
-    ``one_session``: it ends with its first session, where kazoo would open another and send what is queued in that.
+    ``one_session``: the client ends with its first session. kazoo would open another one and send the queued requests
+    in it.
     """
 
     def __init__(self, one_session: bool, **settings: Any) -> None:
         self.settled = threading.Event()
-        """Set while connected, and once the client has given up for good."""
+        """Set while connected, and after the client has given up permanently."""
         self.authentication_failed = False
         self.finished = False
         self.expired = False
-        """Whether its one session is over."""
+        """Whether its only session has expired."""
         self.connections = 0
         """The number of connections that servers have accepted so far."""
         self.granted_s: float | None = None
-        """The session timeout that the server granted, which need not be the one asked for; only with
+        """The session timeout that the server granted, which may differ from the requested one; only with
         ``one_session``."""
         self._one_session = one_session
         super().__init__(**settings)
@@ -101,8 +102,8 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
     def _session_callback(self, state: str) -> None:
         if state == KeeperState.EXPIRED_SESSION and self._one_session:
-            # Before kazoo fails what was asked: whoever is told so must find the client at its end, and ask nothing
-            # more of it. The connection loop looks at _stopped before it would connect again.
+            # This is set before kazoo fails the open requests, so their callers find the client ended and send nothing
+            # more. The connection loop checks _stopped before it would reconnect.
             self.expired = True
             self._stopped.set()
         super()._session_callback(state)
@@ -120,8 +121,8 @@ class _Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
 
 
 def _refused_as_such(authenticate: Callable[..., None]) -> Callable[..., None]:
-    """A server that takes no session without SASL says so to a wrong password as well; kazoo knows that answer only to
-    later requests, and its connection thread would die of it."""
+    """A server that requires SASL returns the same error for a wrong password; kazoo handles that error only for later
+    requests, and its connection thread would die of it."""
 
     def authenticate_or_fail(*arguments: Any) -> None:
         try:
@@ -133,10 +134,10 @@ def _refused_as_such(authenticate: Callable[..., None]) -> Callable[..., None]:
 
 
 class Completion:
-    """What kazoo calls with a request's result: passes it on, with its tag, to the queue of the waiting thread.
+    """Callback for a request's result: passes it, with its tag, to the queue of the waiting thread.
 
-    It stands where kazoo's own AsyncResult would: a queue shared by a whole bulk call costs a fraction of one
-    condition variable for each request, and lets the caller wait for whichever answer comes first.
+    It replaces kazoo's AsyncResult: one queue for a whole bulk call is much cheaper than one condition variable for
+    each request, and lets the caller wait for whichever response comes first.
     """
 
     __slots__ = ("_inbox", "_tag")
@@ -153,10 +154,10 @@ class Completion:
 
 
 class KazooConnection:
-    """A ZooKeeper session that connects when first needed and reconnects by itself. Safe for several threads.
+    """A ZooKeeper session that connects on first use and reconnects by itself. Thread-safe.
 
-    Where the session expires another one is opened; with ``session_timeout_ms`` there is one session and no other:
-    once it has expired every call raises `SessionExpired`, and nothing is ever sent in a later session.
+    If the session expires, another one is opened. With ``session_timeout_ms`` there is only one session: after it has
+    expired every call raises `SessionExpired`, and nothing is ever sent in a later session.
     """
 
     def __init__(self, hosts: str, config: ConnectionConfig, session_timeout_ms: int | None = None) -> None:
@@ -165,9 +166,9 @@ class KazooConnection:
         self._auth = tuple(pair for pair in config.zookeeper_auth if pair[0] != _SASL)
         self._sasl = _sasl_options(next((secret for scheme, secret in config.zookeeper_auth if scheme == _SASL), None))
         self.acl_policy = parse_acl(config.zookeeper_acl, bool(config.zookeeper_auth))
-        """Which ACLs the nodes get that we create; None: open to all."""
+        """The ACL policy for created nodes; None: open to all."""
         self.identity = _identity(config.zookeeper_auth)
-        """In words who we are to the server."""
+        """Describes the authenticated identity, for messages."""
         self._timeout_s = config.timeout_ms / 1000
         self._lock = threading.Lock()
         self._client: _Client | None = None
@@ -180,14 +181,14 @@ class KazooConnection:
 
     @property
     def session_id(self) -> int | None:
-        """The server's id of the current session; None while there is no connection."""
+        """The server's id of the current session; None while disconnected."""
         client = self._client
         identity = client.client_id if client is not None else None
         return None if identity is None else int(identity[0])
 
     @property
     def zxid(self) -> int | None:
-        """The zxid of the last answer, of whichever connection of the client; None before the first."""
+        """The zxid of the last response on any connection of the client; None before the first."""
         client = self._client
         return (client.last_zxid or None) if client is not None else None
 
@@ -199,7 +200,7 @@ class KazooConnection:
         return None if client is None else client.granted_s
 
     def ready(self, deadline: float) -> None:
-        """Connects, or waits until the lost connection is back, until ``deadline`` (of ``time.monotonic``).
+        """Connects, or waits until the lost connection is restored, until ``deadline`` (of ``time.monotonic``).
 
         Raises `Unreachable`, `AuthenticationFailed`, `SessionExpired`.
         """
@@ -216,9 +217,9 @@ class KazooConnection:
             raise self.unreachable(_whats_there(self._hosts))
 
     def await_replacement(self) -> None:
-        """Waits, for a second at most, until another connection stands in the place of the present one.
+        """Waits, for at most a second, until a new connection has replaced the present one.
 
-        A caller uses it where the server is about to close the connection.
+        Used when the server is about to close the connection.
         """
         client = self._open()
         connections = client.connections
@@ -227,13 +228,13 @@ class KazooConnection:
             time.sleep(_LOOK_OFTEN_S)
 
     def send(self, request: Any, completion: Completion) -> None:
-        """Queues a request; its result or error goes to ``completion``, more than once in rare races of kazoo's."""
-        # _call is what every method of KazooClient ends in.  It is the only way to send a request that kazoo has no
-        # method for, and it keeps the order in which requests are handed in.
+        """Queues a request; ``completion`` receives its result or error, more than once in rare races of kazoo."""
+        # All methods of KazooClient end in _call. It is the only way to send a request for which kazoo has no method,
+        # and it keeps the order of the requests.
         self._open()._call(request, completion)
 
     def session_expired(self) -> SessionExpired:
-        """The error for what is asked of a session that is over."""
+        """The error for a call after the session has expired."""
         return SessionExpired(f"ZooKeeper at {self._hosts}", "the session has expired, and with it all that it held")
 
     def lost(self) -> OffsetMgrError:
@@ -242,7 +243,7 @@ class KazooConnection:
         return self.session_expired() if client is not None and client.expired else self.unreachable()
 
     def silence(self) -> OffsetMgrError:
-        """The error for an answer that has not come within the timeout."""
+        """The error for a response that has not arrived within the timeout."""
         client = self._client
         if client is not None and client.expired:
             return self.session_expired()
@@ -251,7 +252,7 @@ class KazooConnection:
         return TimedOut(f"ZooKeeper at {self._hosts}", f"no answer within {self._timeout_s * 1000:.0f} ms")
 
     def unreachable(self, found: str = "") -> Unreachable:
-        """The error for servers that cannot be reached; ``found`` says what is at their addresses instead."""
+        """The error for unreachable servers; ``found`` describes what listens at their addresses instead."""
         why = f"no server could be reached within {self._timeout_s * 1000:.0f} ms"
         return Unreachable(
             f"ZooKeeper at {self._hosts}",
@@ -260,7 +261,7 @@ class KazooConnection:
         )
 
     def refused(self) -> AuthenticationFailed:
-        """The error for a server that takes no session with our credentials, or none without any."""
+        """The error for a server that rejects our credentials, or rejects clients without any."""
         if self._auth or self._sasl:
             return AuthenticationFailed(
                 f"ZooKeeper at {self._hosts}",
@@ -274,7 +275,7 @@ class KazooConnection:
         )
 
     def close(self) -> None:
-        """Ends the session. Returns within a few seconds even where the server does not answer any more."""
+        """Ends the session. Returns within a few seconds even if the server does not respond."""
         with self._lock:
             self._closed = True
             client, self._client = self._client, None
@@ -292,7 +293,7 @@ class KazooConnection:
                 client = _Client(
                     self._session_timeout_s is not None,
                     hosts=self._hosts,
-                    # Also kazoo's limit for connecting to one server: never beyond the caller's patience.
+                    # Also kazoo's limit for connecting to one server: never longer than the caller waits.
                     timeout=self._session_timeout_s or min(self._timeout_s, _LONGEST_SESSION_S),
                     auth_data=list(self._auth),
                     sasl_options=None if self._sasl is None else dict(self._sasl),
@@ -315,17 +316,17 @@ class KazooConnection:
             try:
                 client.stop()
                 client.close()
-            except Exception as error:  # the client is given up in any case; kazoo raises bare Exceptions here
+            except Exception as error:  # the client is discarded in any case; kazoo raises bare Exceptions here
                 _LOG.info("the ZooKeeper client did not stop cleanly: %s", error)
 
-        # In a thread of its own: kazoo waits ten seconds and more for a connection thread that is busy connecting.
+        # In a separate thread: kazoo waits ten seconds and more for a connection thread that is busy connecting.
         thread = threading.Thread(target=stop, name="offsetmgr-zookeeper-close", daemon=True)
         thread.start()
         return thread
 
 
 def _sasl_options(credential: str | None) -> dict[str, str] | None:
-    """kazoo's options for SASL with DIGEST-MD5, the only mechanism that needs no ticket."""
+    """kazoo's options for SASL with DIGEST-MD5, the only mechanism that does not need a ticket."""
     if credential is None:
         return None
     if importlib.util.find_spec("puresasl") is None:
@@ -335,14 +336,15 @@ def _sasl_options(credential: str | None) -> dict[str, str] | None:
 
 
 def _identity(auth: tuple[tuple[str, str], ...]) -> str:
-    """Never the password: of ``digest:USER:PASSWORD`` the scheme and the user."""
+    """Never contains the password: of ``digest:USER:PASSWORD`` the scheme and the user."""
     if not auth:
         return "a session without credentials"
     return ", ".join(f"{scheme}:{secret.partition(':')[0]}" if ":" in secret else scheme for scheme, secret in auth)
 
 
 def _whats_there(hosts: str) -> str:
-    """What a plain connection to each address meets: kazoo tells a closed port and a wrong one in the same way."""
+    """Describes what a plain connection to each address finds: kazoo reports a closed port and a wrong one in the same
+    way."""
     return "; ".join(_meets(address.strip()) for address in hosts.split(",") if address.strip())
 
 

@@ -1,7 +1,7 @@
-"""ZooKeeper's serialization (jute) of the few requests that are made in bulk: pure, bytes in and bytes out.
+"""ZooKeeper's serialization (jute) of the few requests that are sent in bulk. Pure: bytes in, bytes out.
 
-kazoo can do all of this one operation at a time; here it is done for hundreds in one go, because per-node overhead is
-what makes bulk reads slow.  Source: zookeeper.jute, MultiOperationRecord, MultiTransactionRecord and MultiResponse of
+kazoo can do all of this one operation at a time. This module encodes hundreds together, because the overhead per node
+makes bulk reads slow. Source: zookeeper.jute, MultiOperationRecord, MultiTransactionRecord and MultiResponse of
 ZooKeeper's own source (multi-read: ZOOKEEPER-1444, since 3.6).
 """
 
@@ -16,11 +16,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 
 class ZookeeperError(IntEnum):
-    """Result codes of org.apache.zookeeper.KeeperException that callers tell apart."""
+    """Result codes of org.apache.zookeeper.KeeperException that callers distinguish."""
 
     OK = 0
     RUNTIME_INCONSISTENCY = -2
-    """In a refused transaction: an operation after the one that failed."""
+    """In a rejected transaction: an operation after the one that failed."""
     NO_NODE = -101
     NO_AUTH = -102
     BAD_VERSION = -103
@@ -43,24 +43,24 @@ class Op(IntEnum):
 
 
 class NodeData(NamedTuple):
-    """A node's data with those fields of its Stat that are used here. Times are milliseconds since 1970."""
+    """A node's data with the fields of its Stat that offsetmgr uses. Times are milliseconds since 1970."""
 
     data: bytes
     czxid: int
     ctime_ms: int
     mtime_ms: int
     version: int
-    """Data version: rises by one with each set."""
+    """Data version: increases by one with each set."""
     ephemeral_owner: int
     """Session id of the owner; 0 for a persistent node."""
 
 
 Expected: TypeAlias = tuple[Sequence[bytes], Sequence[int], Sequence[int]]
-"""What some nodes hold: their data, the times of their last changes (ms since 1970), their data versions."""
+"""Expected content of some nodes: their data, modification times (ms since 1970) and data versions."""
 
 
 class ZookeeperProtocolError(ValueError):
-    """The server's answer does not have the form that its protocol promises."""
+    """The server's response is not in the form that its protocol defines."""
 
 
 _INT: Final = struct.Struct("!i")
@@ -75,8 +75,8 @@ _HEADERS: Final = {op: _MULTI_HEADER.pack(op, False, -1) for op in Op}
 
 @lru_cache(maxsize=1024)
 def _node_struct(length: int) -> struct.Struct:
-    # Data and the interesting Stat fields in a single unpack: czxid, (mzxid), ctime, mtime, version, (cversion,
-    # aversion), ephemeralOwner, (dataLength, numChildren, pzxid).
+    # Data and the needed Stat fields in a single unpack: czxid, (mzxid), ctime, mtime, version, (cversion, aversion),
+    # ephemeralOwner, (dataLength, numChildren, pzxid).
     return struct.Struct(f"!{length}sq8xqqi8xq16x")
 
 
@@ -99,7 +99,7 @@ def multi_read(op: Op, paths: list[bytes]) -> bytes:
 
 
 def create(path: str, data: bytes, acl: bytes, ephemeral: bool = False) -> bytes:
-    """A create operation of a transaction, with an (encoded) ACL."""
+    """Encodes a create operation of a transaction, with an (encoded) ACL."""
     raw = path.encode()
     flags = _EPHEMERAL if ephemeral else _PERSISTENT
     return b"".join((_HEADERS[Op.CREATE], _INT.pack(len(raw)), raw, _INT.pack(len(data)), data, acl, flags))
@@ -121,15 +121,15 @@ def check(path: str, version: int) -> bytes:
 
 
 def multi(operations: list[bytes]) -> bytes:
-    """Body of a transaction made of the operations above."""
+    """Body of a transaction with these operations."""
     return b"".join(operations) + _END
 
 
-# --- answers --------------------------------------------------------------------------------------
+# --- responses ---------------------------------------------------------------------------------------
 
 
 def node_data(buffer: bytes, offset: int) -> NodeData:
-    """The answer to a single getData."""
+    """Decodes the response to a single getData."""
     try:
         length = max(_INT.unpack_from(buffer, offset)[0], 0)
         return NodeData._make(_node_struct(length).unpack_from(buffer, offset + 4))
@@ -138,7 +138,7 @@ def node_data(buffer: bytes, offset: int) -> NodeData:
 
 
 def child_names(buffer: bytes, offset: int) -> list[str]:
-    """The answer to a single getChildren."""
+    """Decodes the response to a single getChildren."""
     try:
         return _strings(buffer, offset)[0]
     except struct.error as broken:
@@ -146,9 +146,9 @@ def child_names(buffer: bytes, offset: int) -> list[str]:
 
 
 def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | int]:
-    """The answers to a multi-read of ``count`` getData: the node, or the error code of that node alone."""
+    """Decodes the response to a multi-read of ``count`` getData: each node, or the error code of that node alone."""
     results: list[NodeData | int] = []
-    # tuple.__new__ is what NodeData._make comes to, without its Python frame for every node.
+    # tuple.__new__ is what NodeData._make calls, without its Python frame for every node.
     append, peek, new = results.append, _TYPE_AND_FIRST_INT.unpack_from, tuple.__new__
     get: int = Op.GET
     try:
@@ -170,7 +170,8 @@ def multi_node_data(buffer: bytes, offset: int, count: int) -> list[NodeData | i
 
 
 def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] | int]:
-    """The answers to a multi-read of ``count`` getChildren: the names, or the error code of that node alone."""
+    """Decodes the response to a multi-read of ``count`` getChildren: the names, or the error code of that node
+    alone."""
     results: list[list[str] | int] = []
     try:
         for _ in range(count):
@@ -189,7 +190,7 @@ def multi_child_names(buffer: bytes, offset: int, count: int) -> list[list[str] 
 
 
 def multi_codes(buffer: bytes, offset: int, count: int) -> list[int]:
-    """The result codes of a transaction's ``count`` operations; all `ZookeeperError.OK` where it was carried out."""
+    """Result codes of a transaction's ``count`` operations; all `ZookeeperError.OK` if it was carried out."""
     codes: list[int] = []
     unpack = _MULTI_HEADER.unpack_from
     try:
@@ -224,16 +225,16 @@ def _strings(buffer: bytes, offset: int) -> tuple[list[str], int]:
     return names, offset
 
 
-# --- in bulk: hundreds of the same kind, encoded and understood together -------------------------------
+# --- in bulk: hundreds of the same kind, encoded and decoded together --------------------------------
 
 
 def ustring(raw: bytes) -> bytes:
-    """A string (UTF-8), such as a path, as it stands in every request."""
+    """A string (UTF-8), such as a path, as encoded in every request."""
     return _INT.pack(len(raw)) + raw
 
 
 def path_of(encoded: bytes) -> str:
-    """The string that `ustring` made this of."""
+    """The string that `ustring` encoded."""
     return encoded[4:].decode()
 
 
@@ -244,8 +245,8 @@ def reads(op: Op, paths: list[bytes]) -> bytes:
 
 
 def reads_below(op: Op, parent: int, names: list[bytes]) -> list[bytes]:
-    """As `reads` for the nodes of these names below a parent (of a path of so many bytes) that is not known yet:
-    ``path.join`` of what this gives makes the operations for the parent of that path."""
+    """Like `reads`, for the nodes of these names below a parent whose path is unknown but has ``parent`` bytes:
+    ``path.join(result)`` makes the operations for the parent of that path."""
     header, pack = _HEADERS[op], _INT.pack
     heads = [header + pack(parent + 1 + len(name)) for name in names]
     tails = [b"/" + name + b"\0" for name in names]
@@ -258,7 +259,7 @@ def multi_read_of(operations: list[bytes]) -> bytes:
 
 
 def set_data_at(path: bytes, data: bytes, version: int) -> bytes:
-    """As `set_data`, for a path that is a `ustring`; without the header, which `multi_set` puts before each."""
+    """Like `set_data`, for a path that is a `ustring`; without the header, which `multi_set` adds."""
     length = len(data)
     return path + _value_struct(length).pack(length, data, version)
 
@@ -279,19 +280,19 @@ def multi_set(operations: list[bytes]) -> bytes:
 
 
 def all_set(buffer: bytes, offset: int, count: int) -> bool:
-    """Whether the answer to a transaction of ``count`` setData says that all were carried out."""
-    size = _MULTI_HEADER.size + 68  # of one result: a header, and the node's Stat
+    """Whether the response to a transaction of ``count`` setData reports that all were carried out."""
+    size = _MULTI_HEADER.size + 68  # size of one result: a header and the node's Stat
     end = offset + count * size
-    # A refused transaction's results are all errors, which are shorter.
+    # All results of a rejected transaction are errors, which are shorter.
     return len(buffer) == end + len(_END) and buffer[offset + 3 : end : size] == bytes((Op.SET,)) * count
 
 
 def multi_name_vectors(buffer: bytes, offset: int, count: int) -> list[bytes | int]:
-    """As `multi_child_names`, with the names as they stand in the answer, for `names_in`. Equal names in the same order
-    are equal bytes, and mostly the same object: the children of nodes of one kind are often called alike."""
+    """Like `multi_child_names`, but the names stay encoded, for `names_in`. Equal names in the same order are equal
+    bytes, and mostly the same object: the children of nodes of one kind often have the same names."""
     results: list[bytes | int] = []
     peek, unpack = _TYPE_AND_FIRST_INT.unpack_from, _INT.unpack_from
-    last = b"\xff\xff\xff\xff"  # no vector begins so
+    last = b"\xff\xff\xff\xff"  # no vector begins with these bytes
     children: int = Op.CHILDREN
     try:
         for _ in range(count):
@@ -321,8 +322,8 @@ def names_in(vector: bytes) -> list[str]:
 
 
 def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | None]:
-    """From the answers to a multi-read of ``count`` getData: of each node the zxid with which a child of it was last
-    created or deleted, or it itself was created; None where it cannot be read."""
+    """From the response to a multi-read of ``count`` getData: for each node the zxid of the last creation or deletion
+    of a child, or of its own creation; None if the node cannot be read."""
     found: list[int | None] = []
     peek, zxid = _TYPE_AND_FIRST_INT.unpack_from, _LONG.unpack_from
     get: int = Op.GET
@@ -343,8 +344,8 @@ def multi_children_zxids(buffer: bytes, offset: int, count: int) -> list[int | N
 
 
 def holds(buffer: bytes, offset: int, expected: Expected) -> bool:
-    """Whether the answer to a multi-read of getData finds just this at the nodes: one comparison of all of them, which
-    does not say where it fails."""
+    """Whether the response to a multi-read of getData contains exactly the expected content. One comparison covers all
+    nodes; it does not report which node differs."""
     data, times, versions = expected
     lengths = list(map(len, data))
     form = struct.Struct("!" + "".join(map(_expected_form, lengths)))

@@ -1,10 +1,10 @@
 """`ZookeeperSession`: bulk reads, transactions and watches, with the project's errors and timeouts.
 
-What the nodes mean does not belong here. Paths are relative to the chroot everywhere.
+The meaning of the nodes is defined elsewhere. Paths are relative to the chroot everywhere.
 
-Ordering contract: requests of one session are carried out by the server in the order in which they were sent, so a read
-sent after a transaction sees its effect, or proves that it had none, once `sync` stands between them where the
-connection was lost meanwhile.
+Ordering contract: the server carries out the requests of one session in the order in which they were sent. A read sent
+after a transaction therefore sees its effect, or proves that it had none. If the connection was lost in between, `sync`
+must come before the read.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from offsetmgr.zookeeper.client.transactions import (
 T = TypeVar("T")
 
 Node: TypeAlias = NodeData | OffsetMgrError | None
-"""A node's data; None where there is no such node; the error of this node alone."""
+"""A node's data; None if the node does not exist; the error of this node alone."""
 
 Children: TypeAlias = list[str] | OffsetMgrError | None
-"""Names of a node's children; None where there is no such node; the error of this node alone."""
+"""Names of a node's children; None if the node does not exist; the error of this node alone."""
 
 WatchCallback: TypeAlias = Callable[[str], None]
-"""Called once with the path that was watched, in kazoo's watch thread: it must not block."""
+"""Called once with the watched path, in kazoo's watch thread: it must not block."""
 
-# In flight at once: enough to keep the server busy while answers are decoded, few enough to bound memory.
+# Maximum in flight: enough to keep the server busy while responses are decoded, few enough to bound memory.
 _MULTI_READS_IN_FLIGHT: Final = 6
 _SINGLE_READS_IN_FLIGHT: Final = 1000
 _TRANSACTIONS_IN_FLIGHT: Final = 4
@@ -67,7 +67,7 @@ _NEEDED: Final[dict[type, str]] = {
     Delete: "delete it (d of its parent)",
     CheckVersion: "read it (r)",
 }
-"""What an operation needs to be allowed, by its kind."""
+"""The permission that each kind of operation needs."""
 
 _LOST: Final = (
     kazoo.ConnectionLoss,
@@ -78,7 +78,7 @@ _LOST: Final = (
 
 
 _Inbox: TypeAlias = SimpleQueue[tuple[int, Any, Exception | None]]
-"""Where answers come in: the number that was given with the request, and what was answered."""
+"""Queue for responses: the number that was given with the request, and its response."""
 
 
 class _ConnectionLost(Exception):
@@ -88,10 +88,10 @@ class _ConnectionLost(Exception):
 class ZookeeperSession:
     """A session with a ZooKeeper ensemble, under a chroot. Construction does no I/O; the first call connects.
 
-    Every wait is bounded by ``config.timeout_ms``: a bulk call fails when nothing at all has been answered for that
-    long.  Reads that fall into a loss of the connection are repeated until then; a failed read is an error, never an
-    empty result.  All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`; those that read or write also
-    `ServerError` where the chroot does not exist.
+    ``config.timeout_ms`` bounds every wait: a bulk call fails if no response at all arrives for that long. Reads that
+    were sent when the connection was lost are repeated until then; a failed read is an error, never an empty result.
+    All methods raise `Unreachable`, `TimedOut` and `AuthenticationFailed`; those that read or write also raise
+    `ServerError` if the chroot does not exist.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class ZookeeperSession:
     ) -> None:
         """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`.
 
-        With ``session_timeout_ms`` this is one session of the server's and no other, for what hangs on it (ephemeral
-        nodes, and writes that must not outlive them): once it has expired, every method raises `SessionExpired`.
+        With ``session_timeout_ms`` the object has exactly one session, for ephemeral nodes and for writes that must not
+        outlive it: after it has expired, every method raises `SessionExpired`.
         """
         self.hosts, self.chroot = parse_connect(connect)
         self._connection = KazooConnection(self.hosts, config or ConnectionConfig(), session_timeout_ms)
@@ -115,23 +115,23 @@ class ZookeeperSession:
 
     @property
     def session_id(self) -> int | None:
-        """The server's id of the current session; None while there is no connection."""
+        """The server's id of the current session; None while disconnected."""
         return self._connection.session_id
 
     @property
     def zxid(self) -> int | None:
-        """The youngest of the ensemble's changes that an answer has told of: whatever is read from now on shows it and
-        all before it, on any connection of this session. None before the first answer."""
+        """The highest zxid that a response has carried: every later read on any connection of this session shows that
+        change and all changes before it. None before the first response."""
         return self._connection.zxid
 
     @property
     def granted_s(self) -> float | None:
-        """The session timeout that the server granted, in seconds; None before the first answer, and without
+        """The session timeout that the server granted, in seconds; None before the first response, and without
         ``session_timeout_ms``."""
         return self._connection.granted_s
 
     def close(self) -> None:
-        """Ends the session; nothing can be asked of it afterwards."""
+        """Ends the session; the object cannot be used afterwards."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -153,22 +153,22 @@ class ZookeeperSession:
         return self._read_many(Op.CHILDREN, paths)
 
     def get(self, path: str) -> NodeData | None:
-        """One node's data; None where there is no such node. Raises `NotAuthorized` too."""
+        """One node's data; None if the node does not exist. Also raises `NotAuthorized`."""
         found = self.get_many([path])[0]
         if isinstance(found, OffsetMgrError):
             raise found
         return found
 
     def children(self, path: str) -> list[str] | None:
-        """Names of one node's children; None where there is no such node. Raises `NotAuthorized` too."""
+        """Names of one node's children; None if the node does not exist. Also raises `NotAuthorized`."""
         found = self.children_many([path])[0]
         if isinstance(found, OffsetMgrError):
             raise found
         return found
 
     def tree(self, path: str) -> dict[str, NodeData]:
-        """A node and everything below it, by path; empty where it does not exist. Not one moment's picture: nodes
-        that come or go meanwhile may be there or not. Raises `NotAuthorized` too."""
+        """A node and everything below it, by path; empty if the node does not exist. Not a snapshot: nodes that are
+        created or deleted during the read may be included or not. Also raises `NotAuthorized`."""
         found: dict[str, NodeData] = {}
         level = [path]
         while level:
@@ -190,11 +190,11 @@ class ZookeeperSession:
                 raise self._error(answer)
 
     def _read_many(self, op: Op, paths: Sequence[str]) -> list[Any]:
-        """What was found at each path, by the quickest way that the server knows."""
+        """Reads each path in the fastest way that the server supports."""
         if not paths:
             return []
-        # The chroot is read along with what is under it: where it does not exist, every path would look like a node
-        # that is merely absent, and a mistyped chroot like a cluster without groups.
+        # The chroot is read together with the paths below it: if it does not exist, every path would look absent, and a
+        # mistyped chroot would look like a cluster without groups.
         chroot = self.chroot
         raw = [
             (chroot + path if path != "/" else chroot or "/").encode() for path in (*(("/",) if chroot else ()), *paths)
@@ -214,7 +214,7 @@ class ZookeeperSession:
         ]
 
     def _multi_reads(self, op: Op, paths: list[bytes]) -> list[Any] | None:
-        """Many paths a request; None where a server of the ensemble turned out not to know how."""
+        """Reads many paths per request; None if a server of the ensemble does not support it."""
         chunks = in_requests(paths)
         decode = jute.multi_node_data if op is Op.GET else jute.multi_child_names
         results: list[Any] = [None] * len(chunks)
@@ -229,7 +229,7 @@ class ZookeeperSession:
         return results[0] if len(results) == 1 else [found for chunk in results for found in chunk]
 
     def _single_reads(self, op: Op, paths: list[bytes]) -> list[Any]:
-        """One path a request, many requests in flight: for servers before 3.6."""
+        """Reads one path per request, many requests in flight: for servers before 3.6."""
         decode = jute.node_data if op is Op.GET else jute.child_names
         results: list[Any] = [None] * len(paths)
         for index, answer in self._ask([SingleRead(op, path) for path in paths], _SINGLE_READS_IN_FLIGHT):
@@ -242,12 +242,12 @@ class ZookeeperSession:
         return results
 
     def _can_multi_read(self) -> bool:
-        """Whether the server answers multi-reads: asked once a session, with a request of its own.
+        """Whether the server supports multi-reads: tested once a session, with a request of its own.
 
-        A server before 3.6 answers UnimplementedError and then drops the connection; as the answer can be overtaken
-        by the drop, two losses in a row count as the same answer.  Nothing is lost by mistake: single reads work on
-        every server.  The server may still answer other requests before the drop, so this waits for the next
-        connection: a transaction that is sent into the old one would have an unknown outcome.
+        A server before 3.6 returns UnimplementedError and then drops the connection. The drop can overtake the
+        response, so two losses in a row count as the same result. A wrong conclusion does no harm: single reads work on
+        every server. The server may still respond to other requests before the drop, so this method waits for the next
+        connection: a transaction sent on the old one would have an unknown outcome.
         """
         with self._multi_read_lock:
             if self._multi_read is None:
@@ -269,14 +269,14 @@ class ZookeeperSession:
     # --- writes -----------------------------------------------------------------------------------
 
     def transaction(self, operations: Sequence[Operation]) -> TransactionResult:
-        """Carries out the operations together or not at all."""
+        """Carries out all of the operations or none of them."""
         return self.transactions([operations])[0]
 
     def transactions(self, batches: Sequence[Sequence[Operation]]) -> list[TransactionResult]:
-        """Carries out several transactions, each by itself, one after the other, several of them in flight.
+        """Carries out several transactions separately and in order, with several in flight.
 
-        Raises only where nothing could be sent at all; afterwards a lost connection is an outcome.  Nothing is
-        repeated: of a transaction without an answer only a fresh read can tell whether it happened.
+        Raises only if nothing could be sent at all; afterwards a lost connection is an outcome. Nothing is repeated: if
+        a transaction got no response, only a fresh read can show whether it happened.
         """
         self._connection.ready(time.monotonic() + self._timeout_s)
         acls = self._acls(batches)
@@ -308,7 +308,7 @@ class ZookeeperSession:
         ]
 
     def _acls(self, batches: Sequence[Sequence[Operation]]) -> Mapping[str, bytes | OffsetMgrError]:
-        """The ACL of every node to be created (or why it has none), where the configuration wants another than the open
+        """The ACL of every node to be created (or the error), if the configuration specifies an ACL other than the open
         one."""
         policy = self._connection.acl_policy
         created = [op for operations in batches for op in operations if isinstance(op, Create)]
@@ -320,7 +320,7 @@ class ZookeeperSession:
         return {path: acl if isinstance(acl, OffsetMgrError) else encode(acl) for path, acl in lists.items()}
 
     def _acls_of(self, paths: Sequence[str]) -> list[Acl | OffsetMgrError]:
-        """The ACLs of nodes; of one that does not exist the open one: nothing can be created below it."""
+        """The ACLs of nodes. A node that does not exist gets the open ACL, because nothing can be created below it."""
         full = [self.chroot + path if path != "/" else self.chroot or "/" for path in paths]
         found: list[Acl | OffsetMgrError] = [OPEN] * len(full)
         for index, answer in self._ask([requests.GetACL(path) for path in full], _SINGLE_READS_IN_FLIGHT):
@@ -338,7 +338,7 @@ class ZookeeperSession:
     def _next_answer(
         self, inbox: SimpleQueue[tuple[int, Any, Exception | None]], outcomes: list[TransactionResult | None]
     ) -> tuple[int | None, Any, Exception | None]:
-        """The next first answer; index None where none came within the timeout."""
+        """The next first response; index None if none arrived within the timeout."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -357,7 +357,7 @@ class ZookeeperSession:
             return TransactionResult(OperationState.REFUSED, error=self._error(exception))
         try:
             codes = self._decoded(jute.multi_codes, *value, len(operations))
-        except ServerError as broken:  # the server did answer, but what it did is anybody's guess
+        except ServerError as broken:  # the server did respond, but the outcome is unknown
             return TransactionResult(OperationState.UNKNOWN, error=broken)
         index = failed_operation(codes)
         if index is None:
@@ -367,15 +367,15 @@ class ZookeeperSession:
             OperationState.REFUSED, index, codes[index], error or self._server_error("NO_NODE", operations[index].path)
         )
 
-    # --- in bulk, sent now and waited for later ---------------------------------------------------
+    # --- in bulk, sent now and collected later -------------------------------------------------------
 
     def reads_in_bulk(self) -> bool:
-        """Whether the server takes `begin_reads`: those since 3.6 do."""
+        """Whether the server supports `begin_reads`: servers since 3.6 do."""
         return self._can_multi_read()
 
     def begin_reads(self, reads: Sequence[BulkRead[T]]) -> Callable[[], list[T]]:
-        """Sends reads without waiting for their answers. What it gives back waits: for each read what was found. Both
-        raise as `get_many`, but whether the chroot exists is not looked at."""
+        """Sends reads without waiting for their responses. The returned function waits and returns the result of each
+        read. Both raise as `get_many`, but they do not check that the chroot exists."""
         inbox = self._sent(reads)
 
         def answers() -> list[T]:
@@ -399,8 +399,8 @@ class ZookeeperSession:
         return found
 
     def begin_transactions(self, writes: Sequence[BulkWrite]) -> Callable[[], list[TransactionResult]]:
-        """Sends transactions without waiting for their answers. What it gives back waits, raises nothing, and has the
-        outcome of each, as `transactions`; this raises where nothing could be sent."""
+        """Sends transactions without waiting for their responses; raises if nothing could be sent. The returned
+        function waits, raises nothing, and returns the outcome of each, as `transactions`."""
         inbox = self._sent(writes)
 
         def outcomes() -> list[TransactionResult]:
@@ -435,7 +435,7 @@ class ZookeeperSession:
         return inbox
 
     def _each(self, inbox: _Inbox, count: int) -> Iterator[tuple[int, Any, Exception | None]]:
-        """The first answer to each of ``count`` requests. Raises where none comes within the timeout."""
+        """The first response to each of ``count`` requests. Raises if none arrives within the timeout."""
         waiting = set(range(count))
         while waiting:
             try:
@@ -449,16 +449,16 @@ class ZookeeperSession:
     # --- watches ----------------------------------------------------------------------------------
 
     def watch_children(self, path: str, callback: WatchCallback) -> list[str] | None:
-        """The children of a node, which from then on is watched; None where it does not exist (yet).
+        """Returns the children of a node and starts to watch it; None if the node does not exist (yet).
 
-        ``callback`` is called once: when a child comes or goes, when the node itself does, or when the watch was lost
-        together with the connection.  It says "read again, and watch again", never what happened.
+        ``callback`` is called once: when a child is created or deleted, when the node itself is, or when the watch was
+        lost with the connection. It means "read again, and watch again" and does not describe the change.
         """
         answer = self._watch(requests.GetChildren, path, callback)
         return None if answer is None else list(answer)
 
     def watch_data(self, path: str, callback: WatchCallback) -> NodeData | None:
-        """The data of a node, which from then on is watched as in `watch_children`."""
+        """Returns the data of a node and starts to watch it, as `watch_children`."""
         answer = self._watch(requests.GetData, path, callback)
         if answer is None:
             return None
@@ -468,8 +468,8 @@ class ZookeeperSession:
     def watch_many(self, nodes: Sequence[str], parents: Sequence[str], callback: WatchCallback) -> list[str]:
         """Watches the data of ``nodes`` and the children of ``parents``, many requests in flight.
 
-        Gives back those that do not exist, which are not watched. ``callback`` as in `watch_children`. For watching a
-        changing tree: watch first, then read, so that whatever comes in between is told.
+        Returns the nodes that do not exist, which are not watched. ``callback`` as in `watch_children`. To watch a
+        changing tree, watch first and read afterwards, so that every change in between calls the callback.
         """
 
         def watcher(path: str) -> Callable[[object], None]:
@@ -489,7 +489,7 @@ class ZookeeperSession:
         return missing
 
     def _watch(self, request: Any, path: str, callback: WatchCallback) -> Any:
-        # kazoo's own request classes, because kazoo keeps the watchers of these and of no others.
+        # kazoo's own request classes, because kazoo keeps watchers only for these.
         full = self.chroot + path if path != "/" else self.chroot or "/"
 
         def watcher(_: object) -> None:
@@ -510,14 +510,14 @@ class ZookeeperSession:
             raise self._error(answer)
         return answer
 
-    # --- asking, and what goes wrong --------------------------------------------------------------
+    # --- sending, and error handling -----------------------------------------------------------------
 
     def _ask(self, asked: Sequence[Any], window: int, losses: int | None = None) -> Iterator[tuple[int, Any]]:
-        """Sends requests that change nothing, ``window`` of them at a time, and gives their answers as they come: the
-        index of the request with its answer, or with the exception that the server answered.
+        """Sends requests that change nothing, ``window`` of them at a time, and yields their responses as they arrive:
+        the index of the request with its response, or with the exception that the server returned.
 
-        Requests lost with the connection are sent again on the next one (``losses`` times in a row, or until nothing
-        has been answered for the whole timeout).
+        Requests lost with the connection are sent again on the next one (``losses`` times in a row, or until no
+        response has arrived for the whole timeout).
         """
         deadline = time.monotonic() + self._timeout_s
         self._connection.ready(deadline)
@@ -539,7 +539,7 @@ class ZookeeperSession:
                 continue
             if isinstance(exception, _LOST):
                 waiting.append(index)
-                if not in_flight:  # all that was lost together counts once
+                if not in_flight:  # requests that were lost together count as one loss
                     lost += 1
                     if losses is not None and lost > losses:
                         raise _ConnectionLost
@@ -558,8 +558,8 @@ class ZookeeperSession:
             ) from broken
 
     def _node_error(self, code: int, path: str, needed: str = "read this node") -> OffsetMgrError | None:
-        """The error that one node's result code stands for; None for a node that does not exist. ``needed`` is what the
-        ACL must allow."""
+        """The error for one node's result code; None for a node that does not exist. ``needed`` is the operation that
+        the ACL must allow."""
         if code == ZookeeperError.NO_NODE:
             return None
         if code == ZookeeperError.NO_AUTH:
@@ -571,7 +571,7 @@ class ZookeeperSession:
         return ServerError(f"ZooKeeper node {self.chroot}{path}", f"ZooKeeper answered {name}")
 
     def _no_auth(self, path: str, needed: str) -> NotAuthorized:
-        """Says who we are to the server, and what that one may not do."""
+        """Names our identity and the missing permission."""
         return NotAuthorized(
             f"ZooKeeper node {self.chroot}{path}",
             f"its access list does not allow this (NO_AUTH): {self._connection.identity} may not {needed}",
@@ -579,7 +579,7 @@ class ZookeeperSession:
         )
 
     def _error(self, exception: Exception) -> OffsetMgrError:
-        """A whole request's error as one of ours."""
+        """Translates the error of a whole request."""
         if isinstance(exception, kazoo.AuthFailedError | kazoo.SessionClosedRequireSaslError):
             return self._connection.refused()
         if isinstance(exception, kazoo.NoAuthError):
@@ -601,7 +601,7 @@ def _listed(operation: Operation, acls: Mapping[str, bytes | OffsetMgrError]) ->
 
 
 def _unlisted(operations: Sequence[Operation], acls: Mapping[str, bytes | OffsetMgrError]) -> TransactionResult | None:
-    """The outcome of a transaction that creates a node of which it is not known what list it should have."""
+    """The outcome of a transaction that creates a node whose ACL could not be determined."""
     for index, operation in enumerate(operations):
         error = acls.get(operation.path)
         if isinstance(operation, Create) and isinstance(error, OffsetMgrError):

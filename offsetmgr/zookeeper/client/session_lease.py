@@ -1,13 +1,13 @@
-"""`SessionLease`: how long a member may take itself for the owner of its partitions without asking anybody.
+"""`SessionLease`: how long a member may consider itself the owner of its partitions without a server's confirmation.
 
-The client library tells that a session has expired only when it has reached a server again, which may be long after the
-others have taken over. So a beat asks the server at short intervals, and the lease lasts a part of the session from the
-*sending* of the last beat that was answered.
+The client library learns that a session has expired only after it has reached a server again, possibly long after other
+members have taken over. Therefore a heartbeat goes to the server at short intervals, and the lease lasts for a part of
+the session timeout from the *sending* of the last heartbeat that got a response.
 
-The beat is a ``sync``: the ensemble's leader answers it, who expires sessions, while a ping is answered by a server
-that may be cut off from the leader without knowing it yet. The leader hears of the member through its server once a
-tick at the latest (half a tick since ZooKeeper 3.4), so at the time of the sync it has heard of it within one beat and
-one tick: `SHARE` leaves room for both, and for clocks that differ in rate.
+The heartbeat is a ``sync``, to which the ensemble's leader responds; the leader expires sessions. A ping would not do:
+a server that is cut off from the leader without knowing it responds to pings. The leader hears of the member through
+its server at least once a tick (half a tick since ZooKeeper 3.4), so at the time of the sync it has heard of it within
+one heartbeat and one tick. `SHARE` leaves room for both, and for clocks that run at different rates.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from offsetmgr.core.errors import OffsetMgrError, SessionExpired
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 SHARE: Final = 0.6
-"""The part of the session's timeout that a lease lasts."""
+"""The part of the session timeout that a lease lasts."""
 BEATS: Final = 8
-"""Beats in one session timeout."""
+"""Heartbeats in one session timeout."""
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 
 class SessionLease:
-    """The lease of one session, kept by a thread from `begin` to `end`. `valid` may be asked from any thread."""
+    """The lease of one session, renewed by a thread from `begin` to `end`. `valid` is thread-safe."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class SessionLease:
         changed: Callable[[], None],
         clock: Callable[[], float] = boottime,
     ) -> None:
-        """``changed`` is called (in the lease's thread) when `expired` has become true, and when the lease is valid
-        again after it was not."""
+        """``changed`` is called in the lease's thread when `expired` becomes true, and when the lease becomes valid
+        again."""
         self._session = session
         self._changed = changed
         self._clock = clock
@@ -47,11 +47,11 @@ class SessionLease:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self.expired = False
-        """Whether the lease will never be valid again: the server has said that the session is over, or no beat comes
-        any more, by a defect that the log tells."""
+        """Whether the lease is over permanently: the server reported that the session has expired, or the heartbeat
+        thread has crashed, which it logs."""
 
     def begin(self) -> None:
-        """Connects, if need be, and starts to keep the lease. Raises what the session raises."""
+        """Connects, if necessary, and starts to renew the lease. Raises what the session raises."""
         self._beat()
         self._thread = threading.Thread(target=self._keep, name="offsetmgr-session-lease", daemon=True)
         self._thread.start()
@@ -60,7 +60,7 @@ class SessionLease:
         return self._clock() < self._until
 
     def end(self) -> None:
-        """From this moment the lease is not valid, and never will be."""
+        """Invalidates the lease permanently."""
         self._ended.set()
         self._until = float("-inf")
 
@@ -84,7 +84,7 @@ class SessionLease:
                 _LOG.info("no beat of the ZooKeeper session: %s", error)
                 self._ended.wait(pause)
                 continue
-            except Exception:  # whoever holds the lease would wait for the next beat for ever
+            except Exception:  # the lease's users would otherwise wait for the next heartbeat forever
                 _LOG.exception("the beat of the ZooKeeper session has ended by a defect of offsetmgr")
                 self._over()
                 return

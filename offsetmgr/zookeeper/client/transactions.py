@@ -1,8 +1,8 @@
-"""Writes: the operations of a transaction, what became of it, and the request as kazoo's connection wants it.
+"""Writes: the operations of a transaction, its outcome, and the request in the form that kazoo's connection accepts.
 
-Ordering contract: a transaction is carried out entirely or not at all.  One that was never sent is known not to have
-happened; one that was sent and not answered (`OperationState.UNKNOWN`) may have happened, and whoever sent it must read
-again and decide.
+Ordering contract: a transaction is carried out entirely or not at all. A transaction that was never sent has not
+happened. A transaction that was sent and got no response (`OperationState.UNKNOWN`) may have happened; its caller must
+read again and decide.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from offsetmgr.zookeeper.client.acl import OPEN, encode
 from offsetmgr.zookeeper.client.jute import Op, ZookeeperError
 
 OPERATIONS_A_TRANSACTION: Final = 450
-"""Measured: 400 to 500 operations write 54,000 to 77,000 nodes a second; more of them gain nothing."""
+"""Measured: 400 to 500 operations write 54,000 to 77,000 nodes a second; more are no faster."""
 
 BYTES_A_TRANSACTION: Final = 700 * 1024
-"""Below the server's default ``jute.maxbuffer`` (1 MiB), which the server's own log record must respect as well."""
+"""Below the server's default ``jute.maxbuffer`` (1 MiB), which also limits the server's own log record."""
 
 _OVERHEAD: Final = 128
-"""A header, three lengths, an open ACL, a version; and room for a chroot of ordinary length."""
+"""A header, three lengths, an open ACL, a version, and a chroot of ordinary length."""
 
 _OPEN: Final = encode(OPEN)
 
 
 class Create(NamedTuple):
-    """Creates a node, with the ACL that the session's policy gives it; refused with NODE_EXISTS, or NO_NODE where its
-    parent is missing.
+    """Creates a node, with the ACL from the session's policy; rejected with NODE_EXISTS, or NO_NODE if its parent is
+    missing.
 
-    An ``ephemeral`` one goes with the session that created it.
+    An ``ephemeral`` node is deleted with the session that created it.
     """
 
     path: str
@@ -43,7 +43,7 @@ class Create(NamedTuple):
 
 
 class SetData(NamedTuple):
-    """Sets the data of a node that is at ``version``; refused with BAD_VERSION or NO_NODE."""
+    """Sets the data of a node that is at ``version``; rejected with BAD_VERSION or NO_NODE."""
 
     path: str
     data: bytes
@@ -51,14 +51,14 @@ class SetData(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Deletes a node that is at ``version`` and has no children; refused with BAD_VERSION, NO_NODE, NOT_EMPTY."""
+    """Deletes a node that is at ``version`` and has no children; rejected with BAD_VERSION, NO_NODE, NOT_EMPTY."""
 
     path: str
     version: int
 
 
 class CheckVersion(NamedTuple):
-    """Changes nothing; refused unless the node exists and is at ``version``."""
+    """Changes nothing; rejected unless the node exists and is at ``version``."""
 
     path: str
     version: int
@@ -68,23 +68,22 @@ Operation: TypeAlias = Create | SetData | Delete | CheckVersion
 
 
 class OperationState(Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     COMMITTED = "committed"
     REFUSED = "refused"
-    """The server answered that it did not do it; `TransactionResult.failed_operation` is the operation that was to
-    blame."""
+    """The server rejected the transaction because of the operation `TransactionResult.failed_operation`."""
     NOT_SENT = "not sent"
-    """It never left this process and never will."""
+    """It has not left this process and never will."""
     UNKNOWN = "unknown"
-    """It was sent, and no answer came."""
+    """It was sent, and no response arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """What became of one transaction.
+    """The outcome of one transaction.
 
-    ``culprit`` is the index of the operation that was refused and ``code`` why; ``error`` is set in every state but
+    ``culprit`` is the index of the rejected operation and ``code`` its error code; ``error`` is set in every state but
     COMMITTED.
     """
 
@@ -95,7 +94,7 @@ class TransactionResult:
 
 
 def weight(operation: Operation) -> int:
-    """An upper bound of what an operation adds to a transaction, in bytes."""
+    """An upper bound of the size of an operation in a transaction, in bytes."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
     return len(operation.path.encode()) + len(data) + _OVERHEAD
 
@@ -115,8 +114,8 @@ def encoded(operation: Operation, chroot: str, acl: bytes = _OPEN) -> bytes:
 
 
 def failed_operation(codes: Sequence[int]) -> int | None:
-    """Index of the operation that a transaction failed at. Those before it carry OK, those after it
-    RUNTIME_INCONSISTENCY; None where the transaction was carried out."""
+    """Index of the operation at which a transaction failed; None if the transaction was carried out. Operations before
+    it carry OK, those after it RUNTIME_INCONSISTENCY."""
     for index, code in enumerate(codes):
         if code not in (ZookeeperError.OK, ZookeeperError.RUNTIME_INCONSISTENCY):
             return index
@@ -124,12 +123,12 @@ def failed_operation(codes: Sequence[int]) -> int | None:
 
 
 class TransactionRequest:
-    """A transaction that can be taken back as long as it has not been sent.
+    """A transaction that can be cancelled until it has been sent.
 
-    kazoo keeps requests in its queue while the connection is down, and sends them when it is up again, however long
-    the caller has stopped waiting.  A write must not happen then: the caller has long reported that it failed.  kazoo
-    serializes a request at the moment of sending, so that is where `cancel` and the sending meet: whichever comes
-    first wins, and a request cancelled in time goes out as a transaction without operations.
+    kazoo queues requests while the connection is down and sends them after it is restored, even if the caller has
+    stopped waiting long ago. A write must not happen then: the caller has already reported a failure. kazoo serializes
+    a request at the moment of sending, so `cancel` and the sending meet there: the first of them wins, and a request
+    cancelled in time is sent as a transaction without operations.
     """
 
     type = int(Op.MULTI)
@@ -155,7 +154,7 @@ class TransactionRequest:
         return [buffer, offset]
 
     def cancel(self) -> bool:
-        """Takes the request back. False where it is too late, because it may have reached the server."""
+        """Cancels the request. Returns False if it may already have reached the server."""
         with self._lock:
             self._cancelled = True
             return not self._sent

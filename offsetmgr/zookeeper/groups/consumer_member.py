@@ -1,7 +1,7 @@
-"""`ConsumerMember`: one member of an old consumer group, in a thread of its own from joining to leaving.
+"""`ConsumerMember`: one member of an old consumer group, in its own thread from joining to leaving.
 
-It registers, rebalances whenever something has changed (several changes at once are one rebalance), and after its
-session has expired begins again under the same id. What a rebalance is, and in which order, is `rebalance`.
+It registers, rebalances after each change (several changes at once cause one rebalance), and starts again under the
+same id after its session has expired. `rebalance` defines the steps of a rebalance and their order.
 
 Source: the registration algorithm of the 0.10.1 implementation page, in its five steps: register, watch the ids, watch
 the brokers, watch the topics, rebalance.
@@ -40,13 +40,13 @@ _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """All in milliseconds but ``max_retries``.
+    """All in milliseconds except ``max_retries``.
 
-    ``backoff_ms`` and ``max_retries`` are ``rebalance.backoff.ms`` and ``rebalance.max.retries``: the pause before what
-    failed is tried again (at once where the cause goes away before), and how often an error that will not go away by
-    itself is met before the member gives up. A registration or a topic that cannot be understood is such an error for
-    one who joins; a member that has been through a rebalance keeps what it owns and goes on trying. ``settle_ms`` is
-    how long changes are gathered into one rebalance.
+    ``backoff_ms`` and ``max_retries`` are ``rebalance.backoff.ms`` and ``rebalance.max.retries``: the pause before a
+    retry (which ends early if the cause goes away), and the number of retries of a permanent error before the member
+    gives up. For a joining member, an unreadable registration or topic is such an error; a member that has completed a
+    rebalance keeps its partitions and keeps retrying. ``settle_ms`` is the time during which changes are gathered into
+    one rebalance.
     """
 
     session_timeout_ms: int = 6000
@@ -56,7 +56,7 @@ class Timing:
 
 
 class ConsumerMember:
-    """One member of ``group``; no I/O before `start`. Runs in a thread of its own until `leave`."""
+    """One member of ``group``; no I/O before `start`. Runs in its own thread until `leave`."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class ConsumerMember:
         clock: Clock | None = None,
     ) -> None:
         """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`."""
-        ZookeeperSession(connect, config)  # a wrong address is told at once
+        ZookeeperSession(connect, config)  # reports an invalid address at once
         self.group = group
         self.member_id = member_id
         self.subscription = subscription
         self.rebalances = 0
-        """How often this member has divided the partitions again, because members, topics or partitions had changed."""
+        """Number of rebalances that this member has completed after a change of members, topics or partitions."""
         self._connect = connect
         self._config = config
         self._timing = timing
@@ -94,24 +94,24 @@ class ConsumerMember:
         self._error: OffsetMgrError | None = None
         self._joined = False
         self.hindered_by: OffsetMgrError | None = None
-        """The registration or topic that cannot be understood, for want of which there is no rebalance: the member goes
-        on with what it owns. None where it can see who shares the group."""
+        """The unreadable registration or topic that prevents a rebalance; meanwhile the member keeps its partitions.
+        None if the member can read the whole group."""
 
     @property
     def owned(self) -> dict[TopicPartition, ThreadId]:
-        """What it owns now, each partition with its thread."""
+        """The partitions that it owns now, each with its thread."""
         share = self._share
         return {} if share is None else dict(share.owned)
 
     @property
     def held_by_others(self) -> dict[TopicPartition, str]:
-        """Partitions of its share that others have not released yet, with the texts of their owner nodes."""
+        """Partitions assigned to this member that others have not released yet, with the texts of their owner nodes."""
         share = self._share
         return {} if share is None else dict(share.held)
 
     def start(self, timeout_s: float) -> None:
         """Joins the group and waits until the first rebalance has ended (partitions that others still hold may follow
-        later). Raises what hindered it; the member has left then."""
+        later). If it fails, the member leaves and the error is raised."""
         self._thread = threading.Thread(target=self._run, name=f"offsetmgr-member-{self.member_id}", daemon=True)
         self._thread.start()
         self._settled.wait(timeout_s)
@@ -121,7 +121,7 @@ class ConsumerMember:
             raise error
 
     def leave(self) -> None:
-        """Stops, commits, releases, unregisters; returns when that has been done or found impossible."""
+        """Stops, commits, releases and unregisters; returns after that has been done or has failed."""
         self._leaving.set()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -155,7 +155,8 @@ class ConsumerMember:
                 failures += 1
                 self._error = error
                 _LOG.warning("consumer %s: %s", self.member_id, error)
-                # A configured id stays taken until the session of its last owner ends, so a conflict may pass.
+                # A configured id stays registered until the session of its last owner ends, so a conflict can be
+                # temporary.
                 passes = isinstance(error, Conflict) and failures <= self._patience()
                 if not passes and (not error.retriable or not self._joined):
                     self._leaving.set()
@@ -168,11 +169,12 @@ class ConsumerMember:
             self._leaving.wait(self._timing.backoff_ms / 1000 if self._error else 0.0)
 
     def _patience(self) -> float:
-        """Tries that outlast a dead session."""
+        """Number of attempts that outlast a dead session."""
         return self._timing.max_retries + 2 * self._timing.session_timeout_ms / self._timing.backoff_ms
 
     def _live(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        """One session from its beginning to its end. Raises `SessionExpired`, and what cannot be got over in it."""
+        """One session from its beginning to its end. Raises `SessionExpired`, and errors that this session cannot
+        recover from."""
         lease.begin()
         session_id = register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
         self._error = None
@@ -195,11 +197,11 @@ class ConsumerMember:
                     raise
                 except OffsetMgrError as error:
                     failures += 1
-                    # The first, second, fourth, eighth time: it may stay for days.
+                    # The first, second, fourth, eighth time: the error may last for days.
                     level = logging.WARNING if failures & (failures - 1) == 0 else logging.DEBUG
                     _LOG.log(level, "consumer %s: rebalance (try %d): %s", self.member_id, failures, error)
                     passes = error.retriable or isinstance(error, Conflict)
-                    # Leaving would help nobody: all others are hindered by the same.
+                    # Leaving would not help: the same error stops all other members.
                     passes = passes or (error is self.hindered_by and self._settled.is_set())
                     if not passes and failures > self._timing.max_retries:
                         raise
@@ -214,20 +216,20 @@ class ConsumerMember:
                 self._leave_well(share)
 
     def _leave_well(self, share: MemberOwnership) -> None:
-        """Leaves in good order where that is still possible; the nodes go with the session."""
+        """Leaves in good order if that is still possible; otherwise the nodes disappear with the session."""
         try:
             self._holder.stop(share.owned)
         except OffsetMgrError as error:
             _LOG.warning("consumer %s: what it consumed last is not committed: %s", self.member_id, error)
 
-    # --- as its share's `Group` -----------------------------------------------------------------------
+    # --- implements `Group` for its `MemberOwnership` ------------------------------------------------
 
     @property
     def holder(self) -> PartitionListener:
         return self._holder
 
     def look(self, session: ZookeeperSession) -> GroupRegistration:
-        """Reads the group; registers again where somebody has deleted the registration."""
+        """Reads the group; registers again if another client has deleted the registration."""
         try:
             picture = read_registration(session, self.group, exclude_internal=self._exclude_internal)
             if self.member_id not in picture.members:

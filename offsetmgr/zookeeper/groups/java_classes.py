@@ -1,7 +1,7 @@
-"""Java's predefined character classes, over the characters that a topic's name can have. Pure.
+"""Java's predefined character classes, restricted to the characters that a topic's name can have. Pure.
 
-Source: java.util.regex.Pattern's documentation. Matching is done on names of ``[a-zA-Z0-9._-]`` alone (Kafka accepts no
-others), so a class is simply the set of those 65 characters that it holds.
+Source: java.util.regex.Pattern's documentation. Patterns are matched only against names of ``[a-zA-Z0-9._-]`` (Kafka
+accepts no others), so a class is simply its subset of those 65 characters.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import unicodedata
 from typing import Final
 
 ALPHABET: Final = frozenset(string.ascii_letters + string.digits + "._-")
-"""What a topic's name is made of (kafka.common.Topic.legalChars)."""
+"""The characters of topic names (kafka.common.Topic.legalChars)."""
 
 _LETTERS: Final = frozenset(string.ascii_letters)
 _LOWER: Final = frozenset(string.ascii_lowercase)
@@ -26,7 +26,7 @@ ESCAPES: Final = {
     **{"d": _DIGITS, "D": ALPHABET - _DIGITS, "w": _WORD, "W": ALPHABET - _WORD},
     **{"s": _NOTHING, "S": ALPHABET, "h": _NOTHING, "H": ALPHABET, "v": _NOTHING, "V": ALPHABET},
 }
-"""What a backslash and a letter stand for, inside a class and outside."""
+"""The characters that a backslash and a letter match, inside a class and outside."""
 
 _NAMED: Final = {
     **{"Lower": _LOWER, "Upper": _UPPER, "Alpha": _LETTERS, "Digit": _DIGITS, "Alnum": _LETTERS | _DIGITS},
@@ -46,7 +46,7 @@ _CATEGORY: Final = re.compile(
 
 
 def property_class(name: str) -> frozenset[str] | None:
-    """What ``\\p{name}`` holds; None for a name that is not known here (Java knows all of Unicode's)."""
+    """The characters in ``\\p{name}``; None for an unknown name (Java knows all of Unicode's)."""
     if name in _NAMED:
         return _NAMED[name]
     if found := _CATEGORY.fullmatch(name):

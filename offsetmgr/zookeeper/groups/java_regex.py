@@ -1,11 +1,11 @@
-"""Java's regular expressions, as far as they select topics: translated to Python's, or refused by name. Pure.
+"""Translates Java's regular expressions for topics to Python's, or rejects them by name. Pure.
 
-The two languages look alike and differ where it hurts: Python takes ``[a-z&&[^b]]``, ``\\p{Alpha}`` or ``a{,3}`` for
-something else without a word, or knows no ``\\Q``, no ``(?i)`` in the middle. So a pattern is parsed as Java parses it
-and written anew in the small part that both share. Character classes become explicit, since only the 65 characters of
-topic names are ever matched. What is not certain to mean the same is refused, never guessed.
+The two languages look alike and differ in subtle ways: Python silently gives ``[a-z&&[^b]]``, ``\\p{Alpha}`` or
+``a{,3}`` another meaning, and has no ``\\Q`` and no ``(?i)`` in the middle. Therefore a pattern is parsed as Java
+parses it, and written out in the small subset that both share. Character classes become explicit, since only the 65
+characters of topic names are ever matched. A construct that might mean something else is rejected, never guessed.
 
-Source: java.util.regex.Pattern (Java 8 to 21; where these differ, the pattern is refused).
+Source: java.util.regex.Pattern (Java 8 to 21; a pattern on which these differ is rejected).
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _HEX: Final = "0123456789abcdefABCDEF"
 
 
 def compile_java(pattern: str) -> re.Pattern[str]:
-    """A Python pattern whose ``fullmatch`` takes exactly the topic names that Java's ``name.matches(pattern)`` takes.
+    """Returns a Python pattern whose ``fullmatch`` accepts exactly the topic names that Java's
+    ``name.matches(pattern)`` accepts.
 
-    Raises `InvalidPattern` for what Java refuses as well, `UnsupportedOperation` for what Java understands and we do
-    not.
+    Raises `InvalidPattern` for patterns that Java rejects as well, `UnsupportedOperation` for constructs that only Java
+    supports.
     """
     translated = _Translation(pattern).whole()
     try:
@@ -68,7 +69,7 @@ class _Translation:
         return "" if at >= len(self._text) or self._quoted[at] else self._text[at]
 
     def _next(self) -> str:
-        """The character as it is. At the end the pattern is cut short, which Java refuses."""
+        """The next character. Raises at the end: the pattern is incomplete, which Java rejects."""
         if self._at >= len(self._text):
             self._invalid("it ends in the middle of something")
         self._at += 1
@@ -105,12 +106,12 @@ class _Translation:
         parts: list[str] = []
         while self._at < len(self._text) and self._peek() not in ("|", ")"):
             atom, is_character = self._atom()
-            if atom:  # a group that only sets flags is none
+            if atom:  # a group that only sets flags is empty
                 parts.append(atom + self._quantifier(is_character))
         return "".join(parts)
 
     def _atom(self) -> tuple[str, bool]:
-        """Something that can be repeated, and whether it is one character wide."""
+        """A repeatable item, and whether it is one character wide."""
         match self._peek():
             case "(":
                 return self._group(), False
@@ -181,7 +182,7 @@ class _Translation:
         return f"({opening}{inner})"
 
     def _opening(self) -> tuple[str | None, int]:
-        """What stands after the parenthesis in Python, and the group's number (0 for none). None: flags, no group."""
+        """The Python form of a group's opening, and the group's number (0 for none). None: flags, no group."""
         for opening in _OPENINGS:
             if self._takes(opening):
                 return opening, 0
@@ -217,7 +218,7 @@ class _Translation:
     # --- escapes
 
     def _escape(self) -> tuple[str, bool]:
-        """What follows a backslash, outside a character class."""
+        """The item after a backslash, outside a character class."""
         letter = self._peek()
         if letter and letter in _ANCHORS:
             self._at += 1
@@ -253,7 +254,7 @@ class _Translation:
         return f"(?:\\{number})"
 
     def _escaped_class(self) -> tuple[frozenset[str], str]:
-        """The characters that an escape stands for, and the one character where it stands for one."""
+        """The characters that an escape matches, and the one character if it matches only one."""
         letter = self._next()
         if letter in ESCAPES:
             return ESCAPES[letter], ""
@@ -306,14 +307,14 @@ class _Translation:
         return chr(int(written, base))
 
     def _cased(self, character: str) -> frozenset[str]:
-        """The character, as far as topics have it; in both cases after ``(?i)``."""
+        """The character, if topic names can contain it; in both cases after ``(?i)``."""
         found = frozenset(character) & ALPHABET
         return both_cases(found) if self._any_case else found
 
     # --- character classes
 
     def _class(self) -> frozenset[str]:
-        """From behind the ``[`` to behind the ``]``."""
+        """Parses from after the ``[`` to after the ``]``."""
         self._deeper("classes")
         negated = self._takes("^")
         found, plain = self._operand()
@@ -339,7 +340,7 @@ class _Translation:
             self._unsupported("an intersection with plain characters and classes mixed")
 
     def _operand(self, check: Callable[[], None] | None = None) -> tuple[frozenset[str], bool]:
-        """What stands between ``[``, ``&&`` and ``]``, and whether it is free of classes. At least one item."""
+        """The part between ``[``, ``&&`` and ``]``, and whether it contains no nested class. At least one item."""
         found: frozenset[str] = frozenset()
         plain, empty = True, True
         while self._at < len(self._text) and (empty or self._peek() != "]"):
@@ -374,7 +375,7 @@ class _Translation:
         one = self._next()
         return self._cased(one), one
 
-    # --- refusing
+    # --- errors --------------------------------------------------------------------------------------
 
     def _deeper(self, what: str) -> None:
         self._depth += 1
@@ -394,7 +395,7 @@ class _Translation:
 
 
 def _without_quotation(pattern: str) -> tuple[str, list[bool]]:
-    """The pattern without ``\\Q`` and ``\\E``, and which of its characters stood between them."""
+    """The pattern without ``\\Q`` and ``\\E``, and a flag for each character that was between them."""
     text, quoted = "", []
     at, inside = 0, False
     while at < len(pattern):

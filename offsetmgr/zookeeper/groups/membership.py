@@ -1,6 +1,7 @@
-"""Being a member of an old consumer group: the id, the registration, and who else there is to share with.
+"""Membership in an old consumer group: the id, the registration, and the facts that an assignment depends on.
 
-Registrations are ephemeral: they go with the session. Source: kafka.consumer.ZookeeperConsumerConnector of 0.10.2.
+Registrations are ephemeral: they disappear with the session. Source: kafka.consumer.ZookeeperConsumerConnector of
+0.10.2.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ _TRIES: Final = 8
 
 
 def member_id(group: str, configured: str | None = None, *, now_ms: int, host: str | None = None) -> str:
-    """The id under which a consumer registers: ``GROUP_HOST-MILLIS-8HEX``, or ``GROUP_CONFIGURED`` (``consumer.id``).
+    """Returns the id under which a consumer registers: ``GROUP_HOST-MILLIS-8HEX``, or ``GROUP_CONFIGURED``
+    (``consumer.id``).
 
-    Raises `UsageError` for what cannot be a node's name.
+    Raises `UsageError` for a text that cannot be a node's name.
     """
     own = configured if configured is not None else f"{host or socket.gethostname()}-{now_ms}-{secrets.token_hex(4)}"
     found = f"{group}_{own}"
@@ -36,25 +38,25 @@ def member_id(group: str, configured: str | None = None, *, now_ms: int, host: s
 
 @dataclass(frozen=True, slots=True)
 class GroupRegistration:
-    """What an assignment is made from, as one member read it."""
+    """The input of an assignment, as one member read it."""
 
     members: Mapping[str, Subscription]
     """Live members by id."""
     brokers: Sequence[str]
     """Ids of the live brokers."""
     topics: Sequence[str] = ()
-    """All topics there are."""
+    """All existing topics."""
     streams: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Member -> topic -> number of streams, patterns resolved."""
     partitions: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Topic -> partitions, of the topics that somebody consumes; none for one that does not exist."""
+    """Topic -> partitions, for each consumed topic; empty for one that does not exist."""
 
 
 def register(session: ZookeeperSession, group: str, member: str, subscription: Subscription, now_ms: int) -> int:
-    """Registers the member in this session and gives the session's id; does nothing where it is registered already.
+    """Registers the member in this session and returns the session's id; does nothing if it is already registered.
 
-    Raises `Conflict` where another session holds the id: that of a process that died a moment ago, or of a second
-    consumer with the same configured id. Raises too what the session raises.
+    Raises `Conflict` if another session holds the id: the session of a process that has just died, or of a second
+    consumer with the same configured id. Also raises what the session raises.
     """
     path, parent = paths.member(group, member), paths.ids(group)
     for _ in range(_TRIES):
@@ -80,11 +82,11 @@ def register(session: ZookeeperSession, group: str, member: str, subscription: S
 
 
 def read_registration(session: ZookeeperSession, group: str, *, exclude_internal: bool = True) -> GroupRegistration:
-    """Reads what the group's assignment depends on. Not one moment's picture: whoever acts on it watches, and looks
-    again when something has changed.
+    """Reads the facts that the group's assignment depends on. Not a snapshot: the caller sets watches and reads again
+    after a change.
 
     Raises what the session raises, and `CorruptData`, `UnknownVersion`, `UnsupportedOperation` for a registration or a
-    topic that cannot be understood: an assignment that leaves it out would differ from the others'.
+    topic that cannot be decoded: an assignment without it would differ from the other members'.
     """
     ids = sorted(session.children(paths.ids(group)) or ())
     registrations = session.get_many([paths.member(group, name) for name in ids])
@@ -92,7 +94,7 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
     for name, node in zip(ids, registrations, strict=True):
         if isinstance(node, OffsetMgrError):
             raise node
-        if node is not None:  # None: it has left since the ids were listed, and the watch tells so
+        if node is not None:  # None: it has left since the ids were listed, and the watch reports that
             members[name] = Subscription.of(parse_registration(paths.member(group, name), node.data))
     brokers = sorted(session.children(paths.BROKER_IDS) or ())
     topics = sorted(session.children(paths.BROKER_TOPICS) or ())
@@ -107,7 +109,7 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
 
 
 def ensure(session: ZookeeperSession, wanted: Sequence[str]) -> None:
-    """Creates those of these (persistent, empty) nodes that are missing; parents come before their children.
+    """Creates the missing ones of these (persistent, empty) nodes; parents must come before their children.
 
     Raises what the session raises.
     """

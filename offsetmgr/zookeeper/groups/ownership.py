@@ -1,4 +1,4 @@
-"""Who holds which partition: ``/consumers/GROUP/owners/TOPIC/PARTITION``. Reads only.
+"""The owners of partitions: ``/consumers/GROUP/owners/TOPIC/PARTITION``. Reads only.
 
 In Kafka 0.7 the node is named ``BROKER-PARTITION``, and the partition is a `BrokerPartition`.
 """
@@ -25,11 +25,11 @@ _PARTITION: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The consumer thread that holds a partition: the node says ``<consumerId>-<thread>``.
+    """The consumer thread that owns a partition: the node contains ``<consumerId>-<thread>``.
 
-    ``error`` says why that could not be read: the partition is owned all the same, by nobody knows whom, and
-    ``member_id`` and ``thread`` are None.  ``session_id`` is the owner's ZooKeeper session, which its registration
-    carries too; 0 where the node is persistent, as no consumer makes it.
+    ``error`` is the reason why the node could not be decoded: the partition is still owned, the owner is unknown, and
+    ``member_id`` and ``thread`` are None. ``session_id`` is the owner's ZooKeeper session, which its registration has
+    too; 0 for a persistent node, which consumers never create.
     """
 
     member_id: str | None
@@ -38,15 +38,15 @@ class Owner:
     session_id: int
     error: OffsetMgrError | None = None
     claimed_at_ms: int | None = None
-    """When the node was made, by ZooKeeper's clock."""
+    """Creation time of the node, by ZooKeeper's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOwners:
     """The owners of one group's partitions.
 
-    ``errors`` maps the path of a node to why it says nothing (a name that is no partition, a node that may not be
-    read). With ``error`` set, nothing is known of the group.
+    ``errors`` maps the path of a node to the reason why it is ignored (its name is not a partition, or it is
+    unreadable). If ``error`` is set, the group's owners are unknown.
     """
 
     group: str
@@ -56,10 +56,10 @@ class GroupOwners:
 
 
 def owners(session: ZookeeperSession, group: str) -> dict[TopicPartition, Owner]:
-    """Owners of one group's partitions; a partition that is not in the answer has none.
+    """Returns the owners of one group's partitions; a partition that is not in the result has none.
 
-    Raises `UsageError` for an impossible group id, what reading raises, and the first error of a node whose
-    partition is not known; `owners_many` reports those beside the rest.
+    Raises `UsageError` for an impossible group id, what reading raises, and the first error of a node whose partition
+    is unknown; `owners_many` reports those errors next to the owners.
     """
     (found,) = owners_many(session, [group])
     if found.error is not None:
@@ -70,7 +70,7 @@ def owners(session: ZookeeperSession, group: str) -> dict[TopicPartition, Owner]
 
 
 def owners_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[GroupOwners]:
-    """Owners of many groups' partitions, one result for each group, lazily. Raises where the session fails."""
+    """Yields the owners of many groups' partitions, one result for each group. Raises if the session fails."""
     remaining = iter(groups)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):
         yield from _owners_of(session, batch)
@@ -110,7 +110,7 @@ def _owners_of(session: ZookeeperSession, groups: list[str]) -> Iterator[GroupOw
 def _partitions(
     session: ZookeeperSession, topics: list[tuple[str, str, str]], errors: dict[str, dict[str, OffsetMgrError]]
 ) -> Iterator[tuple[str, TopicPartition, str]]:
-    """The nodes under the topics' nodes, as group, partition and path; what is none goes to the group's ``errors``."""
+    """The nodes under the topics' nodes, as group, partition and path; invalid names go to the group's ``errors``."""
     for (group, topic, path), names in zip(topics, session.children_many([p for *_, p in topics]), strict=True):
         if isinstance(names, OffsetMgrError):
             errors[group][path] = names

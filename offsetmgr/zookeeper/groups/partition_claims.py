@@ -1,9 +1,10 @@
-"""Claims on partitions: ephemeral owner nodes, created only where there is none, and deleted only by their session.
+"""Claims on partitions: ephemeral owner nodes, created only if none exists, and deleted only by their session.
 
-Ordering contract: everything here is asked in the member's one session, so the server refuses it once the session is
-over: a node of ours that is still there is never taken for free, and one that others have created since never deleted.
-Source: reflectPartitionOwnershipDecision of kafka.consumer.ZookeeperConsumerConnector, which claims all of its
-partitions or none; here each is claimed by itself, so that one late owner keeps no other partition waiting.
+Ordering contract: all requests here use the member's one session, so the server rejects them after the session is over.
+An owner node of this session is therefore never mistaken for a free partition, and a node that another member has
+created since is never deleted. Source: reflectPartitionOwnershipDecision of kafka.consumer.ZookeeperConsumerConnector,
+which claims all of its partitions or none. This code claims each partition separately, so that one late owner does not
+delay the others.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _RACES: Final = (ZookeeperError.NODE_EXISTS, ZookeeperError.NO_NODE, ZookeeperEr
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """``mine`` have been claimed; ``held`` are others' still: partition -> the text of its owner node."""
+    """``mine`` have been claimed; ``held`` still belong to others: partition -> the text of its owner node."""
 
     mine: Mapping[TopicPartition, ThreadId]
     held: Mapping[TopicPartition, str]
@@ -48,14 +49,14 @@ class Claims:
         self._session_id = session_id
         self._group = group
         self.unsure: set[TopicPartition] = set()
-        """Partitions whose claim failed without our knowing whether it was carried out: their nodes may be ours."""
+        """Partitions whose claim has an unknown outcome: their nodes may be ours."""
 
     def path(self, partition: TopicPartition) -> str:
         return paths.owner(self._group, partition.topic, partition.partition)
 
     def claim(self, wanted: Mapping[TopicPartition, ThreadId]) -> ClaimResult:
-        """Claims those of the partitions that nobody owns. Raises what the session raises; what it has asked for is
-        `unsure` then."""
+        """Claims those of the partitions that have no owner. Raises what the session raises; the partitions of the
+        failed request are then in `unsure`."""
         for _ in range(_TRIES):
             found = self._read(wanted)
             mine = {tp: wanted[tp] for tp, node in found.items() if self._is(node, wanted[tp])}
@@ -71,7 +72,7 @@ class Claims:
             self._ensure_parents(free)
             operations: list[Operation] = []
             for tp in free:
-                if (ours := found[tp]) is not None:  # but for another thread, or written over by hand
+                if (ours := found[tp]) is not None:  # but for another thread, or overwritten by hand
                     operations.append(Delete(self.path(tp), ours.version))
                 operations.append(Create(self.path(tp), str(wanted[tp]).encode(), ephemeral=True))
             self.unsure |= set(free)
@@ -79,10 +80,10 @@ class Claims:
         raise Conflict(f"partitions of group {self._group}", "their owners come and go", "try again when it is quiet")
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Gives up those of the partitions that are ours. Raises what the session raises."""
+        """Releases those of the partitions that are ours. Raises what the session raises."""
         left = set(partitions)
         if left & self.unsure:
-            self._session.sync()  # what was sent on a lost connection has been carried out by then, or never will be
+            self._session.sync()  # by then a request sent on a lost connection has been carried out, or never will be
         for _ in range(_TRIES):
             ours = {tp: node for tp, node in self._read(left).items() if node is not None and self._ours(node)}
             self.unsure -= left - ours.keys()
@@ -92,8 +93,8 @@ class Claims:
         raise Conflict(f"partitions of group {self._group}", "their owners come and go", "try again when it is quiet")
 
     def lost(self, owned: Mapping[TopicPartition, ThreadId]) -> set[TopicPartition]:
-        """Those of the partitions whose node is ours no longer: somebody has deleted it, or written something
-        else into it. Raises what the session raises."""
+        """Returns those of the partitions whose node is no longer ours, because another client deleted or overwrote it.
+        Raises what the session raises."""
         return {tp for tp, node in self._read(owned).items() if not self._is(node, owned[tp])}
 
     def _read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, NodeData | None]:
@@ -117,7 +118,7 @@ class Claims:
         ensure(self._session, [root, *(paths.owners_of_topic(self._group, topic) for topic in topics)])
 
     def _carry_out(self, operations: list[Operation]) -> None:
-        """Each transaction happens or not; whoever asked reads again and sees."""
+        """Sends transactions, each of which is carried out or not; the caller reads again to find out."""
         batches = [
             operations[at : at + OPERATIONS_A_TRANSACTION] for at in range(0, len(operations), OPERATIONS_A_TRANSACTION)
         ]

@@ -1,13 +1,13 @@
-"""`MemberOwnership`: what one session of a member owns, brought in line with the group after each change.
+"""`MemberOwnership`: the partitions that one session of a member owns, adjusted to the group after each change.
 
-It watches what the assignment depends on, gives up what is no longer the member's own, and claims what has become so.
-Whoever consumes is told through `PartitionListener`. Partitions that stay with their thread are not interrupted; the
-old consumer lets go of all of them at every change, which to the others looks the same.
+It watches the facts that the assignment depends on, releases the partitions that no longer belong to the member, and
+claims the new ones. It notifies the consuming code through `PartitionListener`. Partitions that stay with their thread
+are not interrupted. The old consumer releases all of them at every change, which looks the same to the others.
 
-Ordering contract, for each partition: `PartitionListener.stop` (nothing is handed out any more, and what was is
-committed) before the owner node is deleted; the owner node is created before `PartitionListener.begin` (which reads the
-committed offset after it). Once the session is over `PartitionListener.drop` is called, and nothing of it is committed;
-before anybody calls it, the session's lease has run out, which whoever hands out messages must ask for each of them.
+Ordering contract, for each partition: `PartitionListener.stop` (which stops delivery and commits) runs before the owner
+node is deleted; the owner node is created before `PartitionListener.begin` (which then reads the committed offset).
+After the session is over, `PartitionListener.drop` runs and nothing is committed. Before that call the session's lease
+has already run out; code that delivers messages must check the lease for each of them.
 
 Source: the rebalancing algorithm of the 0.10.1 implementation page; ZKRebalancerListener of
 kafka.consumer.ZookeeperConsumerConnector.
@@ -33,25 +33,25 @@ _LOG: Final = logging.getLogger("offsetmgr.consumer")
 
 
 class PartitionListener(Protocol):
-    """Whoever consumes the partitions that a member owns. Called in the member's thread, one call at a time."""
+    """Consumes the partitions that a member owns. Called in the member's thread, one call at a time."""
 
     def joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
-        """The member is registered in this session; all that is claimed until `drop` hangs on it."""
+        """The member is registered in this session; all claims until `drop` belong to it."""
         ...
 
     def begin(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
-        """Consume these from their committed offsets on (those too that were stopped, and have come back before they
-        could be released). Gives those that could not be begun yet (asked again soon).
-        Raises where that will not change by itself."""
+        """Consume these partitions from their committed offsets, including partitions that were stopped and came back
+        before their release. Returns the partitions that could not be started yet; they are passed again soon. Raises
+        if retrying cannot help."""
         ...
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out nothing more of these, commit what was, forget them. Asked again for those that are stopped already
-        where their release has failed."""
+        """Stop delivery of these partitions, commit, and forget them. Called again for stopped partitions whose release
+        has failed."""
         ...
 
     def drop(self, partitions: Collection[TopicPartition] | None) -> None:
-        """These (None: all) are others' already: hand out nothing more of them and commit nothing."""
+        """These partitions (None: all) already belong to others: stop delivery and commit nothing."""
         ...
 
     def failed(self, error: OffsetMgrError) -> None:
@@ -60,7 +60,7 @@ class PartitionListener(Protocol):
 
 
 class Group(Protocol):
-    """What a share needs to know of its member and the group."""
+    """The services of its member and group that a `MemberOwnership` needs."""
 
     @property
     def group(self) -> str: ...
@@ -80,16 +80,16 @@ class Group(Protocol):
         ...
 
     def divided_anew(self) -> None:
-        """Members, topics or partitions have changed since the last time."""
+        """Members, topics or partitions have changed since the last call."""
         ...
 
     def wake(self) -> None:
-        """Something has changed: there is to be a rebalance soon. Called in any thread."""
+        """Something has changed: a rebalance is needed soon. Thread-safe."""
         ...
 
 
 class MemberOwnership:
-    """One session's; for one thread, but ``owned`` and ``held``."""
+    """Belongs to one session. For one thread, except ``owned`` and ``held``."""
 
     def __init__(self, member: Group, session: ZookeeperSession, claims: Claims) -> None:
         self._member = member
@@ -98,28 +98,30 @@ class MemberOwnership:
         self._watched: set[str] = set()
         self._lock = threading.Lock()
         self.owned: dict[TopicPartition, ThreadId] = {}
-        """The partitions that are owned, each with its thread; replaced, never changed."""
+        """The owned partitions, each with its thread; the mapping is replaced, never changed."""
         self.held: dict[TopicPartition, str] = {}
-        """Partitions of its share that others still hold, with the texts of their owner nodes; replaced too."""
+        """Partitions assigned to this member that others still hold, with the texts of their owner nodes; replaced
+        too."""
         self._unbegun: set[TopicPartition] = set()
-        """Those of ``owned`` that nobody consumes: not begun yet, or stopped and not released yet."""
+        """Those of ``owned`` that are not consumed: not begun yet, or stopped and not released yet."""
         self._seen: object = None
 
     def rebalance(self) -> bool:
-        """Brings what is owned in line with what is there now. False where something is left to be tried again."""
+        """Adjusts the owned partitions to the present assignment. Returns False if something must be retried."""
         member, holder = self._member, self._member.holder
         parents = [paths.ids(member.group), paths.BROKER_IDS, paths.BROKER_TOPICS]
         self._watch([self._claims.path(tp) for tp in self.owned], parents)
-        # Before the look, which fails as long as a registration cannot be read: what is lost is lost all the same.
+        # Before the group is read, because that fails as long as a registration is unreadable; lost partitions must be
+        # dropped even then.
         if lost := self._claims.lost(self.owned):
             _LOG.warning("consumer %s: others deleted or wrote its owner nodes: %s", member.member_id, _listed(lost))
             holder.drop(lost)
             self._forget(lost)
         picture = member.look(self._session)
         if self._watch([paths.topic(topic) for topic in picture.streams.get(member.member_id, {})], []):
-            picture = member.look(self._session)  # what changed before the watches stood
+            picture = member.look(self._session)  # changes from before the watches were set
         if not picture.brokers:
-            # As the old consumer: nothing can be consumed, and nothing is gained by letting go.
+            # As in the old consumer: nothing can be consumed, and releasing would not help.
             return not self._unbegun
         share = member.part(picture)
         if leaving := [tp for tp, thread in self.owned.items() if share.get(tp) != thread]:
@@ -151,8 +153,8 @@ class MemberOwnership:
         return not self.held and not self._unbegun
 
     def _stop(self, leaving: Collection[TopicPartition]) -> None:
-        """From here on they are not consumed, whatever fails; should they come back before their owner nodes have gone,
-        they are begun again."""
+        """Stops consumption of these partitions, whatever fails afterwards. If they come back before their owner nodes
+        are deleted, they are begun again."""
         self._unbegun |= set(leaving)
         try:
             self._member.holder.stop(leaving)
@@ -165,9 +167,8 @@ class MemberOwnership:
         self._unbegun -= set(partitions)
 
     def _watch(self, nodes: list[str], parents: list[str]) -> bool:
-        """Lets a change of these wake the member, once each; the coming of a parent that is not there (before the first
-        broker there is none of theirs). Whether any watch is new; an owner node that has gone wakes the member at once.
-        """
+        """Sets watches so that a change of these nodes wakes the member once. Also watches for the creation of a
+        missing parent. Returns whether any watch is new; a deleted owner node wakes the member at once."""
         with self._lock:
             nodes = [path for path in nodes if path not in self._watched]
             parents = [path for path in parents if path not in self._watched]

@@ -1,7 +1,8 @@
-"""Who is alive: the old consumers registered under ``/consumers/GROUP/ids``, of 0.7 and of 0.8 and later. Reads only.
+"""The live members of groups: old consumers registered under ``/consumers/GROUP/ids``, of 0.7 and of 0.8 and later.
+Reads only.
 
-A registration that cannot be understood is still a live member: it is listed, with the error beside it, because
-whoever counts members to decide on a write must not miss one.
+A registration that cannot be decoded still belongs to a live member. It is listed with its error, because code that
+counts members before a write must not miss one.
 """
 
 from __future__ import annotations
@@ -24,15 +25,14 @@ GROUPS_AT_ONCE: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class RegistryMember:
-    """One live consumer of a group, as it registered itself.
+    """One live consumer of a group, from its own registration.
 
-    ``host`` and ``started_at_ms`` are read from a generated id (``group_host-millis-8hex``; ``host:uuid`` tells the
-    host alone), else None: with a configured ``consumer.id`` nothing can be told from it.  ``registered_at_ms`` and
-    ``czxid`` are those of the node: a session that expired registers the same id again, so they tell the last
-    registration, not the start.  ``session_id`` is 0 where the node is persistent, as no consumer makes it.
-    ``error`` says why the registration could not be read; ``subscription`` is empty then, unless it is only of an
-    unknown version (`UnknownVersion`): then it holds what could be read all the same.  ``version`` is that of the
-    format, None for 0.7's; ``notes`` says what is odd about it.
+    ``host`` and ``started_at_ms`` come from a generated id (``group_host-millis-8hex``; ``host:uuid`` contains only the
+    host). They are None for a configured ``consumer.id``. ``registered_at_ms`` and ``czxid`` are those of the node; a
+    session that expired registers the same id again, so they describe the last registration, not the start.
+    ``session_id`` is 0 for a persistent node, which consumers never create. ``error`` is the reason why the
+    registration could not be decoded. ``subscription`` is then empty, except for an unknown version (`UnknownVersion`),
+    where it holds the readable part. ``version`` is the format's, None for 0.7; ``notes`` lists oddities.
     """
 
     member_id: str
@@ -50,7 +50,7 @@ class RegistryMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupMembers:
-    """The live members of one group, sorted by id. With ``error`` set, who lives is not known."""
+    """The live members of one group, sorted by id. If ``error`` is set, the members are unknown."""
 
     group: str
     members: tuple[RegistryMember, ...] = field(default=())
@@ -58,7 +58,7 @@ class GroupMembers:
 
 
 def members(session: ZookeeperSession, group: str) -> list[RegistryMember]:
-    """Live members of one group, sorted by id; none for a group that ZooKeeper does not know.
+    """Live members of one group, sorted by id; empty for a group that ZooKeeper does not have.
 
     Raises `UsageError` for an impossible group id, and what reading raises.
     """
@@ -69,7 +69,7 @@ def members(session: ZookeeperSession, group: str) -> list[RegistryMember]:
 
 
 def members_many(session: ZookeeperSession, groups: Iterable[str]) -> Iterator[GroupMembers]:
-    """Live members of many groups, one result for each group, lazily. Raises where the session fails as a whole."""
+    """Yields the live members of many groups, one result for each group. Raises if the session fails as a whole."""
     remaining = iter(groups)
     while batch := list(islice(remaining, GROUPS_AT_ONCE)):
         yield from _members_of(session, batch)
@@ -123,7 +123,7 @@ def _member(group: str, name: str, node: NodeData) -> RegistryMember:
 
 
 def _registration(path: str, data: bytes, notes: Notes) -> tuple[ConsumerRegistration | None, OffsetMgrError | None]:
-    """What could be read, and why not all of it could."""
+    """The readable part of the registration, and the error if not all of it is readable."""
     error: OffsetMgrError | None = None
     try:
         parse_registration(path, data)

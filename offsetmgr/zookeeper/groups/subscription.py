@@ -1,4 +1,4 @@
-"""What a consumer subscribes to: topics by name, or those that a white list or a black list selects. Pure.
+"""A consumer's subscription: topics by name, or those that a white list or a black list selects. Pure.
 
 Source: kafka.consumer.TopicFilter and TopicCount of 0.10.2.
 """
@@ -51,25 +51,25 @@ class Subscription:
 
     @classmethod
     def of(cls, registration: ConsumerRegistration) -> Self:
-        """As another consumer registered it; an unknown kind is taken for static, as Kafka does."""
+        """The subscription of another consumer's registration; an unknown kind counts as static, as in Kafka."""
         by_pattern = registration.subscription and registration.pattern in (WHITE_LIST, BLACK_LIST)
         return cls(registration.pattern if by_pattern else STATIC, registration.subscription)
 
     @property
     def by_pattern(self) -> bool:
-        """Whether the topics depend on which topics there are."""
+        """Whether the topics depend on the existing topics."""
         return self.kind != STATIC
 
     def topics(self, existing: Iterable[str], *, exclude_internal: bool = True) -> dict[str, int]:
         """Topic -> number of streams, sorted; ``existing`` are all topics of the cluster.
 
-        Topics by name are not asked whether they exist. Raises `InvalidPattern`, `UnsupportedOperation` for a
-        pattern of another consumer that cannot be understood.
+        Topics by name are returned even if they do not exist. Raises `InvalidPattern`, `UnsupportedOperation` for
+        another consumer's pattern that cannot be translated.
         """
         return dict(sorted(topics_of(dict(self.streams), self.kind, existing, internal=not exclude_internal).items()))
 
     def encoded(self, timestamp_ms: int) -> bytes:
-        """The registration's node, version 1."""
+        """The content of the registration's node, version 1."""
         node = {"version": 1, "subscription": self.streams, "pattern": self.kind, "timestamp": str(timestamp_ms)}
         return json.dumps(node, ensure_ascii=False, separators=(",", ":")).encode()
 

@@ -1,4 +1,4 @@
-"""Which topics a pattern of an old consumer selects: white lists and black lists. Pure.
+"""The topics that an old consumer's pattern selects: white lists and black lists. Pure.
 
 Source: kafka.consumer.TopicFilter, TopicCount and kafka.common.Topic of 0.10.2.
 """
@@ -18,16 +18,17 @@ STATIC: Final = "static"
 WHITE_LIST: Final = "white_list"
 BLACK_LIST: Final = "black_list"
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets"})
-"""What `exclude.internal.topics` leaves out (members of 0.11 and later know ``__transaction_state`` as well)."""
+"""The topics that `exclude.internal.topics` leaves out (members of 0.11 and later also leave out
+``__transaction_state``)."""
 
-_BLANK: Final = "".join(map(chr, range(0x21)))  # what Java's trim takes away
+_BLANK: Final = "".join(map(chr, range(0x21)))  # the characters that Java's trim removes
 _LEADING_QUOTES: Final = re.compile("""\\A["']+""")
 _TRAILING_QUOTES: Final = re.compile("""["']+(?=(?:\\r\\n|[\\n\\r\\x85\\u2028\\u2029])?\\Z)""")  # Java's $
 
 
 def normalized(pattern: str) -> str:
-    """The regular expression that a pattern as people write it stands for: a comma means or, blanks and the quotes
-    around it go. This is what a member registers, and others read it through the same rule again."""
+    """Returns the regular expression for a pattern as users write it: a comma means "or"; blanks and enclosing quotes
+    are removed. Members register this form, and others apply the same rule again when they read it."""
     expression = pattern.strip(_BLANK).replace(",", "|").replace(" ", "")
     return _TRAILING_QUOTES.sub("", _LEADING_QUOTES.sub("", expression))
 
@@ -36,7 +37,7 @@ def normalized(pattern: str) -> str:
 class TopicFilter:
     """A white list selects the topics whose whole name matches, a black list the others.
 
-    ``pattern`` is one as people write it. Raises `InvalidPattern`, `UnsupportedOperation` when made.
+    ``pattern`` is in the form that users write. The constructor raises `InvalidPattern`, `UnsupportedOperation`.
     """
 
     pattern: str
@@ -49,7 +50,7 @@ class TopicFilter:
     def allows(self, topic: str, *, internal: bool = False) -> bool:
         """Whether it selects a topic; with ``internal`` also Kafka's own (`exclude.internal.topics` = false).
 
-        A name that no broker accepts is never selected.
+        A name that brokers reject is never selected.
         """
         if (topic in INTERNAL_TOPICS and not internal) or not topic or not ALPHABET.issuperset(topic):
             return False
@@ -61,8 +62,8 @@ def topics_of(
 ) -> dict[str, int]:
     """Topic -> number of streams, of a registration: ``kind`` is its ``pattern``, ``existing`` the cluster's topics.
 
-    As in Kafka, any kind but the two lists is static, and of a list only the first entry counts. A static subscription
-    names its topics, whether they exist or not. Raises `InvalidPattern`, `UnsupportedOperation`.
+    As in Kafka, any kind other than the two lists is static, and only the first entry of a list counts. A static
+    subscription names its topics, whether they exist or not. Raises `InvalidPattern`, `UnsupportedOperation`.
     """
     if kind not in (WHITE_LIST, BLACK_LIST) or not subscription:
         return dict(subscription)

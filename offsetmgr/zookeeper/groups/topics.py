@@ -1,4 +1,4 @@
-"""The topics of a cluster with their partitions, live, of either era: ``/brokers/topics``. Reads only, in bulk."""
+"""The topics of a cluster with their partitions, of all releases: ``/brokers/topics``. Reads only, in bulk."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 class Topic:
     """One topic: its assignment with a state for each partition (0.8 and later), or its brokers' counts (0.7).
 
-    ``assignment`` has neither value nor error where the topic's node is empty, as in 0.7; ``states`` leaves out
-    partitions whose state the controller has not written yet. ``error``: its children could not be listed.
+    ``assignment`` has neither value nor error if the topic's node is empty, as in 0.7. ``states`` omits partitions
+    whose state the controller has not written yet. ``error``: its children could not be listed.
     """
 
     name: str
     assignment: NodeEntry[TopicAssignment]
     states: Mapping[int, NodeEntry[PartitionState]] = field(default_factory=dict)
     counts: Mapping[int, NodeEntry[int]] = field(default_factory=dict)
-    """0.7: broker -> how many partitions of the topic it has."""
+    """0.7: broker -> number of the topic's partitions on it."""
     error: OffsetMgrError | None = None
 
     @property
     def partitions(self) -> list[int]:
-        """The topic's partitions, as far as its nodes say; those of 0.7 are `BrokerPartition`."""
+        """The topic's partitions according to its nodes; those of 0.7 are `BrokerPartition`."""
         if self.assignment.value is not None:
             return sorted(self.assignment.value.replicas)
         return [
@@ -56,12 +56,12 @@ class Topic:
 
 
 def topic_names(session: ZookeeperSession) -> list[str]:
-    """The names of all topics, sorted; none where no broker has ever run."""
+    """The names of all topics, sorted; empty if no broker has ever run."""
     return sorted(session.children(paths.BROKER_TOPICS) or [])
 
 
 def topics(session: ZookeeperSession, names: Iterable[str]) -> Iterator[Topic]:
-    """The topics of these names, lazily; those that do not exist are left out. Raises where the session fails."""
+    """Yields the topics of these names; those that do not exist are left out. Raises if the session fails."""
     remaining = iter(names)
     while batch := list(islice(remaining, TOPICS_AT_ONCE)):
         yield from _topics(session, batch)
@@ -128,7 +128,7 @@ def _count(path: str, data: bytes, notes: Notes) -> int:  # noqa: ARG001 - nothi
 
 
 def _bounded(count: NodeEntry[int], broker: int) -> NodeEntry[int]:
-    """The count, if all of its partitions can be written down."""
+    """Returns the count, or an error if it is too large for a list of partitions."""
     value = count.value
     if value is None or (broker <= BrokerPartition.LARGEST_BROKER and value <= BrokerPartition.LARGEST_PARTITION + 1):
         return count

@@ -1,4 +1,4 @@
-"""What administrators ask of the controller: ``/admin/*``.
+"""Requests of administrators to the controller: ``/admin/*``.
 
 Sources: kafka.utils.ZkUtils of 0.8 to 1.1, kafka.zk.ZkData since.
 """
@@ -14,7 +14,7 @@ from offsetmgr.zookeeper.nodes.fields import Fields, Notes, unreadable
 
 @dataclass(frozen=True, slots=True)
 class PartitionList:
-    """Partitions in the order in which the node names them."""
+    """Partitions in the order of the node."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -24,7 +24,7 @@ class PartitionList:
 
 @dataclass(frozen=True, slots=True)
 class Reassignments:
-    """``/admin/reassign_partitions``: the replicas that partitions are to get."""
+    """``/admin/reassign_partitions``: the target replicas of partitions."""
 
     replicas: Mapping[TopicPartition, tuple[int, ...]]
 
@@ -44,7 +44,7 @@ class TopicNames:
 
 
 def parse_reassignments(path: str, data: bytes, notes: Notes | None = None) -> Reassignments:
-    """Raises `CorruptData` (for a partition that is named twice, too) and, without ``notes``, `UnknownVersion`."""
+    """Raises `CorruptData` (also for a partition that occurs twice) and, without ``notes``, `UnknownVersion`."""
     node = Fields.of(path, data, notes)
     node.version((1,))
     found: dict[TopicPartition, tuple[int, ...]] = {}
@@ -53,14 +53,14 @@ def parse_reassignments(path: str, data: bytes, notes: Notes | None = None) -> R
         if partition in found:
             raise unreadable(path, f"names {str(partition)!a} twice")
         found[partition] = one.ids("replicas")
-        one.get("log_dirs")  # the reassignment tool's own, which brokers leave out (KIP-113)
+        one.get("log_dirs")  # written by the reassignment tool, omitted by brokers (KIP-113)
         one.close()
     node.close()
     return Reassignments(found)
 
 
 def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None) -> PartitionList:
-    """``/admin/preferred_replica_election``: partitions whose first replica is to lead again.
+    """``/admin/preferred_replica_election``: partitions that their first replica should lead again.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
@@ -75,9 +75,9 @@ def parse_preferred_election(path: str, data: bytes, notes: Notes | None = None)
 
 
 def parse_topic_deletions(path: str, data: bytes, notes: Notes | None = None) -> TopicNames:
-    """``/admin/delete_topics`` where it holds a list.
+    """``/admin/delete_topics`` if it contains a list.
 
-    Brokers know no such list: since 0.8.1 they are asked by an empty node of the topic's name below this one, and the
+    Brokers do not use such a list: since 0.8.1 a request is an empty node of the topic's name below this one, and the
     node itself is empty. Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
     node = Fields.of(path, data, notes)

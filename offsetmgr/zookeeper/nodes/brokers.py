@@ -1,4 +1,4 @@
-"""``/brokers/ids/ID``: a live broker, in every form that brokers have written.
+"""``/brokers/ids/ID``: a live broker, in every format that brokers have written.
 
 Sources: kafka.cluster.Broker of 0.7.2 and 0.8 to 1.1, kafka.zk.BrokerIdZNode since.
 """
@@ -23,7 +23,7 @@ _MAX_PORT: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """One address that a broker listens at."""
+    """One address on which a broker listens."""
 
     listener: str
     host: str
@@ -40,17 +40,17 @@ class RegisteredBroker:
 
     broker_id: int
     endpoints: tuple[BrokerEndpoint, ...]
-    """Kafka 0.7 and 0.8 have no listeners: their only address is given as ``PLAINTEXT``."""
+    """Kafka 0.7 and 0.8 have no listeners: their only address is returned as ``PLAINTEXT``."""
     rack: str | None = None
     security: Mapping[str, str] = field(default_factory=dict)
-    """Listener -> security protocol; brokers before 0.10.2 do not say, there the listener is the protocol."""
+    """Listener -> security protocol; before 0.10.2 the listener's name is the protocol."""
     version: int | None = None
-    """Of the format; None for the text ``[CREATOR:]HOST:PORT`` of 0.7."""
+    """Version of the format; None for the text ``[CREATOR:]HOST:PORT`` of 0.7."""
     timestamp_ms: int | None = None
-    """When it registered, by the broker's clock."""
+    """Registration time, by the broker's clock."""
     jmx_port: int | None = None
     features: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Feature -> which versions of it the broker supports, by label (``min_version``, ``max_version``; KIP-584)."""
+    """Feature -> supported versions by label (``min_version``, ``max_version``; KIP-584)."""
 
     def __str__(self) -> str:
         text = " ".join(map(str, self.endpoints))

@@ -21,13 +21,13 @@ _CLUSTER_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,22}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """``/controller``: the broker that leads the cluster (an ephemeral node of its)."""
+    """``/controller``: the broker that is the controller (an ephemeral node of that broker)."""
 
     broker_id: int
     timestamp_ms: int | None = None
-    """When it became so, by its own clock; brokers before 0.8.1 do not say."""
+    """Election time, by the broker's clock; None before 0.8.1."""
     kraft_epoch: int | None = None
-    """Version 2: epoch of the KRaft controller that has taken over; None where none has."""
+    """Version 2: epoch of the KRaft controller that has taken over; None if none has."""
 
     def __str__(self) -> str:
         kraft = "" if self.kraft_epoch is None else f" (KRaft epoch {self.kraft_epoch})"
@@ -48,7 +48,7 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIds:
-    """``/latest_producer_id_block``: the producer ids given out last, to which broker."""
+    """``/latest_producer_id_block``: the block of producer ids that was allocated last, and its broker."""
 
     broker: int
     first: int
@@ -78,7 +78,7 @@ def parse_controller(path: str, data: bytes, notes: Notes | None = None) -> Cont
 
 
 def parse_controller_epoch(path: str, data: bytes) -> int:
-    """How many controllers there have been. Raises `CorruptData`, which names ``path``."""
+    """The number of controllers elected so far. Raises `CorruptData`, which names ``path``."""
     return small_number(path, data, "the controller's epoch")
 
 

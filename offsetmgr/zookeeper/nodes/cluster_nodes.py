@@ -1,8 +1,8 @@
-"""Whole directories of Kafka's in ZooKeeper, live: brokers, controller, configurations, requests of administrators.
+"""Reads whole directories of Kafka's in ZooKeeper: brokers, controller, configurations, requests of administrators.
 
-Each node is a value or an error, and one that is broken never hides the others. Topics are in `topics`, a group's
-members and owners in `registry` and `ownership`, everything as it lies in `tree`. Reads only, in bulk. What comes or
-goes meanwhile may be there or not: this is not one moment's picture.
+Each node is a value or an error, and a corrupt node never hides the others. Topics are in `topics`, a group's members
+and owners in `registry` and `ownership`, raw trees in `tree`. Reads only, in bulk. Not a snapshot: nodes that are
+created or deleted during the read may be included or not.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ CONFIG_KINDS: Final = ("topics", "clients", "users", "brokers", "ips")
 
 @dataclass(frozen=True, slots=True)
 class NodeEntry(Generic[T]):
-    """One node: its value, or the error that stands in its place, with what is odd about it.
+    """One node: its value, or the error that replaces it, with notes about oddities.
 
-    ``node`` has its bytes and its stat; None where it could not be read at all. With neither ``value`` nor ``error``
-    there is no such node, or it is empty where that is no mistake.
+    ``node`` has its bytes and its stat; None if it could not be read at all. Without ``value`` and ``error`` the node
+    does not exist, or it is empty where that is allowed.
     """
 
     path: str
@@ -51,7 +51,7 @@ class NodeEntry(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """The nodes that there is one of. Where a node does not exist, its entry has neither value nor error."""
+    """The nodes that exist once in a cluster. If a node does not exist, its entry has neither value nor error."""
 
     cluster_id: NodeEntry[str]
     controller: NodeEntry[Controller]
@@ -60,28 +60,28 @@ class ClusterNodes:
 
 @dataclass(frozen=True, slots=True)
 class ControllerRequests:
-    """What the controller has been asked to do and has not finished (``/admin``)."""
+    """Requests that the controller has not finished (``/admin``)."""
 
     reassignments: NodeEntry[Reassignments]
     preferred_election: NodeEntry[PartitionList]
     deletions: tuple[str, ...] = field(default=())
     """Topics with a node below ``/admin/delete_topics``."""
     deletion_list: NodeEntry[TopicNames] = field(default=NodeEntry(paths.DELETE_TOPICS))
-    """What the node itself holds: nothing, since 0.8.1."""
+    """Content of the node itself: empty since 0.8.1."""
 
 
 Parse = Callable[[bytes, Notes], T]
-"""A parser of `nodes` that knows its path already."""
+"""A parser of `nodes` that is bound to its path."""
 
 
 def read_entries(session: ZookeeperSession, wanted: Sequence[tuple[str, Parse[T]]]) -> list[NodeEntry[T]]:
-    """The nodes at these paths, each by its parser. Raises what `ZookeeperSession.get_many` raises."""
+    """Reads the nodes at these paths, each with its parser. Raises what `ZookeeperSession.get_many` raises."""
     found = session.get_many([path for path, _ in wanted])
     return [entry(path, node, parse) for (path, parse), node in zip(wanted, found, strict=True)]
 
 
 def entry(path: str, node: NodeData | OffsetMgrError | None, parse: Parse[T]) -> NodeEntry[T]:
-    """What a session found at ``path``, parsed."""
+    """Parses the result of reading ``path``."""
     if isinstance(node, OffsetMgrError):
         return NodeEntry(path, error=node)
     if node is None:
@@ -109,7 +109,7 @@ def cluster_nodes(session: ZookeeperSession) -> ClusterNodes:
 
 
 def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
-    """The live brokers by id, of either era; nodes whose name is no id come last, as errors."""
+    """The live brokers by id, of all releases; nodes whose name is not an id come last, as errors."""
     names = session.children(paths.BROKER_IDS) or []
     numbered = sorted((name for name in names if _is_id(name)), key=int)
     found = read_entries(
@@ -129,8 +129,8 @@ def brokers(session: ZookeeperSession) -> list[NodeEntry[RegisteredBroker]]:
 def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEntry[EntityConfig]]]:
     """The overrides of one of `CONFIG_KINDS`, by entity: ``NAME``, and for users ``NAME/clients/ID`` too.
 
-    Names are as Kafka writes them into paths (URL-encoded; ``<default>``). Raises what reading raises as a whole, and
-    `NotAuthorized` where the entities may not be listed.
+    Names are as in Kafka's paths (URL-encoded; ``<default>``). Raises what reading raises as a whole, and
+    `NotAuthorized` if the entities may not be listed.
     """
     root = f"/config/{kind}"
     names = sorted(session.children(root) or [])
@@ -144,14 +144,14 @@ def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEnt
     names.sort()
     wanted = [(f"{root}/{name}", partial(parse_config, f"{root}/{name}")) for name in names]
     for name, one in zip(names, read_entries(session, wanted), strict=True):
-        if one.node is not None and not one.node.data:  # made before there was anything to say
+        if one.node is not None and not one.node.data:  # created before any override was set
             yield name, NodeEntry(one.path, node=one.node)
         elif one.node is not None or one.error is not None:
             yield name, one
 
 
 def requests(session: ZookeeperSession) -> ControllerRequests:
-    """What administrators have asked for. Raises what reading raises as a whole."""
+    """The open requests of administrators. Raises what reading raises as a whole."""
     deletions = session.children(paths.DELETE_TOPICS)
     found = session.get_many([paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION, paths.DELETE_TOPICS])
     held = found[2]

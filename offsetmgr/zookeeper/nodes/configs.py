@@ -1,4 +1,4 @@
-"""Dynamic configuration: ``/config/topics|clients|users|brokers|ips`` and the notices of its changes.
+"""Dynamic configuration: ``/config/topics|clients|users|brokers|ips`` and the change notifications.
 
 Sources: kafka.admin.AdminUtils of 0.8.1 to 1.1, kafka.zk.ZkData and AdminZkClient since.
 """
@@ -14,20 +14,21 @@ from offsetmgr.zookeeper.nodes.fields import Fields, Notes, parsed, unreadable
 
 HIDDEN: Final = "(hidden)"
 
-# Users have quotas and SCRAM credentials; brokers have passwords, keys and JAAS lines among the rest, under listener
-# prefixes too. What is shown is what cannot be a secret.
+# Users have quotas and SCRAM credentials; brokers have passwords, keys and JAAS lines among their settings, also under
+# listener prefixes. Only settings that cannot be secret are shown.
 _QUOTAS: Final = re.compile("(producer|consumer)_byte_rate|request_percentage|controller_mutation_rate")
 _SECRET: Final = re.compile("password|secret|credential|jaas|key|certificate|token", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class EntityConfig:
-    """The overrides of one topic, client, user, broker or address. May hold secrets: `shown` does not tell them."""
+    """The overrides of one topic, client, user, broker or address. May hold secrets; `shown` hides them."""
 
     values: Mapping[str, str]
 
     def shown(self, kind: str) -> str:
-        """``name=value ...``; what may be a secret of an entity of this ``kind`` (``users``, ``brokers``) is hidden."""
+        """``name=value ...``; values that may be secret for an entity of this ``kind`` (``users``, ``brokers``) are
+        hidden."""
         pairs = (f"{name}={HIDDEN if _is_secret(kind, name) else value}" for name, value in self.values.items())
         return " ".join(pairs) or "no overrides"
 
@@ -40,7 +41,7 @@ class EntityConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """``/config/changes/config_change_N``: brokers are to read this entity's configuration again."""
+    """``/config/changes/config_change_N``: asks brokers to read this entity's configuration again."""
 
     entity: str
     """Below ``/config``: ``topics/NAME``, ``users/NAME/clients/ID``."""
@@ -61,7 +62,8 @@ def parse_config(path: str, data: bytes, notes: Notes | None = None) -> EntityCo
 
 
 def parse_config_change(path: str, data: bytes, notes: Notes | None = None) -> ConfigChange:
-    """A text is a topic (0.8.1, 0.8.2); version 1 names kind and entity (0.9), version 2 the path below ``/config``.
+    """A plain text is a topic (0.8.1, 0.8.2); version 1 names kind and entity (0.9), version 2 the path below
+    ``/config``.
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """

@@ -1,4 +1,4 @@
-"""Consumers as they register themselves: ``/consumers/GROUP/ids`` and ``/owners``, of 0.7 and of 0.8 and later.
+"""Consumers' own registrations: ``/consumers/GROUP/ids`` and ``/owners``, of 0.7 and of 0.8 and later.
 
 Sources: kafka.consumer.TopicCount and ZookeeperConsumerConnector of 0.7.2 and 0.8 to 1.1.
 """
@@ -23,16 +23,16 @@ _THREAD: Final = re.compile(r"(?P<member>.+)-(?P<thread>[0-9]{1,9})", re.ASCII |
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
-    """``/consumers/GROUP/ids/ID``: what one old high-level consumer subscribed to."""
+    """``/consumers/GROUP/ids/ID``: the subscription of one old high-level consumer."""
 
     subscription: Mapping[str, int]
     """Topic (or, with a pattern, the regular expression) -> number of streams."""
     pattern: str
     """``static``, ``white_list`` or ``black_list``."""
     timestamp_ms: int | None
-    """When it registered, by the consumer's clock; 0.7 does not say."""
+    """Registration time, by the consumer's clock; None in 0.7."""
     version: int | None = 1
-    """Of the format; None for that of 0.7."""
+    """Version of the format; None for that of 0.7."""
 
     def __str__(self) -> str:
         return listing(self.subscription) if self.pattern == STATIC else f"{self.pattern} {listing(self.subscription)}"
@@ -49,7 +49,8 @@ class OwnerThread(NamedTuple):
 
 
 def parse_registration(path: str, data: bytes, notes: Notes | None = None) -> ConsumerRegistration:
-    """JSON of 0.8 and later; of 0.7 a map of topics, or ``*STREAMS*REGEX`` (white list), ``!STREAMS!REGEX`` (black).
+    """JSON of 0.8 and later; in 0.7 a map of topics, or ``*STREAMS*REGEX`` (white list), ``!STREAMS!REGEX`` (black
+    list).
 
     Raises `CorruptData` and, without ``notes``, `UnknownVersion`; both name ``path``.
     """
@@ -87,9 +88,9 @@ def parse_owner(path: str, data: bytes) -> OwnerThread:
 
 
 def _object(path: str, data: bytes, notes: Notes | None) -> Fields:
-    """The object, also as 0.8.0 and 0.8.1 wrote it: a regular expression's backslashes were not escaped there.
+    """The object, also in the form of 0.8.0 and 0.8.1, which did not escape a regular expression's backslashes.
 
-    Read a second time, all backslashes escaped, as Kafka does since 1.0.1.
+    Such a node is parsed a second time with all backslashes escaped, as Kafka does since 1.0.1.
     """
     try:
         return Fields.of(path, data, notes)

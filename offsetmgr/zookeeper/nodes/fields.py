@@ -1,4 +1,4 @@
-"""Reading the fields of a JSON node one by one, with errors that name the node, and notes on what nobody knows."""
+"""Reads the fields of a JSON node one by one, with errors that name the node, and notes about unknown fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 
 Notes: TypeAlias = list[str]
-"""Where a tolerant parser says what it met and does not know."""
+"""A tolerant parser appends a line for each unknown version or field."""
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
@@ -34,27 +34,27 @@ def decoded(path: str, data: bytes) -> str:
 
 
 def parsed(path: str, data: bytes) -> Any:
-    """The node's JSON value. Raises `CorruptData`; the text is not quoted, it may be a secret."""
+    """The node's JSON value. Raises `CorruptData`; the error does not quote the text, which may be a secret."""
     text = decoded(path, data)
     try:
         value = json.loads(text)
     except json.JSONDecodeError as broken:
         where = f"line {broken.lineno}, column {broken.colno}"
         raise unreadable(path, f"is not JSON: {broken.msg} ({where})") from broken
-    except ValueError as broken:  # Python reads no number of more than 4300 digits
+    except ValueError as broken:  # Python rejects numbers of more than 4300 digits
         raise unreadable(path, "is JSON with a number that is too long") from broken
     except RecursionError as broken:
         raise unreadable(path, "is JSON nested too deeply") from broken
     if "\\u" in text:
         try:
             json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError as broken:  # no program of Java's writes that, and no output can carry it
+        except UnicodeEncodeError as broken:  # no Java program writes that, and no output can encode it
             raise unreadable(path, "is JSON with half a character (a lone surrogate)") from broken
     return value
 
 
 def small_number(path: str, data: bytes, what: str, most: int = MAX_INT) -> int:
-    """A node that holds nothing but digits. Raises `CorruptData`."""
+    """A node that contains only digits. Raises `CorruptData`."""
     text = decoded(path, data)
     if not _DIGITS.fullmatch(text) or not 0 <= int(text) <= most:
         raise unreadable(path, f"does not hold {what}, a decimal number up to {most}")
@@ -62,10 +62,10 @@ def small_number(path: str, data: bytes, what: str, most: int = MAX_INT) -> int:
 
 
 class Fields:
-    """One JSON object of a node. Each field is asked for by name; `close` notes those that nobody asked for."""
+    """One JSON object of a node. Callers read fields by name; `close` notes the fields that were not read."""
 
     def __init__(self, path: str, fields: Mapping[str, Any], notes: Notes | None, inside: str = "") -> None:
-        """``inside`` names the object where it is not the whole node, as in ``partitions[3].``."""
+        """``inside`` names the object if it is not the whole node, as in ``partitions[3].``."""
         self.path = path
         self._fields = fields
         self._notes = notes
@@ -74,7 +74,7 @@ class Fields:
 
     @classmethod
     def of(cls, path: str, data: bytes, notes: Notes | None) -> Fields:
-        """The object that a node holds. Raises `CorruptData`."""
+        """The object in a node. Raises `CorruptData`."""
         value = parsed(path, data)
         if not isinstance(value, dict):
             raise unreadable(path, "is JSON, but not an object")
@@ -88,7 +88,7 @@ class Fields:
         return tuple(self._fields)
 
     def close(self) -> None:
-        """Says which fields are unknown, if anybody listens."""
+        """Notes the unknown fields, if the parser is tolerant."""
         if self._notes is not None:
             unknown = sorted(self._fields.keys() - self._known)
             self._notes.extend(f"unknown field {self._inside + name!a}" for name in unknown)
@@ -97,13 +97,13 @@ class Fields:
         return unreadable(self.path, f"its {self._inside + name!a} is not {should}")
 
     def get(self, name: str) -> Any:
-        """A field as it is; None where there is none."""
+        """A field's value; None if it is missing."""
         self._known.add(name)
         return self._fields.get(name)
 
     def version(self, known: tuple[int, ...]) -> int:
-        """The format's version. Raises `UnknownVersion` for others, and `CorruptData` where there is none, unless
-        there are notes to say it in: then it is the newest one that is known."""
+        """The format's version. Raises `UnknownVersion` for others, and `CorruptData` if it is missing. A tolerant
+        parser adds a note instead and uses the newest known version."""
         version = self.optional_integer("version")
         if version in known:
             return version
@@ -116,7 +116,7 @@ class Fields:
         return known[-1]
 
     def optional_integer(self, name: str, least: int = -(2**63), most: int = MAX_LONG) -> int | None:
-        """A number, which Kafka writes as one or as a text of digits, depending on the field and the version."""
+        """A number, which Kafka writes as a number or as a string of digits, depending on the field and the version."""
         found = self.get(name)
         if found is None:
             return None
@@ -147,32 +147,32 @@ class Fields:
         return found
 
     def texts(self, name: str) -> dict[str, str]:
-        """An object of texts; empty where it is missing."""
+        """An object of strings; empty if it is missing."""
         found = self._object(name)
         if not all(isinstance(value, str) for value in found.values()):
             raise self.broken(name, "an object of texts")
         return found
 
     def integers(self, name: str, least: int = 0) -> dict[str, int]:
-        """An object of numbers; empty where it is missing."""
+        """An object of numbers; empty if it is missing."""
         found = self._object(name)
         if not all(type(value) is int and least <= value <= MAX_INT for value in found.values()):
             raise self.broken(name, f"an object of numbers of {least} and more")
         return found
 
     def ids(self, name: str) -> tuple[int, ...]:
-        """A list of brokers' ids. Raises `CorruptData` where it is missing too."""
+        """A list of brokers' ids. Raises `CorruptData`, also if it is missing."""
         return self._ids(name, self.get(name))
 
     def ids_by_partition(self, name: str) -> dict[int, tuple[int, ...]]:
-        """Lists of brokers' ids by partition, in the partitions' order; empty where it is missing."""
+        """Lists of brokers' ids by partition, in the partitions' order; empty if it is missing."""
         found = self._object(name)
         if not all(_PARTITION.fullmatch(key) and int(key) <= MAX_INT for key in found):
             raise self.broken(name, "an object by partition number")
         return {int(key): self._ids(name, found[key]) for key in sorted(found, key=int)}
 
     def objects(self, name: str) -> list[Fields]:
-        """A list of objects. Raises `CorruptData` where it is missing too."""
+        """A list of objects. Raises `CorruptData`, also if it is missing."""
         found = self.get(name)
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise self.broken(name, "a list of objects")
@@ -193,5 +193,5 @@ class Fields:
 
 
 def listing(values: Mapping[str, object]) -> str:
-    """``a=1 b=2``, for people."""
+    """``a=1 b=2``, for display."""
     return " ".join(f"{key}={value}" for key, value in values.items())

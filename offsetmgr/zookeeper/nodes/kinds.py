@@ -1,4 +1,4 @@
-"""Which node is what: from a path of Kafka's to the parser of its data, for showing any tree. No I/O."""
+"""Selects the parser for the data of any of Kafka's nodes by its path, for displaying trees. No I/O."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from offsetmgr.zookeeper.nodes.fields import Notes
 from offsetmgr.zookeeper.nodes.offset_data import parse_decimal
 
 Read: TypeAlias = Callable[[str, re.Match[str], bytes, Notes], str]
-"""From path, its match, data and notes to the line that people are shown. Raises `CorruptData`."""
+"""Takes the path, its match, the data and notes; returns the line that users see. Raises `CorruptData`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """What one node is, and what it says."""
+    """The kind and the decoded content of one node."""
 
     kind: str
-    """``broker``, ``topic``, ``owner``...; ``other`` for what is none of Kafka's nodes, or a mere directory."""
+    """``broker``, ``topic``, ``owner``...; ``other`` for nodes that are not Kafka's, and for plain directories."""
     value: str | None = None
-    """The line for people; None where the node says nothing, or nothing that can be understood."""
+    """The line for users; None if the node is empty or cannot be decoded."""
     notes: tuple[str, ...] = ()
     error: OffsetMgrError | None = None
     secret: bool = False
-    """The raw data must not be shown: it holds, or may hold, credentials."""
+    """The raw data must not be shown: it contains, or may contain, credentials."""
 
 
 def shown(path: str, data: bytes) -> NodeDescription:
-    """What the node at ``path`` (below the chroot) says. Raises nothing: what is wrong is in the answer."""
+    """Decodes the node at ``path`` (below the chroot). Raises nothing: errors are in the result."""
     for pattern, kind, read in _kinds(path):
         if match := pattern.fullmatch(path):
             return _shown(kind, read, path, match, data)
@@ -114,8 +114,8 @@ _TABLE: Final[tuple[tuple[str, str, Read], ...]] = (
 )
 _SECRET: Final = frozenset({"secret config", "delegation token"})
 
-# A topic of 0.7 is a mere directory, admin/delete_topics is one since 0.8.1; brokers make the block of producer ids and
-# the configurations of users before there is anything to say.
+# A topic of 0.7 is a plain directory, and so is admin/delete_topics since 0.8.1. Brokers create the block of producer
+# ids and the configurations of users empty.
 _MAY_BE_EMPTY: Final = frozenset({"topic", "topic deletions", "topic deletion", "producer ids", "secret config"})
 
 _BY_ROOT: Final[dict[str, list[tuple[re.Pattern[str], str, Read]]]] = {}

@@ -1,4 +1,4 @@
-"""The ids that old consumers generate for themselves."""
+"""The ids that old consumers generate."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _HOST_AND_UUID: Final = re.compile(r"(?P<host>[^:]+):[0-9a-fA-F]{8}(?:-[0-9a-fA-
 
 
 class MemberOrigin(NamedTuple):
-    """What a consumer's id tells: its host, and when it started (ms), where the id says that."""
+    """The host in a consumer's id, and its start time (ms) if the id contains it."""
 
     host: str
     started_at_ms: int | None
 
 
 def parse_member_id(group: str, member_id: str) -> MemberOrigin | None:
-    """What a generated consumer id tells, with or without the group before it; None where it is not of such a form."""
+    """Parses a generated consumer id, with or without the group in front of it; None for other ids."""
     prefix = f"{group}_"
     own = member_id.removeprefix(prefix)
     if match := _HOST_AND_UUID.fullmatch(own):

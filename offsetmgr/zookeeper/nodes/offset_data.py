@@ -1,4 +1,4 @@
-"""A committed offset as a number in a node: which numbers are offsets, and how they stand there as text."""
+"""A committed offset in a node: valid numbers, and their text form."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from offsetmgr.core.errors import CorruptData, UsageError
 
 MAX_OFFSET: Final = 2**63 - 1
 SURE_DIGITS: Final = len(str(MAX_OFFSET)) - 1
-"""So many digits are an offset, whichever they are."""
+"""Any number with at most this many digits is a valid offset."""
 
 _MOST_DIGITS: Final = 40
 
 
 def check_offset(offset: int) -> int:
-    """The offset itself, if it is one. Raises `UsageError`."""
+    """Returns the offset, if it is valid. Raises `UsageError`."""
     if not 0 <= offset <= MAX_OFFSET:
         raise UsageError(f"offset {offset}", "is no offset: they go from 0 to 9223372036854775807")
     return offset
 
 
 def parse_decimal(path: str, data: bytes) -> int:
-    """The offset that a node holds in ASCII decimal. Raises `CorruptData` naming the node."""
-    # Strictly the digits that Long.toString writes and String.toLong reads; int() alone would take "1_0" and " 7", and
-    # refuse thousands of digits with an error of its own.
+    """Parses an offset in ASCII decimal. Raises `CorruptData` naming the node."""
+    # Only the digits that Long.toString writes and String.toLong reads; int() alone would accept "1_0" and " 7", and
+    # reject thousands of digits with a different error.
     if data.isdigit() and len(data) <= _MOST_DIGITS and (offset := int(data)) <= MAX_OFFSET:
         return offset
     raise CorruptData(f"ZooKeeper node {path}", _not_an_offset(data))

@@ -1,7 +1,7 @@
-"""Where Kafka keeps things in ZooKeeper (0.8 and later), and which names can be part of such a path.
+"""Paths of Kafka's nodes in ZooKeeper (0.8 and later), and the names that can be part of such a path.
 
-Only strings in and strings out; what the nodes hold is `nodes` and `layouts`.
-Source: kafka.utils.ZkUtils of 0.8 to 1.1, and kafka.zk.ZkData after it.
+Strings in, strings out; `nodes` and `layouts` define the nodes' content. Source: kafka.utils.ZkUtils of 0.8 to 1.1, and
+kafka.zk.ZkData after it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ DELETE_TOPICS: Final = "/admin/delete_topics"
 REASSIGN_PARTITIONS: Final = "/admin/reassign_partitions"
 PREFERRED_REPLICA_ELECTION: Final = "/admin/preferred_replica_election"
 
-# What org.apache.zookeeper.common.PathUtils refuses anywhere in a path, and what cannot be part of one component.
+# Characters that org.apache.zookeeper.common.PathUtils rejects anywhere in a path, and the separator.
 _NOT_IN_A_COMPONENT: Final = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
 @lru_cache(maxsize=65_536)
 def check_group(group: str) -> str:
-    """The group id itself, if a node can carry it. Raises `UsageError`: such a group cannot exist in ZooKeeper."""
+    """Returns the group id, if a node can have it as a name. Raises `UsageError`: such a group cannot exist in
+    ZooKeeper."""
     return _component("group", group)
 
 
 def can_be_group(group: str) -> bool:
-    """Whether a group of this name can exist in ZooKeeper; Kafka allows more."""
+    """Whether a group of this name can exist in ZooKeeper; Kafka allows more names."""
     try:
         check_group(group)
     except UsageError:
@@ -45,15 +46,15 @@ def can_be_group(group: str) -> bool:
 
 @lru_cache(maxsize=65_536)
 def check_topic(topic: str) -> str:
-    """The topic itself, if a node can carry it. Raises `UsageError`.
+    """Returns the topic, if a node can have it as a name. Raises `UsageError`.
 
-    Wider than what brokers allow today: nodes of topics from older versions must still be read and deleted.
+    Accepts more than brokers do today: nodes of topics from older versions must still be read and deleted.
     """
     return _component("topic", topic)
 
 
 def check_partition(partition: int) -> int:
-    """The partition itself, if it can be one. Raises `UsageError`."""
+    """Returns the partition, if it is valid. Raises `UsageError`."""
     if isinstance(partition, BrokerPartition):
         raise UsageError(
             f"partition {partition}",
@@ -88,7 +89,7 @@ def owners_of_topic(group: str, topic: str) -> str:
 
 
 def owner(group: str, topic: str, partition: int) -> str:
-    """Which consumer thread holds the partition (ephemeral)."""
+    """The consumer thread that owns the partition (ephemeral)."""
     return f"{owners_of_topic(group, topic)}/{check_partition(partition)}"
 
 
@@ -105,7 +106,7 @@ def offset(group: str, topic: str, partition: int) -> str:
 
 
 def offset_of_broker(group: str, topic: str, partition: int) -> str:
-    """As `offset`, in Kafka 0.7. Raises `UsageError` too where the partition is none of a broker."""
+    """Like `offset`, in Kafka 0.7. Also raises `UsageError` if the partition is not a `BrokerPartition`."""
     if not isinstance(partition, BrokerPartition):
         raise UsageError(f"partition {partition}", "is none of Kafka 0.7: they are BROKER-PARTITION, as in 0-3")
     return f"{offsets_of_topic(group, topic)}/{partition}"
@@ -113,7 +114,7 @@ def offset_of_broker(group: str, topic: str, partition: int) -> str:
 
 @lru_cache(maxsize=4096)
 def above(folder: str) -> tuple[str, ...]:
-    """A directory and every node above it, outermost first; remembered, as each partition of a topic asks in turn."""
+    """A directory and all of its ancestors, outermost first; cached, because each partition of a topic needs it."""
     parts = folder.split("/")
     return tuple("/".join(parts[:n]) for n in range(2, len(parts) + 1))
 

@@ -1,7 +1,7 @@
-"""Topics and their partitions: ``/brokers/topics`` and the notices that brokers send each other about them.
+"""Topics and their partitions: ``/brokers/topics`` and the notifications that brokers exchange about them.
 
-The controller keeps these nodes; all of them are persistent but those of 0.7.
-Sources: kafka.utils.ZkUtils of 0.8 to 1.1, kafka.zk.ZkData since; kafka.server.KafkaZooKeeper of 0.7.2.
+The controller writes these nodes; all of them except those of 0.7 are persistent. Sources: kafka.utils.ZkUtils of 0.8
+to 1.1, kafka.zk.ZkData since; kafka.server.KafkaZooKeeper of 0.7.2.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LEADER_DURING_DELETE: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
-    """``/brokers/topics/TOPIC``: which brokers are to hold each partition.
+    """``/brokers/topics/TOPIC``: the brokers assigned to each partition.
 
-    These are the assigned replicas, the preferred leader first; which of them are in sync is in the partition's state.
+    These are the assigned replicas, the preferred leader first; the partition's state lists the replicas in sync.
     """
 
     replicas: Mapping[int, tuple[int, ...]]
@@ -44,15 +44,15 @@ class TopicAssignment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """``/brokers/topics/TOPIC/partitions/N/state``: who leads a partition, and which replicas are in sync."""
+    """``/brokers/topics/TOPIC/partitions/N/state``: the leader of a partition, and its replicas in sync."""
 
     leader: int | None
-    """None while there is none."""
+    """None if there is none."""
     leader_epoch: int
-    """How many times a leader has been elected."""
+    """The number of leader elections so far."""
     isr: tuple[int, ...]
     controller_epoch: int
-    """Epoch of the controller that wrote this."""
+    """Epoch of the controller that wrote the state."""
     being_deleted: bool = False
     recovering: bool = False
     """The leader was elected uncleanly and has not recovered yet (KIP-704)."""
@@ -108,7 +108,7 @@ def parse_partition_state(path: str, data: bytes, notes: Notes | None = None) ->
 
 
 def parse_partition_count(path: str, data: bytes) -> int:
-    """``/brokers/topics/TOPIC/BROKER`` of 0.7: how many partitions of the topic this broker has.
+    """``/brokers/topics/TOPIC/BROKER`` of 0.7: number of the topic's partitions on this broker.
 
     Raises `CorruptData`, which names ``path``.
     """

@@ -1,4 +1,4 @@
-"""ZooKeeper's nodes as they lie, from any node downwards, each with what it is and what it says. Reads only."""
+"""Raw trees of ZooKeeper's nodes, each with its kind and decoded content. Reads only."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NODES_AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TreeNode:
-    """One node. ``node`` is None where it may not be read, ``error`` says so; ``children`` is None where they may
-    not be listed, and ``children_error`` says why."""
+    """One node. ``node`` is None if it is unreadable; ``error`` is then the reason. ``children`` is None if they cannot
+    be listed; ``children_error`` is then the reason."""
 
     path: str
     node: NodeData | None
@@ -28,10 +28,10 @@ class TreeNode:
 
 
 def walk(session: ZookeeperSession, path: str, depth: int | None = None) -> Iterator[TreeNode]:
-    """The node at ``path`` and all below it (``depth`` levels, where given), each before its children, these by name.
+    """Yields the node at ``path`` and all below it (at most ``depth`` levels), each before its children, these by name.
 
-    Lazily, hundreds of nodes a request, with little more than these in memory. Nothing where there is no such node;
-    what goes meanwhile is left out. Raises where the session fails as a whole.
+    Reads hundreds of nodes per request and holds little more than these in memory. Yields nothing if the node does not
+    exist; nodes deleted meanwhile are left out. Raises if the session fails as a whole.
     """
     return _Walk(session).below([path], depth)
 
@@ -41,7 +41,7 @@ class _Walk:
         self._session = session
 
     def below(self, paths: list[str], depth: int | None) -> Iterator[TreeNode]:
-        """These nodes, each followed by its own tree. ``paths`` is in the order in which they are wanted."""
+        """These nodes, each followed by its own tree, in the order of ``paths``."""
         for start in range(0, len(paths), NODES_AT_ONCE):
             chunk = paths[start : start + NODES_AT_ONCE]
             found = self._session.get_many(chunk)
@@ -77,6 +77,6 @@ def _child(path: str, name: str) -> str:
 
 
 def _order(name: str) -> tuple[bool, int, str]:
-    """Numbers by their value, before names."""
+    """Numbers by value, before names."""
     number = name.isascii() and name.isdigit() and len(name) <= 18
     return (not number, int(name) if number else 0, name)

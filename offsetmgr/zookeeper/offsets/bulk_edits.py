@@ -1,15 +1,15 @@
-"""Streams of edits, the common change in bulk: a decimal offset is there, as was expected, and becomes another one.
+"""Streams of edits, optimized for the common change: a decimal offset has its expected value and is replaced.
 
-Of a hundred thousand changes nearly all are of this kind, and what one of them costs is what a migration costs.  They
-are encoded, compared and written hundreds at a time, without an object for each of them; and while some are being
-written, those after them are read.  Whatever is not common (something to create or delete, a value that is not what
-was expected, a transaction that was refused or not answered) goes to `edits`, which decides each case by itself.
+Nearly all of a hundred thousand changes are of this kind, and their cost is the cost of a migration. They are encoded,
+compared and written hundreds at a time, without an object for each of them. While some are being written, the following
+ones are read. All other changes (a creation or deletion, an unexpected value, a rejected transaction or one without a
+response) go to `edits`, which decides each case separately.
 
-Ordering contract: as in `edits`.  Every write names the version of its node that was read before it.  Where that was
-read is one of two: in the same stream; or by the scan that the edit's ``as_of`` is of, and then the stream reads only
-the nodes' parents, which tell whether any child of theirs has been created or deleted since.  If none has, a node with
-the version that was expected has never been anything else since it was expected.  An edit is read only when earlier
-edits of the same group are settled.
+Ordering contract: as in `edits`. Every write names the version of its node that was read before it. There are two ways
+of reading it. Either the same stream reads the node. Or the scan of the edit's ``as_of`` has read it, and the stream
+reads only the nodes' parents, which show whether any of their children has been created or deleted since. If none has,
+a node with the expected version has not been replaced since the scan. An edit is read only after earlier edits of the
+same group are complete.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ from offsetmgr.zookeeper.offsets.edits import EditBatch, NodeWrite, Transaction
 from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, Layout
 
 CHANGES_AT_ONCE: Final = 10 * OPERATIONS_A_TRANSACTION
-"""How many changes are taken from the stream of edits to be read together."""
+"""Number of changes that are taken from the stream of edits and read together."""
 
 _FEW: Final = OPERATIONS_A_TRANSACTION
-"""So many changes are one transaction in any case, and stay together in it, common or not."""
+"""Up to this many changes always stay together in one transaction, common or not."""
 
 _READ_AHEAD: Final = 1
 _WRITTEN_AHEAD: Final = 1
 
 _LONG_PATH: Final = 1000
-"""Bytes; up to here `OPERATIONS_A_TRANSACTION` paths with their data fit a request as well as a transaction."""
+"""Bytes; up to this length `OPERATIONS_A_TRANSACTION` paths with their data fit a request and a transaction."""
 
 _Row: TypeAlias = tuple[int, TopicPartition, Any, bytes]
-"""A change that may be a common one: its edit's index, partition, `Change` (which writes and expects no absence:
-Any, because a type cannot say so), the node's path as `jute.ustring`."""
+"""A change that may be a common one: its edit's index, partition, `Change` (typed Any, because a type cannot express
+that it writes and expects a value), and the node's path as `jute.ustring`."""
 
 _NODES_KEPT: Final = 100_000
 
 
 def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-    """Carries out a stream of edits; one result each, in their order.
+    """Carries out a stream of edits; yields one result each, in their order.
 
-    A group that comes a second time finds what its first edit left.  Raises where the session fails before anything
-    of the edits taken together was written; from then on a failure is an outcome.  Then, and also where taking the
-    next edit raises, what was sent before is settled and has its results first.
+    A second edit of the same group sees the result of its first. Raises if the session fails before anything of the
+    edits taken together was written; from then on a failure is an outcome. If this or the iterator ``edits`` raises,
+    the results of the requests already sent are completed and yielded first.
     """
     stream = _Stream(session, layout)
     try:
@@ -80,7 +80,7 @@ def execute(session: ZookeeperSession, layout: Layout, edits: Iterable[GroupEdit
 
 
 class _Stream:
-    """The edits under way: taken from the stream, then read, then written."""
+    """The edits in progress: taken from the stream, then read, then written."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
         self._session = session
@@ -97,7 +97,7 @@ class _Stream:
         return group in self._groups
 
     def take(self, edit: GroupEdit) -> Iterator[GroupEditResult]:
-        """One more edit; gives the results that are there by then."""
+        """Adds an edit; yields the results that are complete by then."""
         self._taken.append(edit)
         self._groups.add(edit.group)
         self._changes += len(edit.changes) + 1
@@ -106,18 +106,18 @@ class _Stream:
             yield from self._go_on(_READ_AHEAD, _WRITTEN_AHEAD) if in_bulk else self._go_on(0, 0)
 
     def settle(self) -> Iterator[GroupEditResult]:
-        """Carries everything out to its end."""
+        """Completes all edits and yields their results."""
         if self._taken:
             self._begin()
         yield from self._go_on(0, 0)
 
     def settle_what_was_sent(self) -> Iterator[GroupEditResult]:
-        """The results of what may have been written, after an error; nothing more is begun."""
+        """After an error: yields the results of edits that may have been written, and starts nothing new."""
         while self._written:
             yield from self._finish()
 
     def _begin(self) -> bool:
-        """Reads what was taken; False where that cannot be done in bulk."""
+        """Starts reading the edits taken so far; returns False if that cannot be done in bulk."""
         in_bulk = self._decimal and self._changes > _FEW and self._session.reads_in_bulk()
         edits, self._taken, self._changes = self._taken, [], 0
         batch = EditBatch(self._session, self._layout, edits)
@@ -125,7 +125,8 @@ class _Stream:
         return in_bulk
 
     def _go_on(self, read: int, written: int) -> Iterator[GroupEditResult]:
-        """Writes until no more than so many batches are merely read, and settles until so many are merely written."""
+        """Writes until at most ``read`` batches are waiting to be written, and completes writes until at most
+        ``written`` are open."""
         while len(self._read) > read or len(self._written) > written:
             if len(self._read) > read:
                 bulk = self._read.popleft()
@@ -142,13 +143,12 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Part:
-    """Changes that fit one request and one transaction; once they are decided upon, those that are common, with what
-    was found at each."""
+    """Changes that fit one request and one transaction. After the decision it holds only the common ones, with each
+    node's content."""
 
     rows: list[_Row]
     answer: RawAnswer | None = None
-    """What was answered where all was as expected; then ``found`` is left out. None as well where the nodes were not
-    read."""
+    """The response if all nodes were as expected; ``found`` is then empty. Also None if the nodes were not read."""
     found: list[NodeData] = field(default_factory=list)
     before: list[Committed] = field(default_factory=list)
 
@@ -161,11 +161,11 @@ class _Part:
         return BulkVerify([jute.reads(Op.GET, self.paths)], len(self.rows), expected and expected.nodes())
 
     def says_all(self) -> bool:
-        """Whether the changes say what every node holds, and are common ones if it does."""
+        """Whether the changes state the expected content of every node, and are common ones if it matches."""
         return _expected([row[2] for row in self.rows]) is not None
 
     def nodes(self) -> list[NodeData]:
-        """What was found (or, unread, must be) at each of the rows."""
+        """The content of each row's node, as read or as expected."""
         if self.found:
             return self.found
         if self.answer is None:
@@ -178,12 +178,12 @@ class _Part:
 
     @property
     def unread(self) -> bool:
-        """Whether the nodes were not read, but expected; when they were created is not known then."""
+        """Whether the nodes were assumed and not read; their creation times are then unknown."""
         return not self.found and self.answer is None
 
 
 class _Expectation(NamedTuple):
-    """What the nodes of some changes hold if everything is as expected."""
+    """The expected content of the nodes of some changes."""
 
     offsets: tuple[int, ...]
     times: tuple[int, ...]
@@ -194,8 +194,8 @@ class _Expectation(NamedTuple):
 
 
 def _expected(changes: list[Any]) -> _Expectation | None:
-    """What is expected of nodes that are all expected to be there, where each change is then a common one; None where
-    some change says too little of that, or would be none."""
+    """Returns the expected content of the nodes, if all of them are expected to exist and each change is a common one.
+    Returns None if some change states too little or would not be common."""
     afters, befores, rewinds = zip(*changes, strict=True)
     if None in befores:
         return None
@@ -209,7 +209,7 @@ def _expected(changes: list[Any]) -> _Expectation | None:
 
 
 def _parts(rows: list[_Row]) -> list[_Part]:
-    # No path of ours is over 4 KiB, so that a quarter of the operations always fits.
+    # All paths are shorter than 4 KiB, so a quarter of the operations always fits.
     short = max((len(row[3]) for row in rows), default=0) <= _LONG_PATH
     size = OPERATIONS_A_TRANSACTION if short else OPERATIONS_A_TRANSACTION // 4
     return [_Part(rows[at : at + size]) for at in range(0, len(rows), size)]
@@ -217,10 +217,10 @@ def _parts(rows: list[_Row]) -> list[_Part]:
 
 class _BulkBatch:
     """Some edits: the common changes among them in parts, the others left to `EditBatch`. Sends its reads at once: of
-    the nodes, or of nothing but their parents, where what the edits expect is enough with that."""
+    the nodes, or only of their parents if the edits' expectations allow it."""
 
     def __init__(self, session: ZookeeperSession, batch: EditBatch, nodes: _Nodes | None) -> None:
-        """``nodes`` None: nothing is common."""
+        """``nodes`` None: no change is common."""
         self.batch = batch
         self._session = session
         self._odd: list[tuple[int, TopicPartition, Change]] = []
@@ -254,15 +254,15 @@ class _BulkBatch:
         return self._session.begin_reads([part.read() for part in self._parts])
 
     def _nobody_came_or_went(self) -> bool:
-        """Whether the nodes are those that were there when the edits' scan read them."""
+        """Whether the nodes are still those that the edits' scan read."""
         return all(
             zxid is not None and zxid <= as_of
             for zxid, (as_of, _) in zip(chain.from_iterable(self._zxids()), self._folders, strict=True)
         )
 
     def write(self) -> None:
-        """Decides upon what was read, and sends the transactions. Raises where the session fails: then nothing of
-        this batch was written."""
+        """Decides on what was read, and sends the transactions. Raises if the session fails; then nothing of this batch
+        was written."""
         writes: list[BulkWrite] = []
         if self._answers is None and self._parts and not self._nobody_came_or_went():
             self._answers = self._begin_reads()
@@ -275,7 +275,7 @@ class _BulkBatch:
             self._outcomes = self._session.begin_transactions(writes)
 
     def results(self) -> list[GroupEditResult]:
-        """Waits for what was sent, and leaves the rest to `EditBatch`. Raises where nothing was written."""
+        """Waits for the responses, and leaves the rest to `EditBatch`. Raises if nothing was written."""
         outcomes, new = self.batch.outcomes, tuple.__new__
         again: list[NodeWrite] = []
         for part, outcome in zip(self._sent, self._outcomes(), strict=True):
@@ -285,7 +285,7 @@ class _BulkBatch:
                     map(new, repeat(ChangeOutcome), zip(repeat(EditStatus.WRITTEN), part.before, repeat(None)))
                 )
                 at = 0
-                while at < len(indexes):  # the changes of an edit stand together
+                while at < len(indexes):  # the changes of an edit are adjacent
                     end = bisect_right(indexes, indexes[at], at)
                     outcomes[indexes[at]].update(zip(partitions[at:end], written[at:end], strict=True))
                     at = end
@@ -294,14 +294,15 @@ class _BulkBatch:
         return self.batch.results([*again, *self.batch.prepared(self._odd)], begun=bool(self._sent))
 
     def _as_expected(self, part: _Part, answer: RawAnswer | None) -> list[bytes]:
-        """The operations for nodes that all hold what `_expected` says; without an answer, if they do."""
+        """The operations for nodes that all have the content of `_expected`; without a response, assuming that they
+        have."""
         part.answer = answer
         part.before = [row[2][1] for row in part.rows]
         wanted = [b"%d" % row[2][0][0] for row in part.rows]
         return jute.sets_at(part.paths, wanted, [row[2][1][4] for row in part.rows])
 
     def _decide(self, part: _Part, nodes: list[NodeData | int]) -> list[bytes]:
-        """The operations for the nodes that hold what makes their changes common ones; the others become odd."""
+        """The operations for the nodes whose content makes their changes common ones; the other changes become odd."""
         new, set_data = tuple.__new__, jute.set_data_at
         operations: list[bytes] = []
         odd: set[int] = set()
@@ -311,7 +312,8 @@ class _BulkBatch:
                 if data.isdigit() and len(data) <= SURE_DIGITS:
                     after, expected, allow_rewind = change
                     held, wanted = int(data), after[0]
-                    # As Batch has it: what was expected is there, and the change is neither none nor a rewind.
+                    # As in `EditBatch`: the node has its expected content, and the change is neither empty nor a
+                    # rewind.
                     if (
                         expected is None or (expected[0] == held and (expected[4] is None or expected[4] == version))
                     ) and (wanted > held or (allow_rewind and wanted < held)):
@@ -326,7 +328,7 @@ class _BulkBatch:
         return operations
 
     def _one_by_one(self, part: _Part) -> Transaction:
-        """A transaction that was sent, as `EditBatch` knows it."""
+        """A transaction that was sent, in the form of `EditBatch`."""
         chroot = len(self._session.chroot)
         operations: list[Operation] = []
         writes: list[NodeWrite | None] = []
@@ -342,7 +344,7 @@ class _BulkBatch:
 
 
 class _Nodes:
-    """Where changes' nodes are, as requests have it; remembered by partition, because groups share topics."""
+    """Encoded paths of the changes' nodes; cached by partition, because groups share topics."""
 
     def __init__(self, chroot: str, layout: Layout) -> None:
         self._chroot = chroot
@@ -352,10 +354,10 @@ class _Nodes:
     def sort_in(
         self, index: int, edit: GroupEdit, rows: list[_Row], odd: list[tuple[int, TopicPartition, Change]]
     ) -> None:
-        """Puts each change of an edit to the ``rows`` if it may be a common one, else to the ``odd`` ones."""
+        """Adds each change of an edit to ``rows`` if it may be a common one, else to ``odd``."""
         try:
             root = self._layout.offsets_root(edit.group)
-        except OffsetMgrError:  # each partition has it as its outcome
+        except OffsetMgrError:  # each partition gets it as its outcome
             odd += [(index, partition, change) for partition, change in edit.changes.items()]
             return
         below, ustring, raw = self._below, jute.ustring, self._raw(root)
@@ -370,7 +372,7 @@ class _Nodes:
                 rows.append((index, partition, change, ustring(raw + tail)))
 
     def folders(self, edit: GroupEdit) -> list[bytes]:
-        """The parents of an edit's nodes, as `jute.ustring`; of those that can be."""
+        """The parents of an edit's nodes, as `jute.ustring`; invalid ones are left out."""
         try:
             root = self._layout.offsets_root(edit.group)
         except OffsetMgrError:
@@ -384,7 +386,7 @@ class _Nodes:
         return (self._chroot + root).encode()
 
     def _learn(self, group: str, root: str, partition: TopicPartition) -> bytes | None:
-        """The path below the offsets' root; None where there can be no such node."""
+        """The path below the offsets' root; None if such a node cannot exist."""
         try:
             path = self._layout.path(group, partition)
         except OffsetMgrError:

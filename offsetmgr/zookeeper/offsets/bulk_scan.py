@@ -1,11 +1,11 @@
-"""Scans of many groups, the common case in bulk: a group whose nodes below its offsets' root are topics with partitions
-that hold decimals.
+"""Scans of many groups, optimized for the common case: a group whose nodes below its offsets' root are topics with
+partitions that hold decimals.
 
-A scan asks three times, each time for what the last answer named: topics, partitions, offsets.  Some batches of groups
-are under way at once, each at another of these, so that the server reads for the younger ones while the answers to the
-oldest are understood.  Groups are alike: most have topics that another group has had before, with the same partitions,
-and what these come to in requests and results is remembered.  Whatever is not common (a group that is not there, a node
-that may not be read, a name that is no partition, data that are no decimal) is left to the store.
+A scan sends three rounds of requests, each for the names in the last response: topics, partitions, offsets. Several
+batches of groups are in progress at once, each in a different round, so that the server reads for the younger ones
+while the responses of the oldest are decoded. Groups are alike: most have topics and partitions that another group has
+too, so their requests and decoded results are cached. Everything else (a missing group, an unreadable node, a name that
+is not a partition, data that is not decimal) is left to the store.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from offsetmgr.zookeeper.nodes.offset_data import SURE_DIGITS
 from offsetmgr.zookeeper.offsets.layouts import Layout
 
 GROUPS_AT_ONCE: Final = 50
-"""Groups of one batch."""
+"""Number of groups in one batch."""
 
 _NODES_A_REQUEST: Final = 500
 _LONGEST_PATH: Final = 1000
-"""Bytes; so many such paths fit a request."""
+"""Bytes; that many such paths fit a request."""
 
 _NODES_KEPT: Final = 100_000
 
 Offsets: TypeAlias = dict[TopicPartition, Committed]
 Found: TypeAlias = tuple[str, Offsets | None]
-"""A group and all its offsets; None where it is not a common one."""
+"""A group and all its offsets; None if the group is not a common one."""
 
 
 class BulkScan:
-    """One scan. ``layout`` must be one that keeps decimals."""
+    """One scan. ``layout`` must be one that stores decimals."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout) -> None:
         self.as_of = session.zxid
-        """A zxid that everything which is read is at least as young as."""
+        """A zxid that is not newer than anything the scan reads."""
         self._session = session
         self._layout = layout
         self._names: dict[bytes, list[bytes]] = {}
@@ -52,9 +52,9 @@ class BulkScan:
         self._kept = 0
 
     def scan(self, groups: Iterable[str]) -> Iterator[list[Found]]:
-        """A batch of groups at a time, in their order.
+        """Yields a batch of groups at a time, in their order.
 
-        Raises where the session fails; whether the chroot exists is not looked at.
+        Raises if the session fails; it does not check that the chroot exists.
         """
         remaining = iter(groups)
         running: deque[Iterator[list[Found] | None]] = deque()
@@ -64,7 +64,7 @@ class BulkScan:
             if not running:
                 return
             found = None
-            # Those that came last go first: the server has something to do while the first one's answers are taken.
+            # The newest batch first: the server is then busy while the oldest one's responses are decoded.
             for one in reversed(running):
                 found = next(one)
             if found is not None:
@@ -72,7 +72,7 @@ class BulkScan:
                 yield found
 
     def _batch(self, names: list[str]) -> Iterator[list[Found] | None]:
-        """Gives None each time that it has asked, and what was found in the end."""
+        """Yields None after each round of requests, and finally the result."""
         groups = [self._group(name) for name in names]
         asked = [group for group in groups if group.offsets is not None]
         answers = self._begin_lists([group.root for group in asked])
@@ -100,11 +100,11 @@ class BulkScan:
     def _group(self, name: str) -> _Group:
         try:
             root = (self._session.chroot + self._layout.offsets_root(name)).encode()
-        except OffsetMgrError:  # the store says why
+        except OffsetMgrError:  # the store reports the reason
             return _Group(name, b"", None)
         return _Group(name, root, {} if len(root) <= _LONGEST_PATH else None)
 
-    # --- what groups have in common ----------------------------------------------------------------
+    # --- shared between groups -----------------------------------------------------------------------
 
     def _names_in(self, vector: bytes) -> list[bytes]:
         found = self._names.get(vector)
@@ -115,7 +115,7 @@ class BulkScan:
         return found
 
     def _folder(self, topic: bytes, vector: bytes) -> _Directory | None:
-        """The partitions of a topic; None where a name is none."""
+        """The partitions of a topic; None if a name is not a partition."""
         key = topic, vector
         if key in self._folders:
             return self._folders[key]
@@ -128,7 +128,7 @@ class BulkScan:
         return folder
 
     def _parts(self, group: _Group, folder: _Directory, path: bytes) -> list[_Part]:
-        """The reading of a directory's nodes, in parts that fit a request."""
+        """The reads of a directory's nodes, in parts that fit a request."""
         if len(path) not in folder.pieces:
             self._keep(len(folder.partitions))
         return [_Part(group, partitions, path.join(pieces)) for partitions, pieces in folder.reads(len(path))]
@@ -138,7 +138,7 @@ class BulkScan:
         if self._kept > _NODES_KEPT:
             self._names, self._folders, self._kept = {}, {}, nodes
 
-    # --- asking ------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
     def _begin_lists(self, paths: list[bytes]) -> Callable[[], list[bytes | int]]:
         requests: list[BulkList] = []
@@ -171,14 +171,14 @@ class _Group:
 
 
 class _Directory:
-    """A topic's partitions as one group has them, and others too."""
+    """The partitions of a topic, shared by all groups with the same ones."""
 
     def __init__(self, names: list[str], partitions: list[TopicPartition]) -> None:
         self._names = names
         self.partitions = partitions
         self.pieces: dict[int, list[tuple[list[TopicPartition], list[bytes]]]] = {}
-        """By the length of the directory's path: for each part its partitions, and what its path joins to
-        operations."""
+        """By the length of the directory's path: for each part its partitions, and the byte strings that the path joins
+        to operations."""
 
     def reads(self, length: int) -> list[tuple[list[TopicPartition], list[bytes]]]:
         found = self.pieces.get(length)
@@ -202,15 +202,15 @@ class _Part:
 
 
 def _take_in(parts: list[_Part], answers: list[list[NodeData | int]]) -> None:
-    """Each part's nodes to its group's offsets."""
+    """Adds each part's nodes to its group's offsets."""
     new, nodes = tuple.__new__, chain.from_iterable(answers)
     for part in parts:
         found = list(islice(nodes, len(part.partitions)))
         offsets = part.group.offsets
-        if offsets is None:  # something else of the group was no common one
+        if offsets is None:  # another part of the group was not a common one
             continue
         try:
-            data, _, _, times, versions, _ = zip(*found, strict=True)  # all at once, if they are all there
+            data, _, _, times, versions, _ = zip(*found, strict=True)  # all at once, if all nodes exist
         except TypeError:
             _take_in_singly(part, found, offsets)
             continue

@@ -1,12 +1,12 @@
-"""Edits of some groups as few transactions: read, decide, write on the condition that nothing changed, look again.
+"""Edits of some groups in few transactions: read, decide, write on the condition that nothing changed, read again.
 
-Every case is decided here, one partition at a time; the common one is carried out in bulk by `bulk_edits`, which hands
-over what turns out to be another.
+This module decides every case, one partition at a time. `bulk_edits` carries out the common case and passes all others
+to this module.
 
-Ordering contract: every write names the data version that was read before it (or creates, or deletes that version), so
-it happens only while the node still holds what was decided upon. A transaction is refused as a whole when one of its
-nodes has changed meanwhile; everything in it is then read and decided again, in smaller transactions, so that the nodes
-that others keep changing end up alone.
+Ordering contract: every write names the data version that was read before it (or creates the node, or deletes that
+version), so it happens only while the node still has the content on which the decision was based. A transaction is
+rejected as a whole if one of its nodes has changed. Everything in it is then read and decided again, in smaller
+transactions, so that nodes that other clients keep changing end up alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperEr
 
 @dataclass(slots=True)
 class NodeWrite:
-    """One partition's change on its way."""
+    """One partition's change in progress."""
 
     edit: int
     group: str
@@ -49,11 +49,11 @@ class NodeWrite:
     change: Change
     path: str
     data: bytes | None
-    """What the node is to hold; None deletes it. Made again from what it holds now each time it is read."""
+    """The node's new content; None deletes it. Computed again from the present content at each read."""
     found: Offset | None = None
     node: NodeData | None = None
     as_of: int | None = None
-    """Where it is set, ``node`` was not read but expected: one that was created after this zxid is another one."""
+    """If set, ``node`` was not read but expected: a node created after this zxid is a different one."""
     tries: int = 0
 
     def __str__(self) -> str:
@@ -65,14 +65,14 @@ class NodeWrite:
         return SetData(self.path, self.data, self.node.version) if self.node else Create(self.path, self.data)
 
     def untouched(self, now: NodeData | None) -> bool:
-        """Whether the node is still what it was when the write was decided."""
+        """Whether the node is still as it was when the write was decided."""
         if self.node is None or now is None:
             return self.node is now
         same = now.czxid == self.node.czxid if self.as_of is None else now.czxid <= self.as_of
         return same and now.version == self.node.version
 
     def done(self, now: NodeData | None) -> bool:
-        """Whether the node is exactly what the write would have made of it."""
+        """Whether the node is exactly as the write would have left it."""
         if self.data is None or now is None:
             return self.data is None and now is None
         return now.data == self.data and now.version == (self.node.version + 1 if self.node else 0)
@@ -80,35 +80,36 @@ class NodeWrite:
 
 @dataclass(slots=True)
 class Transaction:
-    """What happens wholly or not at all."""
+    """Some writes that are carried out together or not at all."""
 
     operations: list[Operation]
     writes: list[NodeWrite | None]
-    """For each operation the write that it is; None for a parent that had to be created."""
+    """For each operation its write; None for a parent that had to be created."""
 
     def wanted(self) -> list[NodeWrite]:
         return [write for write in self.writes if write is not None]
 
     def write_at(self, index: int) -> NodeWrite:
-        """The write at an operation, or the one for whose sake a parent was to be created there."""
+        """The write at an operation, or the write that needs the parent created there."""
         return next(write for write in self.writes[index:] if write is not None)
 
 
 class EditBatch:
-    """Some edits, of different groups, on their way to their results."""
+    """Some edits, of different groups, until their results are complete."""
 
     def __init__(self, session: ZookeeperSession, layout: Layout, edits: list[GroupEdit]) -> None:
         self.edits = edits
         self.outcomes: list[dict[TopicPartition, ChangeOutcome]] = [{} for _ in edits]
-        """For each edit what became of its partitions; complete, and in their order, once `results` has run."""
+        """For each edit the outcome of its partitions; complete, and in their order, after `results` has run."""
         self._session = session
         self._layout = layout
         self._existing: set[str] = set()
 
     def results(self, pending: list[NodeWrite], *, begun: bool) -> list[GroupEditResult]:
-        """Carries out what is left, each partition as it needs; ``begun``: something of this batch has been written.
+        """Carries out the remaining writes, each partition as needed; ``begun``: something of this batch has been
+        written.
 
-        Raises where the session fails before anything was written; from then on a failure is an outcome.
+        Raises if the session fails before anything was written; from then on a failure is an outcome.
         """
         size = OPERATIONS_A_TRANSACTION
         while pending:
@@ -137,7 +138,8 @@ class EditBatch:
         ]
 
     def prepared(self, wanted: Iterable[tuple[int, TopicPartition, Change]]) -> Iterator[NodeWrite]:
-        """The writes of changes, each with its edit's index; what can never be written has its outcome at once."""
+        """The writes for changes, each with its edit's index; a change that can never be written gets its outcome at
+        once."""
         folders = self._topic_folders()
         for index, partition, change in wanted:
             group = self.edits[index].group
@@ -152,7 +154,7 @@ class EditBatch:
             yield NodeWrite(index, group, partition, change, path, data)
 
     def _topic_folders(self) -> set[str]:
-        """Folders of topics that exist, where the layout leaves a choice."""
+        """Directories of topics that exist, if the layout leaves a choice."""
         if not self._layout.loose:
             return set()
         return topic_folders(
@@ -165,7 +167,7 @@ class EditBatch:
     # --- deciding ---------------------------------------------------------------------------------
 
     def _decide(self, pending: list[NodeWrite]) -> list[NodeWrite]:
-        """Reads what is there and records what needs no write; gives back the rest."""
+        """Reads the present content and records changes that need no write; returns the rest."""
         nodes = self._session.get_many([write.path for write in pending])
         return [write for write, node in zip(pending, nodes, strict=True) if self._needs_writing(write, node)]
 
@@ -221,7 +223,7 @@ class EditBatch:
             if parent not in self._existing
         }
         found = self._session.get_many(list(wanted))
-        # A parent that may not be read exists all the same.
+        # An unreadable parent exists all the same.
         self._existing.update(path for path, node in zip(wanted, found, strict=True) if node is not None)
 
     def _transactions(self, writes: list[NodeWrite], size: int) -> Iterator[Transaction]:
@@ -251,7 +253,7 @@ class EditBatch:
             yield current
 
     def settle(self, transaction: Transaction, outcome: TransactionResult) -> list[NodeWrite]:
-        """Records what became of a transaction; gives back the writes that must be tried again."""
+        """Records the outcome of a transaction; returns the writes that must be tried again."""
         match outcome.state:
             case OperationState.COMMITTED:
                 return self._written(transaction)
@@ -269,7 +271,8 @@ class EditBatch:
                 self._fail(write, outcome.error)
             return []
         culprit = transaction.write_at(outcome.failed_operation)
-        # A parent that was there may have gone (NO_NODE), one that was missing may have come (NODE_EXISTS): look again.
+        # An existing parent may have been deleted (NO_NODE), a missing one may have been created (NODE_EXISTS): read
+        # again.
         self._existing.difference_update(paths.above(culprit.path.rpartition("/")[0]))
         if outcome.code in _RACES:
             error = Conflict(str(culprit), "others kept changing it", "try again when the group is quiet")
@@ -278,11 +281,12 @@ class EditBatch:
         return [write for write in wanted if write is not culprit]
 
     def _find_out(self, transaction: Transaction, error: OffsetMgrError | None) -> list[NodeWrite]:
-        """Decides from a fresh read whether a transaction without an answer happened. It did so wholly or not at all:
-        one node that is untouched proves that it did not, one that is exactly as wanted proves that it did."""
+        """Decides from a fresh read whether a transaction without a response was carried out. It was carried out as a
+        whole or not at all: one unchanged node proves that it was not, one node with exactly the new content proves
+        that it was."""
         wanted = transaction.wanted()
         try:
-            # Without it a server that lags behind the leader could still show the time before the transaction.
+            # Without it a server that lags behind the leader could still show the state before the transaction.
             self._session.sync()
             nodes = self._session.get_many([write.path for write in wanted])
         except OffsetMgrError as failure:
@@ -299,7 +303,7 @@ class EditBatch:
     def _again(
         self, writes: list[NodeWrite], counted: list[NodeWrite], error: OffsetMgrError | None
     ) -> list[NodeWrite]:
-        """The writes to try again; those ``counted`` fail with ``error`` when they have been tried often enough."""
+        """The writes to try again; those in ``counted`` fail with ``error`` after enough attempts."""
         for write in counted:
             write.tries += 1
             if write.tries >= _TRIES:

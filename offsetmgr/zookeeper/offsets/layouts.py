@@ -1,7 +1,7 @@
-"""How a group's committed offsets are laid out in nodes: where they are, and what a node's bytes mean.
+"""Layouts of a group's committed offsets: the nodes' paths, and the meaning of their bytes.
 
-No I/O here. A layout says which nodes hold offsets; `offsetmgr.stores.zookeeper` reads and writes them. The layout of
-Storm's spouts, which is of another kind, is in `storm_layout`.
+No I/O here. `offsetmgr.stores.zookeeper` reads and writes the nodes. The layout of Storm's spouts, which differs, is in
+`storm_layout`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class Layout(Protocol):
-    """Offsets as a tree: groups, under each its offsets' root, under that topics with one node a partition.
+    """Offsets as a tree: groups, under each its offsets' root, under that topics with one node per partition.
 
-    Where ``loose`` is true, partitions' nodes may also lie directly under the root, and name their topic themselves.
+    If ``loose`` is true, partitions' nodes may also lie directly under the root, and name their topic themselves.
     """
 
     @property
     def name(self) -> str:
-        """As in the store's URI: ``layout=NAME``."""
+        """The name in the store's URI: ``layout=NAME``."""
         ...
 
     @property
     def query(self) -> str:
-        """The layout as a store's URI says it, after the ``?``."""
+        """The layout as in a store's URI, after the ``?``."""
         ...
 
     @property
     def partitions(self) -> Partitions:
-        """Which partitions this layout can hold."""
+        """The kind of partitions that this layout can hold."""
         ...
 
     @property
@@ -60,7 +60,8 @@ class Layout(Protocol):
         ...
 
     def offsets_root(self, group: str) -> str:
-        """The node whose children are named after the topics. Raises `UsageError` for an impossible group id."""
+        """The offsets' root; its children are named after the topics. Raises `UsageError` for an impossible group
+        id."""
         ...
 
     def path(self, group: str, partition: TopicPartition) -> str:
@@ -68,29 +69,28 @@ class Layout(Protocol):
         ...
 
     def topic_folder(self, group: str, topic: str) -> str | None:
-        """Where this node exists, `path` does not hold: the topic's nodes lie under it, named as there. None where
-        there is no such choice."""
+        """If this node exists, it overrides `path`: the topic's nodes lie under it, with the same names. None if the
+        layout leaves no choice."""
         ...
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:
-        """The partition that a topic's child stands for; None where its name is no such thing in this layout.
+        """The partition of a topic's child; None if its name is not a partition in this layout.
 
-        ``topic`` is empty for a loose node, and so is the topic of the answer.
+        ``topic`` is empty for a loose node, and so is the topic of the result.
         """
         ...
 
     def encode(self, partition: TopicPartition, offset: int, held: bytes | None) -> bytes:
-        """A node's data for an offset; ``held`` is what the node holds now. Raises `UsageError` for what is no
-        offset."""
+        """A node's data for an offset; ``held`` is its present data. Raises `UsageError` for an invalid offset."""
         ...
 
     def decode(self, path: str, data: bytes, partition: TopicPartition) -> tuple[TopicPartition, int]:
-        """What a node says: the partition (of another topic than ``partition``, perhaps, or of the one that its name
-        left open) and the offset. Raises `CorruptData` naming the node."""
+        """A node's partition and offset. The partition's topic may differ from that of ``partition``, or complete it if
+        the node's name left it open. Raises `CorruptData` naming the node."""
         ...
 
     def topic(self, data: bytes) -> str:
-        """The topic that a loose node names, empty where it cannot be told."""
+        """The topic that a loose node names; empty if it cannot be determined."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""`OffsetWatcher`: which groups' offsets have changed, told by watches.
+"""`OffsetWatcher`: reports through watches which groups' offsets have changed.
 
-Every offset node, and every directory above it, carries one watch. A watch that fires marks its group; the mark is
-handed out only after the watch stands again, and the reader reads after that, so no change falls between the two.
+Every offset node, and every directory above it, has one watch. A watch that fires marks its group. The mark is reported
+only after the watch has been set again, and the caller reads after that, so no change is missed in between.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.nodes import paths
 
 _DEBOUNCE_S: Final = 0.02
-"""How long further changes are gathered after the first one: a commit of a group touches many nodes."""
+"""Time during which further changes are gathered after the first one: a group's commit touches many nodes."""
 
 
 class OffsetWatcher:
-    """Tells which groups of ``/consumers`` may have changed (0.8 layout). Not for use by several threads.
+    """Reports the groups of ``/consumers`` that may have changed (0.8 layout). Not thread-safe.
 
-    ``wants`` says which groups are of interest. A group's mark also tells that its live members may have changed. The
-    first `wait` returns None: everything may have changed; so does one after the list of groups itself changed, and
-    the first after one that failed.
+    ``wants`` selects the groups. A reported group's live members may have changed too. `wait` returns None, which means
+    that everything may have changed, at its first call, after a change of the list of groups, and at the first call
+    after a failed one.
     """
 
     def __init__(self, session: ZookeeperSession, wants: Callable[[str], bool]) -> None:
@@ -35,11 +35,11 @@ class OffsetWatcher:
         self._wake = threading.Event()
         self._watched: set[str] = set()
         self._complete = False
-        """Whether every watch stands that should."""
+        """Whether all watches are set."""
 
     def wait(self, timeout_s: float) -> set[str] | None:
-        """Groups that may have changed since the last call; none where nothing happened within the timeout, None where
-        any group may have changed. Raises as `ZookeeperSession`."""
+        """Returns the groups that may have changed since the last call: empty if nothing happened within the timeout,
+        None if any group may have changed. Raises as `ZookeeperSession`."""
         if not self._complete:
             with self._lock:
                 fired, self._fired = self._fired, set()
@@ -57,7 +57,7 @@ class OffsetWatcher:
         return groups
 
     def _gather(self) -> set[str] | None:
-        """What has fired, watched again."""
+        """Collects the fired watches and sets them again."""
         time.sleep(_DEBOUNCE_S)
         with self._lock:
             fired, self._fired = self._fired, set()
@@ -80,7 +80,7 @@ class OffsetWatcher:
         self._watch_groups(group for group in self._session.children(paths.CONSUMERS) or () if self._wants(group))
 
     def _watch_groups(self, groups: Iterable[str]) -> None:
-        """Sets the watches of groups that do not stand: directories from the top down, then the offsets."""
+        """Sets the missing watches of groups: directories from the top down, then the offsets."""
         names = list(groups)
         offsets = [paths.offsets(group) for group in names]
         self._arm((), [*(paths.group(group) for group in names), *map(paths.ids, names), *offsets])
@@ -89,7 +89,7 @@ class OffsetWatcher:
         self._arm(list(self._children(topics)), ())
 
     def _children(self, parents: Sequence[str]) -> Iterator[str]:
-        """Paths of the children of many nodes; those of nodes that have gone are left out."""
+        """Paths of the children of many nodes; those of deleted nodes are left out."""
         for parent, names in zip(parents, self._session.children_many(parents), strict=True):
             if isinstance(names, OffsetMgrError):
                 raise names

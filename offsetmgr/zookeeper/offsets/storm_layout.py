@@ -1,9 +1,9 @@
-"""Where Storm's Kafka spouts keep their offsets, and what those nodes say. No I/O.
+"""The nodes in which Storm's Kafka spouts store their offsets. No I/O.
 
-``zkRoot/ID/partition_N`` holds a JSON object; a spout that reads topics by a pattern puts the topic between:
-``zkRoot/ID/TOPIC/partition_N``. The spout's id takes the place of the group. What a topology reads back is
-``topology.id`` (a node without it counts as none) and ``offset``, the next message's.
-Source: PartitionManager.commit and Partition.getId of storm-kafka 0.9 to 1.2.
+``zkRoot/ID/partition_N`` holds a JSON object; a spout that reads topics by a pattern adds the topic:
+``zkRoot/ID/TOPIC/partition_N``. The spout's id serves as the group. A topology reads back ``topology.id`` (it ignores a
+node without it) and ``offset``, the offset of the next message. Source: PartitionManager.commit and Partition.getId of
+storm-kafka 0.9 to 1.2.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from offsetmgr.zookeeper.nodes.offset_data import MAX_OFFSET, check_offset
 
 _NODE: Final = re.compile("partition_(0|[1-9][0-9]{0,9})")
 _NOBODY: Final = {"id": "offsetmgr", "name": "offsetmgr"}
-"""Who wrote, in a node that no topology has written yet."""
+"""The writer's identity in a node that no topology has written yet."""
 
 
 class StormLayout:
-    """See the module. An existing topic directory decides where a topic's nodes lie; without one they are loose."""
+    """See the module. If a topic's directory exists, its nodes lie there; otherwise they are loose."""
 
     name = "storm"
     partitions = Partitions.NUMBERED
@@ -54,7 +54,7 @@ class StormLayout:
         return f"{self.group_root(group)}/partition_{paths.check_partition(partition.partition)}"
 
     def topic_folder(self, group: str, topic: str) -> str | None:
-        # A topic of this very name could not be told from a partition's node.
+        # A topic of this very name could not be distinguished from a partition's node.
         return None if _NODE.fullmatch(topic) else f"{self.group_root(group)}/{paths.check_topic(topic)}"
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:
@@ -62,7 +62,7 @@ class StormLayout:
         return None if found is None else TopicPartition(topic, int(found[1]))
 
     def encode(self, partition: TopicPartition, offset: int, held: bytes | None) -> bytes:
-        """The node with the new offset; whatever else a topology wrote into it stays as it is."""
+        """The node with the new offset; all other fields that a topology wrote are kept."""
         check_offset(offset)
         node = _object("", held) if held is not None else {"topology": _NOBODY, "offset": 0}
         node["offset"] = offset

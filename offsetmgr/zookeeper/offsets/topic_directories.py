@@ -1,5 +1,4 @@
-"""Topics' directories in a layout that leaves a choice: whether partitions lie in one, or beside each other without
-any."""
+"""Topics' directories in a layout that leaves a choice: whether partitions lie in a directory of their topic or not."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from offsetmgr.zookeeper.offsets.layouts import Layout
 
 
 def topic_folders(session: ZookeeperSession, layout: Layout, topics: Iterable[tuple[str, str]]) -> set[str]:
-    """Those directories of topics (given with their groups) that exist, in a layout that leaves a choice. Impossible
-    names are left out; raises where a directory cannot be read."""
+    """The existing ones of these topics' directories (given with their groups), in a layout that leaves a choice.
+    Impossible names are left out; raises if a directory cannot be read."""
     wanted: dict[str, None] = {}
     for group, topic in topics:
-        with contextlib.suppress(UsageError):  # said for the partition itself, by `Layout.path`
+        with contextlib.suppress(UsageError):  # `Layout.path` reports it for the partition
             if (folder := layout.topic_folder(group, topic)) is not None:
                 wanted[folder] = None
     found: set[str] = set()
@@ -30,6 +29,6 @@ def topic_folders(session: ZookeeperSession, layout: Layout, topics: Iterable[tu
 
 
 def in_folder(path: str, partition: TopicPartition) -> str:
-    """A partition's node under its topic's directory instead of beside it."""
+    """The path of a partition's node under its topic's directory."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{partition.topic}/{name}"

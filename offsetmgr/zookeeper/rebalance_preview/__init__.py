@@ -1,6 +1,6 @@
-"""Who would own what: a group's picture, what could happen to it, and what its members would make of that.
+"""Previews a rebalance: a snapshot of a group, possible changes, and the assignment that its members would compute.
 
-``group_snapshot``, ``changes``, ``predict`` and ``scenario_file`` are pure; ``live_group`` reads a picture from
-ZooKeeper. A prediction is what every member computes by itself (`offsetmgr.zookeeper.groups.assignors`); claims,
-retries and time play no part in it.
+``group_snapshot``, ``changes``, ``predict`` and ``scenario_file`` are pure; ``live_group`` reads a snapshot from
+ZooKeeper. A prediction contains only the assignment that every member computes
+(`offsetmgr.zookeeper.groups.assignors`); it ignores claims, retries and timing.
 """

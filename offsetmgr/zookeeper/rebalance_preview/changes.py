@@ -1,6 +1,6 @@
-"""What can happen to a group: each change gives another picture of it. Pure.
+"""Possible changes of a group: each returns another snapshot of it. Pure.
 
-All raise `UsageError` where the change makes no sense in the picture.
+All raise `UsageError` if the change makes no sense in the snapshot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from offsetmgr.zookeeper.nodes.member_id import parse_member_id
 from offsetmgr.zookeeper.rebalance_preview.group_snapshot import MOST_STREAMS, GroupSnapshot
 
 MOST_PARTITIONS: Final = 200_000
-"""Of all topics in a picture in which one has grown: as many as a ZooKeeper cluster was ever meant to have."""
+"""Maximum number of partitions of all topics in a snapshot in which one has grown: as many as a ZooKeeper cluster was
+ever meant to have."""
 
 
 def member_joins(picture: GroupSnapshot, member_id: str, subscription: Subscription) -> GroupSnapshot:
@@ -26,16 +27,16 @@ def member_joins(picture: GroupSnapshot, member_id: str, subscription: Subscript
 
 
 def member_leaves(picture: GroupSnapshot, name: str) -> GroupSnapshot:
-    """``name`` is as `member_named` takes it."""
+    """``name`` is in the form that `member_named` accepts."""
     leaving = member_named(picture, name)
     return replace(picture, members={one: held for one, held in picture.members.items() if one != leaving})
 
 
 def topic_grows(picture: GroupSnapshot, topic: str, count: int, broker: int | None = None) -> GroupSnapshot:
-    """The topic has ``count`` partitions, or is made with them; in Kafka 0.7, ``count`` on ``broker``."""
+    """The topic is extended to, or created with, ``count`` partitions; in Kafka 0.7, ``count`` on ``broker``."""
     held = dict(picture.topics.get(topic, {}))
     others = sum(len(partitions) for name, partitions in picture.topics.items() if name != topic)
-    if others + count > MOST_PARTITIONS:  # before they are made: a slip of the key must not take the machine's memory
+    if others + count > MOST_PARTITIONS:  # before they are created: a typo must not exhaust the machine's memory
         raise UsageError(
             f"topic {topic}",
             f"would have {count:,} partitions, and all topics {others + count:,}: at most {MOST_PARTITIONS:,} "
@@ -68,7 +69,7 @@ def topic_is_deleted(picture: GroupSnapshot, topic: str) -> GroupSnapshot:
 
 
 def broker_leaves(picture: GroupSnapshot, broker: int) -> GroupSnapshot:
-    """In Kafka 0.7 its partitions go with it; later, the next replica in sync leads what it led."""
+    """In Kafka 0.7 its partitions disappear; later, the next replica in sync becomes their leader."""
     known = {one for held in picture.topics.values() for brokers in held.values() for one in brokers}
     if broker not in (known if picture.brokers is None else picture.brokers):
         raise UsageError(f"broker {broker}", "is not among the live brokers")
@@ -84,14 +85,14 @@ def broker_leaves(picture: GroupSnapshot, broker: int) -> GroupSnapshot:
 
 
 def broker_joins(picture: GroupSnapshot, broker: int) -> GroupSnapshot:
-    """It has no partitions yet, and nothing leads anywhere else by its coming."""
+    """It has no partitions yet, and no leader moves to it."""
     if picture.brokers is not None and broker in picture.brokers:
         raise UsageError(f"broker {broker}", "is alive already")
     return replace(picture, brokers=None if picture.brokers is None else picture.brokers | {broker})
 
 
 def member_named(picture: GroupSnapshot, name: str) -> str:
-    """The one member of that id (with the group's name before it or not), or else on that host."""
+    """The one member of that id (with or without the group's name in front), or else on that host."""
     for exact in (name, f"{picture.group}_{name}"):
         if exact in picture.members:
             return exact
@@ -107,7 +108,8 @@ def member_named(picture: GroupSnapshot, name: str) -> str:
 
 
 def usual_subscription(picture: GroupSnapshot) -> Subscription:
-    """What all members subscribed to, apart from how many streams they have: then it has the number that most have."""
+    """The topics to which all members subscribe, regardless of their numbers of streams; it has the most frequent
+    number."""
     readable = [one for one in picture.members.values() if one is not None]
     if not readable:
         raise UsageError(

@@ -1,4 +1,5 @@
-"""`GroupSnapshot`: all that the members of a group look at when they divide its partitions, as one value. Pure."""
+"""`GroupSnapshot`: everything that the members of a group read before they divide its partitions, as one value.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
 MOST_STREAMS: Final = 100_000
-"""Of all members and topics together. More is a slip of the key, or a broken registration."""
+"""Maximum of all members and topics together. More is a typo, or a corrupt registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +22,14 @@ class GroupSnapshot:
 
     group: str
     members: Mapping[str, Subscription | None]
-    """Live member -> what it subscribed to; None where its registration cannot be read."""
+    """Live member -> its subscription; None if its registration cannot be read."""
     topics: Mapping[str, Mapping[int, tuple[int, ...]]]
-    """Topic -> partition -> its brokers in sync, the leader first, then as the controller would elect them; empty where
-    they are not known. Topics that nobody selects may be left out."""
+    """Topic -> partition -> its brokers in sync, the leader first, then in the order of election; empty if unknown.
+    Topics that no member selects may be left out."""
     owners: Mapping[TopicPartition, ThreadId | None] | None
-    """Who owns each partition now; a thread of None is one that cannot be read. Without a mapping it is not known."""
+    """The present owner of each partition; None for an unreadable owner. The whole mapping is None if unknown."""
     brokers: frozenset[int] | None
-    """The live brokers; None where they are not known."""
+    """The live brokers; None if unknown."""
 
     @property
     def partitions(self) -> dict[str, list[int]]:
@@ -37,7 +38,7 @@ class GroupSnapshot:
 
     @property
     def leaders(self) -> dict[TopicPartition, int]:
-        """The broker of each partition, as far as it is known."""
+        """The broker of each partition, if known."""
         return {
             TopicPartition(topic, partition): brokers[0]
             for topic, partitions in self.topics.items()
@@ -51,10 +52,11 @@ class GroupSnapshot:
         return any(isinstance(one, BrokerPartition) for partitions in self.topics.values() for one in partitions)
 
     def streams(self, *, internal: bool = False) -> dict[str, dict[str, int]]:
-        """Member -> topic -> number of streams, patterns resolved; ``internal``: they select Kafka's own topics too.
+        """Member -> topic -> number of streams, patterns resolved; ``internal``: patterns also select Kafka's own
+        topics.
 
-        Raises `AssignmentRefused` for a registration that cannot be read and for more than `MOST_STREAMS`,
-        `InvalidPattern`, `UnsupportedOperation`.
+        Raises `AssignmentRefused` for an unreadable registration and for more than `MOST_STREAMS`, `InvalidPattern`,
+        `UnsupportedOperation`.
         """
         found: dict[str, dict[str, int]] = {}
         total = 0

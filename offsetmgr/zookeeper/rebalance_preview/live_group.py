@@ -1,6 +1,6 @@
-"""A group's picture as it is in ZooKeeper now. Reads only.
+"""Reads a group's snapshot from ZooKeeper.
 
-It is put together from several reads: while the group rebalances, owners and members may not fit together yet.
+It combines several reads: while the group rebalances, owners and members may not match yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 
 def read_group(session: ZookeeperSession, group: str, also: Iterable[str] = ()) -> GroupSnapshot:
-    """The group as it is, with the topics that a member selects or owns something of, and those named in ``also``.
+    """Returns the group with the topics that a member selects or owns a partition of, and those in ``also``.
 
     Raises `GroupNotFound`, the first error of a topic that a member consumes, and what reading raises.
     """
@@ -34,7 +34,7 @@ def read_group(session: ZookeeperSession, group: str, also: Iterable[str] = ()) 
     for subscription in live.values():
         try:
             wanted.update({} if subscription is None else subscription.topics(existing, exclude_internal=False))
-        except (InvalidPattern, UnsupportedOperation):  # said by whoever divides, unless that member leaves
+        except (InvalidPattern, UnsupportedOperation):  # the assignment reports it, unless that member leaves
             wanted.update(existing)
     return GroupSnapshot(
         group,
@@ -49,7 +49,8 @@ def read_group(session: ZookeeperSession, group: str, also: Iterable[str] = ()) 
 
 
 def _subscription(member: RegistryMember) -> Subscription | None:
-    """None where the registration says nothing (of an unknown version it may say enough, and Kafka does not look)."""
+    """None if the registration is unreadable. A registration of an unknown version may be sufficient, and Kafka ignores
+    the version."""
     if member.error is not None and not member.subscription:
         return None
     by_pattern = member.subscription and member.pattern in (WHITE_LIST, BLACK_LIST)

@@ -1,4 +1,4 @@
-"""What the members of a group would divide its partitions into, and what changes by that. Pure."""
+"""Predicts the assignment that the members of a group would compute, and its differences. Pure."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from offsetmgr.zookeeper.rebalance_preview.group_snapshot import GroupSnapshot
 
 Owners = Mapping[TopicPartition, ThreadId | None]
 UNREADABLE: Final = ThreadId("", -1)
-"""Stands for an owner that cannot be read: it equals no thread of any member."""
+"""Represents an unreadable owner: it equals no thread of any member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Before and after, each a thread for each partition."""
+    """The assignments before and after, each a thread for each partition."""
 
     strategy: str
     before: Mapping[TopicPartition, ThreadId]
-    """The owners as they are (`UNREADABLE` where that cannot be told), or where they are not known, what the members
-    would have divided before the changes."""
+    """The present owners (`UNREADABLE` for an unreadable one); if they are unknown, the assignment that the members
+    would have computed before the changes."""
     after: Mapping[TopicPartition, ThreadId]
     seen: bool
-    """Whether ``before`` was seen, not computed."""
+    """Whether ``before`` was observed and not computed."""
     doubts: tuple[str, ...] = ()
-    """What may make the real group divide otherwise."""
+    """Reasons why the real group may divide differently."""
 
     @property
     def moves(self) -> Moves:
@@ -46,14 +46,14 @@ class Prediction:
 
 
 def assignment(picture: GroupSnapshot, strategy: str, *, internal: bool = False) -> dict[TopicPartition, ThreadId]:
-    """What the members divide the partitions into. Raises what `GroupSnapshot.streams` and `Assignor.assign` raise."""
+    """The assignment that the members compute. Raises what `GroupSnapshot.streams` and `Assignor.assign` raise."""
     return assignor_named(strategy, picture.leaders).assign(picture.streams(internal=internal), picture.partitions)
 
 
 def predict(before: GroupSnapshot, after: GroupSnapshot, strategy: str, *, internal: bool = False) -> Prediction:
-    """What becomes of ``before`` when things have changed into ``after``. Raises as `assignment` does.
+    """Predicts the effect of a change from ``before`` to ``after``. Raises as `assignment` does.
 
-    As in Kafka, members that see no broker at all leave everything as it is.
+    As in Kafka, members that see no broker at all change nothing.
     """
     seen = before.owners is not None
     owned = (
@@ -69,7 +69,7 @@ def predict(before: GroupSnapshot, after: GroupSnapshot, strategy: str, *, inter
 
 
 def matching_strategies(picture: GroupSnapshot, *, internal: bool = False) -> list[str]:
-    """The strategies whose answer is exactly what is owned; none where owners are not known or nothing fits."""
+    """The strategies whose result equals the present owners; empty if owners are unknown or nothing matches."""
     candidates = [ClusteredAssignor.name] if picture.of_kafka_0_7 else [RangeAssignor.name, RoundRobinAssignor.name]
     if not picture.owners:
         return []
@@ -79,7 +79,7 @@ def matching_strategies(picture: GroupSnapshot, *, internal: bool = False) -> li
 
 
 def usual_strategy(picture: GroupSnapshot) -> str:
-    """Kafka's default: in 0.7 there was only one."""
+    """Kafka's default: 0.7 had only one strategy."""
     return ClusteredAssignor.name if picture.of_kafka_0_7 else RangeAssignor.name
 
 
@@ -103,12 +103,12 @@ def _refused_by_older_members(streams: dict[str, dict[str, int]], partitions: di
     except UnequalSubscriptions as unequal:
         return [f"members before Kafka 0.10.2 refuse these subscriptions: {', '.join(unequal.members)} differ"]
     except AssignmentRefused:
-        return []  # told for the strategy itself
+        return []  # reported for the strategy itself
     return []
 
 
 def as_ranges(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions in few words: ``bills:0 orders:0-3,7``; those of Kafka 0.7 one by one."""
+    """Partitions in short form: ``bills:0 orders:0-3,7``; those of Kafka 0.7 are listed individually."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)

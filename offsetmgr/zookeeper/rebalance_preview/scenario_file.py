@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 def encode(picture: GroupSnapshot, taken_at_ms: int) -> bytes:
-    """The file's bytes; ``taken_at_ms`` is when the picture was taken."""
+    """The file's bytes; ``taken_at_ms`` is the time of the snapshot."""
     owners: dict[str, dict[str, str | None]] | None = None
     if picture.owners is not None:
         owners = {}
@@ -52,10 +52,10 @@ def encode(picture: GroupSnapshot, taken_at_ms: int) -> bytes:
 
 
 def decode(name: str, data: bytes, group: str | None = None) -> GroupSnapshot:
-    """The picture in a file: our own, or what ``zk members --format json`` printed (members alone).
+    """Decodes a snapshot file, or the output of ``zk members --format json`` (members only).
 
-    ``name`` is how errors call the file, ``group`` which group is meant, where the file may hold several. Raises
-    `MalformedData`, `UnknownVersion`, and `UsageError` where the group is not in the file or not the only one.
+    ``name`` identifies the file in errors; ``group`` selects one if the file contains several. Raises `MalformedData`,
+    `UnknownVersion`, and `UsageError` if the group is not in the file or not the only one.
     """
     return _File(name).picture(data, group)
 

@@ -1,10 +1,10 @@
-"""Which thread of a group gets which partition: the strategies of the old consumer. Pure: no I/O, no clock.
+"""The partition assignment strategies of the old consumer. Pure: no I/O, no clock.
 
-Every member computes the whole answer by itself from what it reads in ZooKeeper and claims its own part, so two members
-that compute differently never agree: each strategy is exactly that of Kafka's code, and its answer depends on what the
-mappings hold, never on their order.
+Every member computes the whole assignment from the nodes in ZooKeeper and claims its own part, so two members that
+compute differently never agree. Each strategy therefore matches Kafka's code exactly, and its result depends on the
+content of the mappings, never on their order.
 
-``assignor_named`` gives one by the name that ``partition.assignment.strategy`` has.
+``assignor_named`` returns a strategy by its name in ``partition.assignment.strategy``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ STRATEGIES: Final = (
 
 
 def assignor_named(name: str, brokers: Mapping[TopicPartition, int] | None = None) -> Assignor:
-    """The strategy of that name; ``brokers`` (which broker has the partition) is for ``clustered`` alone.
+    """Returns the strategy of that name; only ``clustered`` needs ``brokers`` (the broker of each partition).
 
-    Raises `UsageError` for an unknown name (where Kafka takes range without a word), and for ``clustered`` without
-    ``brokers``.
+    Raises `UsageError` for an unknown name (Kafka silently uses range), and for ``clustered`` without ``brokers``.
     """
     if name == RangeAssignor.name:
         return RangeAssignor()

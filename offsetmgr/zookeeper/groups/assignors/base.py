@@ -1,4 +1,5 @@
-"""What every strategy shares: a thread's name and order, the threads of a topic, and what changed between two answers.
+"""Shared parts of the strategies: a thread's name and order, the threads of a topic, and the difference of two
+assignments.
 
 Source: kafka.consumer.ConsumerThreadId, TopicCount, ZkUtils.getConsumersPerTopic of 0.10.2.
 """
@@ -21,7 +22,7 @@ PartitionsOfTopics: TypeAlias = Mapping[str, Sequence[int]]
 class ThreadId(NamedTuple):
     """One stream of one member, written ``<member id>-<thread>`` in owner nodes.
 
-    Its order is that of this text, as in Kafka: ``c-10`` comes before ``c-2``.
+    Threads sort by this text, as in Kafka: ``c-10`` comes before ``c-2``.
     """
 
     member_id: str
@@ -50,10 +51,10 @@ class Assignor(Protocol):
     def name(self) -> str: ...
 
     def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
-        """The owner of every partition of a topic that somebody consumes, sorted by partition.
+        """Returns the owner of every partition of each consumed topic, sorted by partition.
 
-        A topic that is not in ``partitions`` has none; one that nobody consumes is left out.
-        Raises `AssignmentRefused`.
+        A topic that is not in ``partitions`` has no owners; a topic without consumers is left out. Raises
+        `AssignmentRefused`.
         """
         ...
 
@@ -61,8 +62,8 @@ class Assignor(Protocol):
 def threads_of(streams: StreamsOfMembers) -> dict[str, list[ThreadId]]:
     """Topic -> the threads that consume it, in their order.
 
-    Raises `AssignmentRefused` for a topic with no stream at all: Kafka asserts that there is one, so no member that
-    reads such a registration can rebalance.
+    Raises `AssignmentRefused` for a topic without a stream: Kafka asserts that there is one, so no member that reads
+    such a registration can rebalance.
     """
     found: dict[str, list[ThreadId]] = {}
     for member_id, topics in streams.items():
@@ -77,27 +78,28 @@ def threads_of(streams: StreamsOfMembers) -> dict[str, list[ThreadId]]:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """How many partitions change hands between two assignments."""
+    """Counts the partitions that change owner between two assignments."""
 
     kept: int
-    """The same thread has it."""
+    """Partitions that stay with the same thread."""
     rethreaded: int
-    """Another thread of the same member has it: what was fetched is dropped, offsets stay in one process."""
+    """Partitions that move to another thread of the same member: fetched messages are dropped, offsets stay in one
+    process."""
     moved: int
-    """Another member has it."""
+    """Partitions that move to another member."""
     gained: int
-    """Nobody had it."""
+    """Partitions that had no owner."""
     lost: int
-    """Nobody has it any more."""
+    """Partitions that have no owner any more."""
 
     @property
     def changed(self) -> int:
-        """Partitions with another owner than before, or with one only before or only after."""
+        """Partitions whose owner differs, including those with an owner only before or only after."""
         return self.rethreaded + self.moved + self.gained + self.lost
 
 
 def moves(before: Mapping[TopicPartition, ThreadId], after: Mapping[TopicPartition, ThreadId]) -> Moves:
-    """What changes from one assignment to the other, counted in partitions."""
+    """Counts the differences between two assignments, in partitions."""
     both = before.keys() & after.keys()
     kept = sum(before[one] == after[one] for one in both)
     same_member = sum(before[one].member_id == after[one].member_id for one in both)

@@ -1,11 +1,11 @@
 """Clustered: the order of Kafka 0.7, which keeps a broker's partitions together.
 
-There a partition was named ``<broker>-<number>``, and these names were sorted as texts before runs of them were dealt
-out as in range: a thread so meets few brokers. Ten partitions of a broker or more come in the order of texts,
-``0-1, 0-10, 0-2``. Source: kafka.utils.ZkUtils.getPartitionsForTopics and ZookeeperConsumerConnector.rebalance of 0.7.
+In 0.7 a partition was named ``<broker>-<number>``. These names were sorted as text before runs of them were assigned as
+in range, so a thread connects to few brokers. Ten or more partitions of a broker are in text order: ``0-1, 0-10, 0-2``.
+Source: kafka.utils.ZkUtils.getPartitionsForTopics and ZookeeperConsumerConnector.rebalance of 0.7.
 
-Brokers since 0.8 number a topic's partitions without regard to brokers, and the real consumer has forgotten this
-order: of use in groups of Python members alone, who must see the same leaders to agree.
+Since 0.8 brokers number a topic's partitions independently of brokers, and the Java consumer no longer supports this
+order. It is useful only in groups of Python members, which must see the same leaders to agree.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _AFTER_ALL_BROKERS: Final = ":"  # the character after "9"
 
 
 class ClusteredAssignor:
-    """``brokers`` says which broker has a partition (its leader); a partition that it does not name comes last.
+    """``brokers`` maps a partition to its broker (its leader); partitions without an entry come last.
 
-    Those of Kafka 0.7 (`BrokerPartition`) say it themselves.
+    Partitions of Kafka 0.7 (`BrokerPartition`) contain their broker.
     """
 
     name: Final = "clustered"
@@ -41,7 +41,7 @@ class ClusteredAssignor:
         return found
 
     def _name(self, partition: TopicPartition) -> str:
-        """As 0.7 named it."""
+        """The partition's name in 0.7."""
         if isinstance(partition.partition, BrokerPartition):
             return str(partition.partition)
         return f"{self._brokers.get(partition, _AFTER_ALL_BROKERS)}-{partition.partition}"

@@ -1,6 +1,6 @@
-"""Range: each topic by itself, a run of neighbouring partitions for each thread.
+"""Range: for each topic separately, a run of consecutive partitions for each thread.
 
-Source: kafka.consumer.RangeAssignor of 0.8.2 to 1.1; before it the same lines stood in ZookeeperConsumerConnector.
+Source: kafka.consumer.RangeAssignor of 0.8.2 to 1.1; before that the same code was in ZookeeperConsumerConnector.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Item = TypeVar("Item")
 
 
 class RangeAssignor:
-    """The default. Partitions by number, threads by their text; where it does not divide evenly, the first threads have
-    one more. (A text that says "rounded up" for all contradicts its own example.)"""
+    """The default. Partitions sort by number, threads by their text. If the division leaves a remainder, the first
+    threads get one more. (A document that rounds up for all threads contradicts its own example.)"""
 
     name: Final = "range"
 
@@ -31,7 +31,7 @@ class RangeAssignor:
 
 
 def dealt_in_runs(items: Sequence[Item], threads: Sequence[ThreadId]) -> list[tuple[Item, ThreadId]]:
-    """Each item with its thread: runs of equal length, the first ``len(items) % len(threads)`` longer by one."""
+    """Pairs each item with its thread: runs of equal length, the first ``len(items) % len(threads)`` longer by one."""
     each, longer = divmod(len(items), len(threads))
     dealt: list[tuple[Item, ThreadId]] = []
     for position, thread in enumerate(threads):

@@ -1,7 +1,7 @@
-"""Round-robin: all topics' partitions in the order of their hashes, dealt to the threads in turn.
+"""Round-robin: the partitions of all topics in the order of their hashes, assigned to the threads in turn.
 
-Source: kafka.consumer.RoundRobinAssignor of 0.10.2 to 1.1, and of 0.8.2 to 0.10.1, which refused groups whose members
-do not all consume the same (dropped by KAFKA-2434).
+Source: kafka.consumer.RoundRobinAssignor of 0.10.2 to 1.1, and of 0.8.2 to 0.10.1, which rejected groups whose members
+do not all consume the same topics (removed by KAFKA-2434).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from offsetmgr.zookeeper.groups.assignors.base import PartitionsOfTopics, Stream
 
 
 class RoundRobinAssignor:
-    """A turn goes from thread to thread over all topics; threads that do not consume a partition's topic are passed
-    over, and their turn is gone.
+    """The turn goes from thread to thread over all topics. A thread that does not consume a partition's topic is
+    skipped and loses its turn.
 
-    Partitions are sorted by ``String.hashCode`` of ``[topic,partition]``. Those of several topics can hash alike (of
-    topics named ``Aa`` and ``BB`` they do): Kafka leaves them in the order of a hash table that was filled as ZooKeeper
-    listed the members, which nothing here can know. They are taken by name then; see `hashed_alike`.
+    Partitions are sorted by ``String.hashCode`` of ``[topic,partition]``. Partitions of several topics can have the
+    same hash (those of ``Aa`` and ``BB`` do). Kafka leaves them in the order of a hash table that depends on the order
+    in which ZooKeeper listed the members, which this code cannot know. It sorts them by name; see `hashed_alike`.
     """
 
     name: Final = "roundrobin"
@@ -42,19 +42,19 @@ class RoundRobinAssignor:
 
 
 class EqualRoundRobinAssignor:
-    """Round-robin as members of 0.8.2 to 0.10.1 have it: the same answer, but only where every member has the same
-    topics, with as many streams of each."""
+    """Round-robin of members of 0.8.2 to 0.10.1: the same assignment, but only if every member has the same topics,
+    with the same number of streams of each."""
 
     name: Final = "roundrobin-0.8.2"
 
     def assign(self, streams: StreamsOfMembers, partitions: PartitionsOfTopics) -> dict[TopicPartition, ThreadId]:
-        """See `Assignor.assign`. Raises `UnequalSubscriptions`, which names who differs."""
+        """See `Assignor.assign`. Raises `UnequalSubscriptions`, which names the members that differ."""
         _check_equal(streams)
         return RoundRobinAssignor().assign(streams, partitions)
 
 
 def hashed_alike(topics: PartitionsOfTopics) -> list[tuple[TopicPartition, ...]]:
-    """Sets of partitions of several topics whose order among themselves Kafka leaves to chance; mostly none."""
+    """Sets of partitions of several topics whose relative order Kafka does not define; usually none."""
     by_hash: defaultdict[int, list[TopicPartition]] = defaultdict(list)
     for topic, numbers in topics.items():
         for number in numbers:
@@ -92,7 +92,7 @@ def _most_common_topics(streams: StreamsOfMembers) -> frozenset[str]:
 
 
 def _difference(topics: Mapping[str, int], usual: frozenset[str]) -> str:
-    """What sets a subscription apart from those of the others; empty where nothing does."""
+    """Describes how a subscription differs from those of the others; empty if it does not."""
     if lacking := sorted(usual - topics.keys()):
         return f"lacks {', '.join(lacking)}"
     if more := sorted(topics.keys() - usual):
