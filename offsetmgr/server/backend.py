@@ -1,8 +1,8 @@
-"""`Backend`: who answers for groups' offsets behind the listener.
+"""`Backend`: serves groups' offsets behind the listener.
 
-All methods run on the event loop and must not block it.  Awaitables that are futures (done already, best of all) are
-quicker than coroutines, which need a task each.  They answer with Kafka's error codes and do not raise: an
-unforeseen exception is a defect, which the listener logs and answers with UNKNOWN_SERVER_ERROR.
+All methods run on the event loop and must not block it. Futures (best: completed ones) are faster than coroutines,
+which need a task each. They return Kafka's error codes and do not raise: an unexpected exception is a defect, which the
+listener logs and answers with UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, Del
 
 
 class ManagerAddress(NamedTuple):
-    """A manager process, as Metadata names it."""
+    """A manager process, as in Metadata responses."""
 
     node_id: int
     host: str
@@ -26,25 +26,25 @@ class Backend(Protocol):
     """See the module's docstring."""
 
     def nodes(self) -> Sequence[ManagerAddress]:
-        """All manager processes that are known, this one among them, sorted by id."""
+        """All known manager processes including this one, sorted by id."""
         ...
 
     def coordinator(self, group: str) -> ManagerAddress | None:
-        """The manager that owns the group's shard; None while that is not known."""
+        """The manager that owns the group's shard; None while unknown."""
         ...
 
     def owns(self, group: str) -> int:
-        """0 if this process may answer for the group at this very moment, else 14, 15 or 16."""
+        """0 if this process may serve the group at this moment, else 14, 15 or 16."""
         ...
 
     def ownership_epoch(self, group: str) -> int:
-        """A number that changes whenever this process takes the group's shard again: what the relay learned of the
-        group's members under one says nothing under the next. Always the same where nobody else can own it."""
+        """A number that changes whenever this process acquires the group's shard again. Knowledge about members from
+        one epoch is invalid in the next. Constant if no other process can own the shard."""
         ...
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
-        """Commits; done once the commit is acknowledged or has failed. Commits to one group keep the order of the
-        calls."""
+        """Commits; the awaitable completes when the commit is acknowledged or has failed. Commits to one group keep the
+        order of the calls."""
         ...
 
     def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]: ...
@@ -52,7 +52,7 @@ class Backend(Protocol):
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]: ...
 
     def delete_group(self, group: str) -> Awaitable[int]:
-        """Deletes all offsets of a group: an error code (69 where it has none)."""
+        """Deletes all offsets of a group; returns an error code (69 if it has none)."""
         ...
 
     def list_groups(self) -> Awaitable[tuple[int, Sequence[str]]]:
@@ -60,20 +60,20 @@ class Backend(Protocol):
         ...
 
     def settled(self, group: str) -> Awaitable[None]:
-        """Done once every commit to the group that was begun before the call has ended, either way, and can take
-        effect no more. The one method that raises: a retriable `OffsetMgrError` where that is not known in time."""
+        """Completes when every commit to the group that began before the call has ended and can no longer take effect.
+        The only method that raises: a retriable `OffsetMgrError` if that is not known in time."""
         ...
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """None while commits may come; else a future that is done when they may again: until then the listener reads
-        no more from the connection whose commit it has just handed over. Asked after every commit."""
+        """None while commits are accepted; otherwise a future that completes when they are again. Until then the
+        listener stops reading from the connection whose commit it has just passed on. Called after every commit."""
         ...
 
     def features(self) -> Mapping[str, int]:
-        """What is offered beyond Kafka's protocol, each with its highest level (the lowest is 1): announced in the
-        ApiVersions answer as supported features. See `offsetmgr.kafka.protocol.conditional_commit`."""
+        """Features beyond Kafka's protocol, each with its highest level (the lowest is 1); ApiVersions responses list
+        them as supported features. See `offsetmgr.kafka.protocol.conditional_commit`."""
         ...
 
     def metrics(self) -> Mapping[str, float]:
-        """Figures for the metrics endpoint, by the name after ``offsetmgr_``, labels included."""
+        """Values for the metrics endpoint, by the name after ``offsetmgr_``, labels included."""
         ...

@@ -1,6 +1,7 @@
-"""`BackingCluster`: what the endpoint needs to know of the cluster whose topics its clients consume.
+"""`BackingCluster`: the listener's view of the cluster whose topics its clients consume.
 
-`offsetmgr.kafka.client.backing_cluster.BackingClusterClient` is one.  Without any, Metadata names no topics.
+`offsetmgr.kafka.client.backing_cluster.BackingClusterClient` implements it. Without a backing cluster, Metadata lists
+no topics.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery, Top
 
 
 class BackingCluster(Protocol):
-    """All methods raise `OffsetMgrError` where the cluster could not be asked: never an empty answer instead."""
+    """All methods raise `OffsetMgrError` if the cluster could not be reached; they never return an empty result
+    instead."""
 
     async def cluster_id(self) -> str | None: ...
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
-        """The topics of these names and ids, each with its error; None: all that there are."""
+        """The topics of these names and ids, each with its error; None: all topics."""
         ...
 
     async def list_offsets(
         self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
-        """One answer a partition, in any order."""
+        """One result per partition, in any order."""
         ...

@@ -1,7 +1,7 @@
-"""What the manager logs, one event a line: for people, or as JSON for machines.
+"""The manager's log, one event a line, as text or as JSON.
 
-An event is a short sentence with its particulars as ``extra`` fields, never a request (there are too many) and never a
-credential (data rule "secrets stay secret").
+An event is a short sentence with its details as ``extra`` fields. Requests are never logged (there are too many), and
+credentials never are (data rule "secrets stay secret").
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PlainLines(logging.Formatter):
 
 
 def start_logging(stream: TextIO, form: str, level: int = logging.INFO) -> None:
-    """Sends what offsetmgr logs to ``stream``; ``form`` is ``text`` or ``json``."""
+    """Sends offsetmgr's log to ``stream``; ``form`` is ``text`` or ``json``."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if form == "json" else PlainLines())
     handler.addFilter(_wanted)
@@ -51,8 +51,8 @@ def start_logging(stream: TextIO, form: str, level: int = logging.INFO) -> None:
 
 
 def _wanted(record: logging.LogRecord) -> bool:
-    """Not kazoo's word on every attempt to connect, once a second while a server is away: what that means is told by
-    whoever wanted something of the server."""
+    """Drops kazoo's line about every connection attempt, once a second while a server is down: the caller that needs
+    the server logs the consequence."""
     return record.levelno >= logging.ERROR or not record.name.startswith("offsetmgr.zookeeper.kazoo")
 
 

@@ -26,8 +26,8 @@ class ManagerBackend:
         self._features = {CONDITIONAL_FEATURE: 1, f"{LOG_FEATURE}{topic}": 1}
 
     def nodes(self) -> Sequence[ManagerAddress]:
-        # One inside a program (`offsetmgr.manager.embedded`) has no port: it shares the work, and no client can reach
-        # it.
+        # A manager inside a program (`offsetmgr.manager.embedded`) has no port: it shares the work, and clients cannot
+        # reach it.
         return [ManagerAddress(node.node_id, node.host, node.port) for node in self._ownership.nodes() if node.port]
 
     def coordinator(self, group: str) -> ManagerAddress | None:

@@ -1,6 +1,6 @@
-"""What the manager counts, in Prometheus' form: the backend's figures, and the latencies of requests.
+"""The manager's metrics in Prometheus' format: the backend's values, and the latencies of requests.
 
-The figures are read when somebody asks for them, so counting costs the hot path nothing but its own integers.
+The values are read when they are scraped, so the hot path pays only for its own counters.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')
 
 
 class Metrics:
-    """All figures of one manager process. ``figures`` gives values by name, as ``commits_total`` or
-    ``shards{state="ACTIVE"}``; a name that ends in ``_total`` only ever grows."""
+    """All metrics of one manager process. ``figures`` returns values by name, such as ``commits_total`` or
+    ``shards{state="ACTIVE"}``; a name that ends in ``_total`` is a counter."""
 
     def __init__(self, figures: Callable[[], Mapping[str, float]]) -> None:
         self._figures = figures
@@ -40,15 +40,15 @@ class Metrics:
         }
 
     def observe(self, request: str, seconds: float) -> None:
-        """Notes how long a request of this kind (``commit``, ``fetch``, ``other``, ``relayed``) took."""
+        """Records the duration of a request of this kind (``commit``, ``fetch``, ``other``, ``relayed``)."""
         self._latency[request](seconds)
 
     def text(self) -> bytes:
-        """All figures, as Prometheus scrapes them."""
+        """All metrics, in the format that Prometheus scrapes."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The backend's figures, for Prometheus' registry."""
+        """The backend's values, for Prometheus' registry."""
         families: dict[str, Metric] = {}
         for key, value in self._figures().items():
             match = _NAME.match(key)

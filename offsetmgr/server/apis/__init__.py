@@ -1,5 +1,5 @@
-"""The offsets endpoint's own answers, one module per kind of question; `table` puts them together.
+"""The APIs that the listener answers itself, one module per kind of request; `table` lists them.
 
-A handler checks what the client may do, asks the backend, and puts the answer into Kafka's words.  It keeps no state of
-groups and knows nothing of who else is connected.
+A handler checks the client's permissions, calls the backend, and encodes the response. It keeps no state of groups and
+does not know the other connections.
 """

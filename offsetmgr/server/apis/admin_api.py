@@ -1,5 +1,4 @@
-"""The manager's answers about itself, to `offsetmgr.kafka.client.manager_admin`: status, and what a shard holds, page
-by page."""
+"""The manager's admin APIs, for `offsetmgr.kafka.client.manager_admin`: status, and a shard's offsets page by page."""
 
 from __future__ import annotations
 
@@ -16,20 +15,20 @@ _NEVER_FLEXIBLE: Final = 32767
 
 
 class AdminBackend(Protocol):
-    """What can be asked."""
+    """The data that the admin APIs return."""
 
     def status(self) -> Mapping[str, Any]:
-        """Everything that `manager status` shows of one process, in JSON's types."""
+        """Everything that `manager status` shows for one process, in JSON's types."""
         ...
 
     def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
-        """The next ``most`` offsets of a shard after the (group, topic, partition) given, sorted. Raises
-        `OffsetMgrError` where this process has no such shard in memory."""
+        """The next ``most`` offsets of a shard after the given (group, topic, partition), sorted. Raises
+        `OffsetMgrError` if this process does not have the shard in memory."""
         ...
 
 
 def inspection_api(inspected: AdminBackend, allowed: Callable[[str | None, Operation], bool]) -> Api:
-    """``allowed`` says whether a principal may do this with all groups."""
+    """``allowed`` tests whether a principal may do this with all groups."""
 
     def handle(request: ApiRequest) -> bytes:
         try:

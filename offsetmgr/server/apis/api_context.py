@@ -1,4 +1,4 @@
-"""`ApiContext`: what the handlers of one manager share."""
+"""`ApiContext`: the state that all handlers of one manager share."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _CHARACTERS: Final = 32_767
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """One manager, as its clients see it."""
+    """One manager, from its clients' point of view."""
 
     backend: Backend
     node_id: int
-    """This manager's own, as `Backend.nodes` has it."""
+    """This manager's node id, as in `Backend.nodes`."""
     cluster: BackingCluster | None = None
     authorizer: Authorizer = field(default_factory=AllowAllAuthorizer)
     authentication: Authentication | None = None
     name: str = "offsetmgr"
-    """The cluster id that clients are told where there is no real cluster: some clients cannot bear none."""
+    """The cluster id in responses if there is no real cluster; some clients fail without one."""
 
     def group_allowed(self, request: ApiRequest, operation: Operation, group: str) -> bool:
         return self.authorizer.group(request.connection.principal or "", operation, group)
@@ -42,19 +42,19 @@ class ApiContext:
         return self.authorizer.topic(request.connection.principal or "", operation, topic)
 
     def topic_error(self, request: ApiRequest, operation: Operation, topic: str) -> int:
-        """The error code for a topic that a client names; 0 where nothing is wrong with it."""
+        """The error code for a topic in a request; 0 if there is no error."""
         if too_long(request, topic):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return 0 if self.topic_allowed(request, operation, topic) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     @property
     def authorizes(self) -> bool:
-        """Whether there are rules at all: hot handlers ask nobody where there are none."""
+        """Whether authorization rules exist; hot handlers skip all checks without them."""
         return not isinstance(self.authorizer, AllowAllAuthorizer)
 
 
 def decoded(request: ApiRequest) -> dict[str, Any]:
-    """A request of one of our APIs, by kio's field names. Raises `InvalidRequest`."""
+    """Decodes a request of one of our APIs, by kio's field names. Raises `InvalidRequest`."""
     if request.prepared is not None:
         message: dict[str, Any] = request.prepared
         return message
@@ -64,7 +64,7 @@ def decoded(request: ApiRequest) -> dict[str, Any]:
 
 
 def encoded(request: ApiRequest, message: Mapping[str, Any]) -> bytes:
-    """The response to a request, in its version."""
+    """Encodes the response to a request, in the request's version."""
     return encode_response(request.api_key, request.version, message)
 
 
@@ -78,25 +78,26 @@ def by_size(
 
 
 async def encoded_by_size(request: ApiRequest, message: Mapping[str, Any]) -> bytes:
-    """The same, in the codec thread where the request is large: the response is as large."""
+    """Like `encoded`, but in the codec thread if the request is large, because the response is as large."""
     made = by_size(request, encoded, request, message)
     return made if isinstance(made, bytes) else await made
 
 
 def too_many(request: ApiRequest, names: Sequence[Any]) -> bool:
-    """Whether a request has more names than one may; each is answered with `INVALID_REQUEST` then."""
+    """Whether a request has more names than allowed; each then gets the error `INVALID_REQUEST`."""
     return len(names) > request.connection.service.limits.names
 
 
 def too_long(request: ApiRequest, topic: str) -> bool:
-    """Whether a topic's name is longer than one may be; the topic is answered with `INVALID_TOPIC` then."""
+    """Whether a topic's name is longer than allowed; the topic then gets the error `INVALID_TOPIC`."""
     return len(topic.encode()) > request.connection.service.limits.topic_bytes
 
 
 def portions(names: Sequence[T], most: int, name: Callable[[T], str] = str) -> Iterator[Sequence[T]]:
-    """Cuts a long list into parts of at most ``most`` items and, but for single items, `_CHARACTERS` in their names.
+    """Splits a long list into parts of at most ``most`` items and, except for single items, `_CHARACTERS` in their
+    names.
 
-    A handler gives other clients their turn between two parts: hashing a name of 32,767 characters takes 4 ms.
+    A handler yields to other clients between two parts: hashing a name of 32,767 characters takes 4 ms.
     """
     begun = characters = 0
     for at, item in enumerate(names):
@@ -110,7 +111,7 @@ def portions(names: Sequence[T], most: int, name: Callable[[T], str] = str) -> I
 
 
 def authorized_operations(*operations: int) -> int:
-    """A set of Kafka's AclOperation codes, as responses tell authorized operations (KIP-430)."""
+    """A bit set of Kafka's AclOperation codes, as in the authorized operations of responses (KIP-430)."""
     return sum(1 << operation for operation in operations)
 
 
@@ -118,4 +119,4 @@ ACL_READ: Final = 3
 ACL_DELETE: Final = 6
 ACL_DESCRIBE: Final = 8
 NOT_ASKED: Final = -(2**31)
-"""Authorized operations that nobody asked for."""
+"""Authorized operations if the request did not ask for them."""

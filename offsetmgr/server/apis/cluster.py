@@ -1,7 +1,7 @@
-"""Metadata, DescribeCluster, FindCoordinator: the managers as the cluster's nodes, and who owns which group.
+"""Metadata, DescribeCluster, FindCoordinator: the managers as the cluster's nodes, and the owner of each group.
 
-Only managers are named as brokers, and each partition's leader is this manager: whatever a client asks a leader
-(ListOffsets) then comes here.
+Only managers appear as brokers, and this manager appears as the leader of each partition, so requests for a leader
+(ListOffsets) come here.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from offsetmgr.server.security.authorization import Operation
 _GROUP: Final = 0
 _BROKERS: Final = 1
 _NAMES: Final = 1_000
-"""Topics that the brokers are asked for in one request."""
+"""Maximum number of topics in one request to the brokers."""
 _BATCH: Final = 20
-"""Topics that are worked on before other clients have their turn."""
+"""Number of topics processed before the handler yields to other clients."""
 _KEYS_BATCH: Final = 200
-"""Keys of FindCoordinator that are worked on before other clients have their turn."""
+"""Number of FindCoordinator keys processed before the handler yields to other clients."""
 _NAMELESS: Final = 12
-"""The first version whose answer may leave a topic's name out (KIP-516)."""
+"""The first version whose response may omit a topic's name (KIP-516)."""
 _NO_CLUSTER: Final = {"cluster_id": "", "controller_id": -1, "brokers": [], "endpoint_type": _BROKERS}
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
 
 async def metadata(endpoint: ApiContext, request: ApiRequest) -> Answer:
-    """Where the real cluster cannot be asked for all its topics, the client is hung up on: this response has no place
-    for that error, and an empty list would be a lie."""
+    """If the real cluster cannot list all of its topics, the handler closes the client's connection: the response has
+    no field for that error, and an empty list would be wrong."""
     message = decoded(request)
     asked = message["topics"]
     if asked is None or (request.version == 0 and not asked):
@@ -103,7 +103,7 @@ async def metadata(endpoint: ApiContext, request: ApiRequest) -> Answer:
 
 
 async def _errors(endpoint: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
-    """See `ApiContext.topic_error`. Other clients have their turn in between."""
+    """See `ApiContext.topic_error`. Yields to other clients in between."""
     codes: list[int] = []
     for part in portions(names, _NAMES):
         codes += [endpoint.topic_error(request, Operation.DESCRIBE, name) for name in part]
@@ -142,8 +142,9 @@ async def describe_cluster(endpoint: ApiContext, request: ApiRequest) -> Answer:
 def find_coordinator(endpoint: ApiContext, request: ApiRequest) -> bytes | Awaitable[bytes]:
     """One key, or (from version 4, KIP-699) many.
 
-    Allowed to everybody, other than at a broker: it tells nothing but the hash of a name, and whoever is refused
-    further on knows at once. librdkafka waits for a coordinator that it may not know until its time is over.
+    Unlike at a broker, every client is allowed: the response reveals only the hash of a name, and an unauthorized
+    client gets its error from the next request. librdkafka would wait for an unauthorized coordinator until its
+    timeout.
     """
     message = decoded(request)
     kind = message.get("key_type", _GROUP)
@@ -163,7 +164,7 @@ def find_coordinator(endpoint: ApiContext, request: ApiRequest) -> bytes | Await
 
 
 async def _many_coordinators(endpoint: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
-    """A few keys at a time: other clients have their turn in between."""
+    """A few keys at a time; yields to other clients in between."""
     data = bytearray()
     for part in portions(keys, _KEYS_BATCH):
         some = _coordinators(endpoint, kind, part)
@@ -205,7 +206,7 @@ async def _encoded_topics(
     operations: int,
     refused: Sequence[Mapping[str, Any]],
 ) -> EncodedItems:
-    """A few topics at a time: there may be hundreds of thousands of partitions."""
+    """A few topics at a time, since there may be hundreds of thousands of partitions."""
     data = bytearray(encode_items(request.api_key, request.version, "topics", refused))
     for at in range(0, len(layouts), _BATCH):
         some = [
@@ -218,7 +219,7 @@ async def _encoded_topics(
 
 
 async def _cluster_id(endpoint: ApiContext) -> str | None:
-    """None while it is not known: clients ask again with every Metadata."""
+    """None while unknown: clients ask again with every Metadata."""
     if endpoint.cluster is None:
         return endpoint.name
     try:

@@ -1,8 +1,8 @@
 """OffsetCommit requests and responses, versions 2 to 9, between bytes and the manager's tuples.
 
-Hand-written, because a commit is what the manager is asked most.  While no partition of a topic has metadata, which is
-what consumers send, all of its partitions have the same number of bytes and are cut by one call; otherwise one after
-the other.  Version 10 names topics by ids, which an offset manager does not know.
+Hand-written, because commits are the most frequent requests. If no partition of a topic has metadata, which is the
+usual case, all of its partitions have the same number of bytes and are decoded by one call; otherwise one after the
+other. Version 10 names topics by ids, which an offset manager does not have.
 
 Source: OffsetCommitRequest.json and OffsetCommitResponse.json; tested against kio.
 """
@@ -28,28 +28,28 @@ _NO_EPOCH: Final = -1
 _DEFAULT_RETENTION: Final = -1
 _THROTTLE: Final = b"\0\0\0\0"
 DELETION: Final = -1
-"""As the new offset of a conditional commit."""
+"""The new offset of a conditional commit that deletes."""
 
 _OFFSET: Final = struct.Struct(">iq")
 _OFFSET_EPOCH: Final = struct.Struct(">iqi")
 _ROW: Final = struct.Struct(">iq2x")
 """A partition without metadata: the last two bytes are its length."""
 _ROW_EPOCH: Final = struct.Struct(">iqi2x")
-"""The same with an epoch; in flexible versions the last two bytes are the length and the number of tags."""
+"""The same with an epoch; in flexible versions the last two bytes are the metadata's length and the number of tags."""
 _RESULT: Final = struct.Struct(">ih")
 _RESULT_TAGS: Final = struct.Struct(">ihx")
 
 
 class DecodedCommit(NamedTuple):
-    """A commit as it came."""
+    """A decoded commit."""
 
     request: CommitRequest
     negative: bool
-    """Whether any partition number or offset in it is below 0 (a conditional deletion's offset apart)."""
+    """Whether any partition number or offset in it is below 0 (except a conditional deletion's offset)."""
 
 
 def decode(version: int, data: bytes, at: int) -> DecodedCommit:
-    """The request whose body begins at ``at``. Raises `InvalidRequest`."""
+    """Decodes the request whose body begins at ``at``. Raises `InvalidRequest`."""
     cursor = Cursor(data, at, flexible=version >= FLEXIBLE)
     group = cursor.string()
     generation = cursor.int32()
@@ -75,7 +75,7 @@ def decode(version: int, data: bytes, at: int) -> DecodedCommit:
 
 
 def _quick(cursor: Cursor, number: int, version: int) -> tuple[list[PartitionCommit], bool] | None:
-    """The partitions, and whether any number is negative; None unless none of them has metadata or tags."""
+    """The partitions, and whether any number is negative; None if any of them has metadata or tags."""
     data, at = cursor.data, cursor.at
     row = _ROW_EPOCH if version >= 6 else _ROW
     size = row.size
@@ -95,14 +95,14 @@ def _quick(cursor: Cursor, number: int, version: int) -> tuple[list[PartitionCom
     else:
         partitions = [(partition, offset, _NO_EPOCH, "") for partition, offset in rows]
     cursor.at = end
-    # The first byte of a negative number is 0x80 or more: so is no ASCII character.
+    # The first byte of a negative number is 0x80 or more, which is not an ASCII character.
     return partitions, not (data[at:end:size].isascii() and data[at + 4 : end : size].isascii())
 
 
 def _slow(
     cursor: Cursor, number: int, version: int, topic: str, expected: dict[tuple[str, int], int]
 ) -> tuple[list[PartitionCommit], bool]:
-    """One partition after the other. Metadata that is not UTF-8 is repaired, as a broker does."""
+    """One partition after the other. Metadata that is not UTF-8 is repaired, as in a broker."""
     data, flexible = cursor.data, version >= FLEXIBLE
     head = _OFFSET_EPOCH if version >= 6 else _OFFSET
     partitions: list[PartitionCommit] = []
@@ -129,7 +129,7 @@ def _slow(
 
 
 def _condition(cursor: Cursor, key: tuple[str, int], expected: dict[tuple[str, int], int]) -> bool:
-    """Over a partition's tagged fields; whether one of them is the condition, which goes into ``expected``."""
+    """Reads a partition's tagged fields and adds a condition to ``expected``; returns whether there was one."""
     found = False
 
     def known(tag: int, size: int) -> None:

@@ -1,8 +1,8 @@
 """OffsetFetch requests and responses, versions 1 to 9, between bytes and the manager's tuples.
 
 Hand-written, because fetches of many partitions are answered from memory, and kio's objects would take longer than the
-answer.  From version 8 on one request asks for many groups (KIP-709).  Version 10 names topics by ids, which an offset
-manager does not know.
+fetch. From version 8 on, one request can fetch many groups (KIP-709). Version 10 names topics by ids, which an offset
+manager does not have.
 
 Source: OffsetFetchRequest.json and OffsetFetchResponse.json; tested against kio.
 """
@@ -34,7 +34,7 @@ _HEAD_EPOCH: Final = struct.Struct(">iqi")
 
 
 def decode(version: int, data: bytes, at: int) -> Sequence[FetchRequest]:
-    """The groups that the request asks for, whose body begins at ``at``. Raises `InvalidRequest`."""
+    """Decodes the groups of the request whose body begins at ``at``. Raises `InvalidRequest`."""
     cursor = Cursor(data, at, flexible=version >= FLEXIBLE)
     if version < BATCHED:
         group = cursor.string()
@@ -92,12 +92,12 @@ def encode_group(version: int, request: FetchRequest, response: FetchResponse) -
 
 
 def encode_batch(groups: Sequence[bytes]) -> bytes:
-    """The body of a response from version `BATCHED` on, of its groups' parts."""
+    """The body of a response from version `BATCHED` on, from its groups' parts."""
     return b"".join([_THROTTLE, count(len(groups), flexible=True), *groups, NO_TAGS])
 
 
 def _failed(request: FetchRequest, error: int) -> FetchResponse:
-    """Version 1 has no place for an error of the whole group: each partition has it."""
+    """Version 1 has no field for an error of the whole group, so each partition carries it."""
     return FetchResponse(
         topics=[(topic, [(p, *_NOTHING, error) for p in partitions]) for topic, partitions in request.topics or ()]
     )

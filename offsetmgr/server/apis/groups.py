@@ -1,7 +1,7 @@
-"""ListGroups, DescribeGroups, DeleteGroups: groups that have offsets here, and no members as far as this listener knows
-(the relay adds those that the real coordinator knows).
+"""ListGroups, DescribeGroups, DeleteGroups: groups with offsets in this manager. This listener knows no members; the
+relay adds those of the real coordinator.
 
-A group that was made by commits alone has, as in Kafka, the state Empty, the type classic and no protocol type.
+As in Kafka, a group created only by commits has the state Empty, the type classic and no protocol type.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ EMPTY: Final = "Empty"
 DEAD: Final = "Dead"
 CLASSIC: Final = "classic"
 _ERRORS_FOR_UNKNOWN: Final = 6
-"""The version of DescribeGroups from which an unknown group is an error and no longer a state."""
+"""The version of DescribeGroups from which an unknown group is an error instead of a state."""
 _BATCH: Final = 2_000
 _DESCRIBED_BATCH: Final = 50
 _DELETED_BATCH: Final = 200
-"""Groups that are worked on before other clients have their turn: named, described, and deleted."""
+"""Number of groups processed before the handler yields to other clients."""
 
 
 async def list_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
-    """Written by hand, a few at a time: there may be a million. Groups that the client may not see are left out."""
+    """Hand-written, a few groups at a time, since there may be a million. Omits groups that the client may not see."""
     message = decoded(request)
     states = {state.lower() for state in message.get("states_filter", ())}
     types = {kind.lower() for kind in message.get("types_filter", ())}
@@ -68,7 +68,7 @@ async def list_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
 
 
 def _behind_name(version: int) -> bytes:
-    """What follows the name of each group: protocol type, state, type."""
+    """The fields after the name of each group: protocol type, state, type."""
     flexible = version >= LIST_FLEXIBLE
     said = string("", flexible=flexible)
     if version >= 4:
@@ -93,7 +93,7 @@ async def describe_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
 
 
 async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> bytes:
-    """The answer to a DescribeGroups of more groups than one request may name."""
+    """The response to a DescribeGroups of more groups than allowed."""
 
     def refused() -> bytes:
         return encoded(
@@ -113,7 +113,7 @@ NOBODY: Final[dict[str, Any]] = {
     "members": [],
     "authorized_operations": NOT_ASKED,
 }
-"""A described group of which nothing is known but its name, which is left out."""
+"""A described group of which only the name, omitted here, is known."""
 
 
 async def _described(
@@ -145,7 +145,7 @@ async def delete_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
         error = await endpoint.backend.delete_group(group) if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
         return {"group_id": group, "error_code": error}
 
-    groups = list(dict.fromkeys(decoded(request)["groups_names"]))  # each once: the second would find nothing
+    groups = list(dict.fromkeys(decoded(request)["groups_names"]))  # each once: the second deletion would find nothing
     if too_many(request, groups):
         results = [{"group_id": group, "error_code": ErrorCode.INVALID_REQUEST} for group in groups]
         return await encoded_by_size(request, {"results": results})

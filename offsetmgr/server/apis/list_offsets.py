@@ -1,4 +1,4 @@
-"""ListOffsets: the real cluster is asked, since every partition's leader is, to our clients, a manager."""
+"""ListOffsets: forwarded to the real cluster, because this manager appears to clients as every partition's leader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from offsetmgr.server.security.authorization import Operation
 
 _READ_COMMITTED: Final = 1
 _PORTION: Final = 1_000
-"""Partitions that the brokers are asked for in one request."""
+"""Maximum number of partitions in one request to the brokers."""
 
 
 def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
@@ -30,7 +30,7 @@ def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
 
 
 async def list_offsets(endpoint: ApiContext, request: ApiRequest) -> Answer:
-    """The leader epochs that clients send are not passed on: what they know of leaders is what we told them."""
+    """Leader epochs from clients are not forwarded: clients know only the leaders that the manager reported."""
     asked, committed = request.prepared or prepare(request)
     codes = {name: endpoint.topic_error(request, Operation.DESCRIBE, name) for name in asked}
     allowed = {name: parts for name, parts in asked.items() if not codes[name]}
@@ -51,7 +51,7 @@ def _answer(request: ApiRequest, found: Sequence[tuple[str, Sequence[FoundOffset
 
 
 def _portions(asked: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, Sequence[OffsetQuery]]]:
-    """The same partitions, at most `_PORTION` at a time: other clients have their turn in between."""
+    """The same partitions, at most `_PORTION` at a time; the handler yields to other clients in between."""
     portion: dict[str, Sequence[OffsetQuery]] = {}
     number = 0
     for name, parts in asked.items():

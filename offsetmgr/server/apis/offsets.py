@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: the questions that the whole listener is for."""
+"""OffsetCommit, OffsetFetch and OffsetDelete."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _log = logging.getLogger(__name__)
 _DEFECT: Final = CommitResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 _FETCH_DEFECT: Final = FetchResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
 _MANY: Final = 2_000
-"""Partitions of a group that the codec thread encodes, however small the request was; and of several groups that are
-worked on before other clients have their turn."""
+"""Partitions of a group above which the codec thread encodes the response, even if the request was small. Also the
+partitions of several groups processed before the handler yields to other clients."""
 _BATCH: Final = 50
-"""Groups that are worked on before other clients have their turn."""
+"""Number of groups processed before the handler yields to other clients."""
 
 
 class _Commit(NamedTuple):
     """A decoded OffsetCommit."""
 
     request: CommitRequest
-    """Without the partitions that are refused."""
+    """Without the rejected partitions."""
     topics: Sequence[tuple[str, Sequence[PartitionCommit]]]
     """All partitions of the request."""
     refused: dict[tuple[str, int], int]
@@ -41,7 +41,7 @@ class _Commit(NamedTuple):
 
 
 def prepare_commit(endpoint: ApiContext, request: ApiRequest) -> _Commit:
-    """Decodes an OffsetCommit and checks it against the rules. Raises `InvalidRequest`."""
+    """Decodes an OffsetCommit and checks permissions and limits. Raises `InvalidRequest`."""
     version = request.version
     commit, negative = commit_codec.decode(
         version, request.frame, request.body(flexible=version >= commit_codec.FLEXIBLE)
@@ -152,7 +152,7 @@ def _forbidden(endpoint: ApiContext, request: ApiRequest, commit: CommitRequest)
 
 
 def _invalid_partitions(commit: CommitRequest) -> dict[tuple[str, int], int]:
-    """Negative partitions do not exist; a negative offset would be read as "none committed", so none is kept."""
+    """Negative partitions do not exist; a negative offset would be read as "none committed", so it is rejected."""
     refused: dict[tuple[str, int], int] = {}
     for topic, parts in commit.topics:
         for part in parts:
@@ -194,13 +194,13 @@ async def _refused_fetch(error: int) -> FetchResponse:
 
 
 async def _fetch_many(endpoint: ApiContext, request: ApiRequest, asked: Sequence[FetchRequest]) -> bytes:
-    """A few groups at a time, since tools ask for all that there are at once, and a few partitions at a time."""
+    """A few groups and a few partitions at a time, since tools fetch everything at once."""
     parts: list[bytes] = []
     for several in portions(asked, _BATCH, lambda one: one.group):
         partitions = 0
         fetches: list[asyncio.Future[FetchResponse]] = []
         for one in several:
-            # A backend in memory has fetched by the time that it returns.
+            # A backend in memory has completed the fetch when it returns.
             fetch = asyncio.ensure_future(_fetched(endpoint, request, one))
             fetches.append(fetch)
             if fetch.done() and not fetch.cancelled() and not fetch.exception():
@@ -233,8 +233,7 @@ def _partitions(found: FetchResponse) -> int:
 
 
 async def _fetch_what_is_allowed(endpoint: ApiContext, request: ApiRequest, asked: FetchRequest) -> FetchResponse:
-    """Topics that the client may not see, or that nobody has, have an error where they were asked for, and are left out
-    of all."""
+    """Unauthorized or unknown topics get an error if the request names them, and are omitted if it asks for all."""
     if not endpoint.group_allowed(request, Operation.READ, asked.group):
         return FetchResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if asked.topics is None:

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: a login, or another one on a connection that has one already (KIP-368)."""
+"""SaslHandshake and SaslAuthenticate: a login, or a re-authentication (KIP-368)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXCHANGE: Final = "sasl exchange"
 _MECHANISM: Final = "sasl mechanism"
 
 _REFUSAL_SECONDS: Final = 0.1
-"""A refusal takes as long at least (connection.failed.authentication.delay.ms)."""
+"""Minimum duration of a failed login (connection.failed.authentication.delay.ms)."""
 
 
 def sasl_handshake(authentication: Authentication, request: ApiRequest) -> Answer:

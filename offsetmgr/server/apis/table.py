@@ -1,4 +1,4 @@
-"""The table of what the offsets endpoint answers itself."""
+"""The table of the APIs that the listener answers itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEVER: Final = 32767
 
 
 def endpoint_apis(endpoint: ApiContext) -> list[Api]:
-    """Without authentication there are no SASL APIs in it."""
+    """The table; without authentication it has no SASL APIs."""
     apis = [
         Api(
             ApiKey.LIST_OFFSETS,

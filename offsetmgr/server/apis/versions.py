@@ -1,4 +1,4 @@
-"""ApiVersions: what is spoken here (KIP-35, KIP-511), and what is offered beyond Kafka's protocol (KIP-584)."""
+"""ApiVersions: supported versions (KIP-35, KIP-511), and features beyond Kafka's protocol (KIP-584)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,253}[a-zA-Z0-9])?
 def api_versions(
     endpoint: ApiContext, request: ApiRequest, spoken: Mapping[int, tuple[int, int]] | None = None
 ) -> bytes:
-    """A version that we do not know is answered in version 0, with ours in it, and the client asks again.
+    """An unknown version gets a response in version 0 that contains ours, and the client asks again.
 
-    ``spoken`` stands for the service's own table where there is more behind it (the relay).
+    ``spoken`` replaces the server's own table if more is supported behind it (the relay).
     """
     if spoken is None:
         spoken = request.connection.service.versions()

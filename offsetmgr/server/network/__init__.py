@@ -1,1 +1,1 @@
-"""Sockets, frames and the pipeline of requests. Nothing here knows what a request means."""
+"""Sockets, frames and the pipeline of requests, independent of the requests' content."""

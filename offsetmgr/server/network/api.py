@@ -41,17 +41,17 @@ _CLIENT_ID_AT: Final = _HEADER_AT + _HEADER.size
 
 
 class Concurrency(enum.Enum):
-    """Which requests of one connection may be under way together: those of the same lane, `ALONE` excepted, and with
-    any of them those of `BESIDE`."""
+    """Requests of one connection that may run concurrently: those of the same lane (except `ALONE`), and those of
+    `UNORDERED` with any of them."""
 
     EXCLUSIVE = enum.auto()
     UNORDERED = enum.auto()
-    """What neither changes nor reads what others change: it waits for nothing and holds up nothing. librdkafka's Admin
-    client asks for the coordinator before every commit, on the connection that the commits before it went to."""
+    """Requests that neither change state nor read changing state: they wait for nothing and block nothing. librdkafka's
+    Admin client asks for the coordinator before every commit, on the connection of its earlier commits."""
     COMMITS = enum.auto()
     FETCHES = enum.auto()
     FORWARDED = enum.auto()
-    """What is passed on, on one upstream connection that keeps the order by itself."""
+    """Forwarded requests, on one upstream connection that keeps their order."""
 
 
 class Frame(bytes):
@@ -72,20 +72,20 @@ HANG_UP: Final = CloseConnection.HANG_UP
 
 
 class Sink(Protocol):
-    """Where a `Stream` writes to."""
+    """The destination of a `Stream`."""
 
     @property
     def full(self) -> bool:
-        """Whether the client takes bytes more slowly than they come: stop until `Stream.resume`."""
+        """Whether the client takes bytes more slowly than they arrive; if so, stop until `Stream.resume`."""
         ...
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """The next bytes of the response, the first ones being its length field. Copied only if the socket is full,
-        so the buffer may be used again afterwards."""
+        """Writes the next bytes of the response, beginning with its length field. Copied only if the socket is full, so
+        the buffer may be reused afterwards."""
         ...
 
     def end(self) -> None:
-        """The response is complete; the next answers follow. Nothing may be written to the sink any more."""
+        """The response is complete; the next responses follow. Nothing may be written to the sink afterwards."""
         ...
 
     def break_off(self) -> None:
@@ -97,7 +97,7 @@ class Stream(Protocol):
     """A response written piece by piece."""
 
     def begin(self, sink: Sink) -> None:
-        """It is this response's turn. May be called at once, while the handler's result is being taken."""
+        """This response's turn has come. May be called at once, while the handler's result is being processed."""
         ...
 
     def pause(self) -> None:
@@ -109,7 +109,7 @@ class Stream(Protocol):
         ...
 
     def lost(self) -> None:
-        """The client is gone, before or after `begin`: nobody takes the response any more."""
+        """The client is gone, before or after `begin`: the response is no longer needed."""
         ...
 
 
@@ -117,18 +117,18 @@ Answer: TypeAlias = bytes | Stream | CloseConnection | None
 
 
 class DeferredResponse(NamedTuple):
-    """An answer that is made of what ``result`` will give: ``answer(await result)``."""
+    """A response computed from a future's result: ``answer(await result)``."""
 
     result: Awaitable[Any]
     answer: Callable[[Any], Answer | Awaitable[Answer]]
     on_error: Any = None
-    """What ``answer`` is given instead where ``result`` raises, which is a defect and is logged. Where this is None the
-    connection is closed instead."""
+    """The argument for ``answer`` if ``result`` raises, which is a defect and is logged. If it is None, the connection
+    is closed instead."""
 
 
 class DeferredWork(NamedTuple):
-    """What is to be worked out in the codec thread before the request has an outcome: ``outcome(work())``. No later
-    request of the connection starts before that outcome is known."""
+    """Work for the codec thread before the request has an outcome: ``outcome(work())``. No later request of the
+    connection starts before that outcome is known."""
 
     work: Callable[[], Any]
     """Must not touch the event loop."""
@@ -139,7 +139,7 @@ Outcome: TypeAlias = Answer | Awaitable[Answer] | DeferredResponse | DeferredWor
 
 
 class ServerInfo(Protocol):
-    """What handlers use of the server that a connection belongs to."""
+    """The part of the server that handlers use."""
 
     @property
     def limits(self) -> ServerLimits: ...
@@ -150,16 +150,16 @@ class ServerInfo(Protocol):
 
 
 class ServerPort(Protocol):
-    """What handlers use of the port that a client connected to."""
+    """The part of a listening port that handlers use."""
 
     @property
     def node_id(self) -> int | None:
-        """The broker that the port stands for, or None."""
+        """The broker that the port represents, or None."""
         ...
 
 
 class ClientConnection(Protocol):
-    """What handlers use of a client's connection (`offsetmgr.server.network.connection.ServerConnection`)."""
+    """The part of a client's connection that handlers use (`offsetmgr.server.network.connection.ServerConnection`)."""
 
     @property
     def service(self) -> ServerInfo: ...
@@ -177,7 +177,7 @@ class ClientConnection(Protocol):
 
     @property
     def state(self) -> dict[str, Any]:
-        """What handlers and the proxy keep for this connection, each under a name of its own."""
+        """State that handlers and the proxy keep for this connection, each under its own name."""
         ...
 
     @property
@@ -209,7 +209,8 @@ class ClientConnection(Protocol):
 
 
 class ApiRequest:
-    """A request and where its parts are. ``frame`` is what came, its length field included: forward it as it is."""
+    """A request and the positions of its parts. ``frame`` is the received frame with its length field, for
+    forwarding."""
 
     __slots__ = (
         "answer", "answered", "api", "api_key", "connection", "correlation", "frame", "prepared", "since", "version",
@@ -226,9 +227,9 @@ class ApiRequest:
         self.answer: Answer = None
         self.answered = False
         self.prepared: Any = None
-        """What `Api.prepare` returned, where the request is large."""
+        """The result of `Api.prepare`, for a large request."""
         self.since = 0.0
-        """When it arrived, by the event loop's clock."""
+        """Arrival time, by the event loop's clock."""
 
     @property
     def client_id(self) -> str | None:
@@ -239,7 +240,7 @@ class ApiRequest:
         return self.frame[_CLIENT_ID_AT : _CLIENT_ID_AT + length].decode(errors="replace")
 
     def body(self, *, flexible: bool) -> int:
-        """Where in the frame the body begins. Raises `InvalidRequest`."""
+        """The position of the body in the frame. Raises `InvalidRequest`."""
         cursor = Cursor(self.frame, _CLIENT_ID_AT, flexible=flexible)
         cursor.take(max(self._client_id_length(), 0))
         cursor.tags()
@@ -260,27 +261,27 @@ Handler: TypeAlias = Callable[[ApiRequest], Outcome]
 
 
 class Api(NamedTuple):
-    """One API that is ours."""
+    """One API that the listener answers itself."""
 
     key: int
     name: str
     lowest: int
     highest: int
     flexible: int
-    """The first version with tagged fields in its header (32767 where none has)."""
+    """The first version with tagged fields in its header (32767 if there is none)."""
     handle: Handler
     lane: Concurrency = Concurrency.EXCLUSIVE
     before_login: bool = False
-    """Whether it is answered to a client that has not logged in yet."""
+    """Whether a client may use it before it has logged in."""
     advertised: bool = True
-    """Whether ApiVersions names it."""
+    """Whether ApiVersions lists it."""
     prepare: Callable[[ApiRequest], Any] | None = None
     """Decodes the request. The pipeline calls it in the codec thread, before ``handle``, if the request is large; later
     requests of the connection wait. Raises `InvalidRequest`."""
 
 
 class ForwardingHandler(Protocol):
-    """What becomes of requests for APIs that are not in the table, and of versions that are not ours."""
+    """Handles requests for APIs that are not in the table, and for unsupported versions of those that are."""
 
     def handle(self, request: ApiRequest) -> Outcome:
         """Called with the requests of a logged-in connection, in order, all in `Concurrency.FORWARDED`."""

@@ -1,7 +1,7 @@
-"""One client's connection: frames in, answers out, pressure both ways. `pipeline` has the order of requests.
+"""One client's connection: frames in, responses out, backpressure both ways. `pipeline` orders the requests.
 
-Reading stops while too many requests are unanswered, while the client does not take its answers, and while the backend
-has no room; so a client can fill no more memory than `Limits` allow it.  No request is logged here.
+Reading stops while too many requests are unanswered, while the client does not take its responses, and while the
+backend applies backpressure, so a client cannot fill more memory than its `ServerLimits`. No request is logged here.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from offsetmgr.server.network.frames import FrameSplitter
 from offsetmgr.server.network.pipeline import Pipeline
 
 _MOST_BYTES_HELD: Final = 16 * 1024 * 1024
-"""Bytes of requests that one connection may have waiting or under way before reading stops."""
+"""Bytes of waiting or running requests of one connection above which reading stops."""
 _SMALL_PART: Final = 64 * 1024
-"""Bytes of an unfinished request that are never too many."""
+"""Bytes of an incomplete request that are always allowed."""
 _SLOWEST_LINE: Final = 16 * 1024
 """Bytes a second."""
 _MOST_UNFLUSHED: Final = 128
 _MOST_BYTES_UNFLUSHED: Final = 256 * 1024
-"""Answers, and bytes of them, that one turn of the event loop makes: then other connections have theirs."""
+"""Responses, and their bytes, that one connection sends in one turn of the event loop before other connections get
+theirs."""
 
 
 class ConnectionServer(ServerInfo, Protocol):
-    """What a connection uses of its server: limits that all connections share, the table of APIs, and counters."""
+    """The part of the server that a connection uses: shared limits, the table of APIs, and counters."""
 
     held: int
     """Bytes of requests that all connections hold."""
@@ -75,30 +76,30 @@ class ConnectionServer(ServerInfo, Protocol):
 
 
 class ServerConnection(asyncio.Protocol):
-    """Made by a `Listener` for each client that connects."""
+    """Created by a `ServerListener` for each client that connects."""
 
     def __init__(self, service: ConnectionServer, listener: ServerPort) -> None:
         self.service = service
         self.listener = listener
         self.principal: str | None = None
-        """Who the client is; None until it has logged in. Without authentication everybody is ANONYMOUS."""
+        """The client's principal; None until it has logged in. Without authentication it is ANONYMOUS."""
         self.peer = ""
         """The client's IP address."""
         self.client_software: tuple[str, str] | None = None
-        """Name and version, as ApiVersions (3 and later) tells them."""
+        """Name and version, as ApiVersions (3 and later) reports them."""
         self.state: dict[str, Any] = {}
-        """What handlers and the relay keep of this connection; each under a name of its own."""
+        """State that handlers and the relay keep for this connection, each under its own name."""
         self.on_lost: list[Callable[[], None]] = []
-        """Called once, after the client has gone or was cut off."""
+        """Called once, after the connection was closed by either side."""
         self.session_ends: float | None = None
-        """When the login ends, by the event loop's clock; None: never."""
+        """The end of the login, by the event loop's clock; None: never."""
         self.opened = 0.0
         self.heard = 0.0
-        """When bytes last came, by the event loop's clock."""
+        """The time of the last received bytes, by the event loop's clock."""
         self.stalled: float | None = None
-        """Since when the client has not taken its answers; None while it does."""
+        """Since when the client has not taken its responses; None while it does."""
         self.begun: float | None = None
-        """Since when a request has been incomplete; None while none is."""
+        """Since when a request has been incomplete; None if none is."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._pipeline = Pipeline(self, service.limits.answer_bytes)
@@ -106,16 +107,16 @@ class ServerConnection(asyncio.Protocol):
         self._reading = True
         self._taking = False
         self._bytes = 0
-        """Of the requests in the pipeline."""
+        """Bytes of the requests in the pipeline."""
         self._partial = 0
-        """Bytes that are no whole request yet."""
+        """Bytes of an incomplete request."""
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flushing = False
         self._unsent_before = 0
         self._taken = 0.0
 
-    # --- the transport's calls ----------------------------------------------------------------------
+    # --- called by the transport ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -134,11 +135,11 @@ class ServerConnection(asyncio.Protocol):
         self._frames.feed(data)
         self._take_frames()
         if self._partial > _SMALL_PART and not self._bytes and self.service.held_too_much:
-            # Nothing of this connection will be finished soon, so waiting would not free any memory.
+            # Nothing on this connection will complete soon, so waiting would not free any memory.
             self.service.shed(self)
 
     def eof_received(self) -> bool:
-        """A client that stops sending gets no more answers either, as from a broker."""
+        """A client that stops sending gets no more responses either, as at a broker."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended makes no difference
@@ -165,7 +166,7 @@ class ServerConnection(asyncio.Protocol):
         self._pipeline.proceed()
         self._take_frames()
 
-    # --- what the service and handlers ask ----------------------------------------------------------
+    # --- called by the server and by handlers --------------------------------------------------------
 
     @property
     def closed(self) -> bool:
@@ -173,33 +174,33 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether any request is unanswered or any answer unsent."""
+        """Whether any request is unanswered or any response unsent."""
         return bool(len(self._pipeline) or self._out or self.unsent)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is unanswered: what is unsent does not count, as a client that is gone takes nothing."""
+        """Whether no request is unanswered; unsent responses do not count, since a client that is gone takes none."""
         return len(self._pipeline) == 0
 
     @property
     def may_ask(self) -> bool:
-        """Whether the client has logged in, and its login has not ended."""
+        """Whether the client has logged in and its login is still valid."""
         if self.principal is None:
             return False
         return self.session_ends is None or self._loop.time() < self.session_ends
 
     @property
     def unsent(self) -> int:
-        """Bytes of answers that the client has not taken yet."""
+        """Bytes of responses that the client has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     @property
     def part_seconds(self) -> float:
-        """Time that a slow line may have taken for the part of a request that has come."""
+        """Time that a slow line may have needed for the received part of a request."""
         return self._partial / _SLOWEST_LINE
 
     def taken(self, now: float) -> float:
-        """When the client was last seen to take any bytes, as far as asking now and then tells."""
+        """When the client last took any bytes, according to occasional checks."""
         unsent = self.unsent
         if unsent < self._unsent_before:
             self._taken = now
@@ -207,41 +208,42 @@ class ServerConnection(asyncio.Protocol):
         return self._taken
 
     def logged_in(self, principal: str, session_seconds: float | None = None) -> None:
-        """Called by the SASL handlers; again at every re-authentication, due before ``session_seconds`` are over."""
+        """Called by the SASL handlers, also after every re-authentication, which is due before ``session_seconds`` are
+        over."""
         self.principal = principal
         self.session_ends = self._loop.time() + session_seconds if session_seconds else None
         self._set_frame_limit()
 
     def login_failed(self, mechanism: str) -> None:
-        """``mechanism``: one of ours, or what kept the client from any; never a client's own words."""
+        """``mechanism`` is one of ours, or the reason why none applied; never text from the client."""
         self.service.login_failed(self, mechanism)
 
     def cut(self) -> None:
-        """Closes the connection at once, whatever is under way."""
+        """Closes the connection at once, even with requests in progress."""
         if self._transport is not None:
             self._transport.abort()
 
     def hang_up(self) -> None:
-        """Closes the connection once the answers put so far have gone out."""
+        """Closes the connection after the queued responses have been sent."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def refuse(self, error: InvalidRequest) -> None:
-        """The client has broken the protocol: it is cut off."""
+        """The client has violated the protocol: closes its connection."""
         self.service.refused(self, error)
         self.cut()
 
-    # --- requests in --------------------------------------------------------------------------------
+    # --- incoming requests ---------------------------------------------------------------------------
 
     def _set_frame_limit(self) -> None:
         limits = self.service.limits
         self._frames.limit = limits.unauthenticated_bytes if self.principal is None else limits.request_bytes
 
     def _take_frames(self) -> None:
-        """Hands on the requests that have come, as many as may be taken now."""
+        """Passes on the received requests, as many as are allowed now."""
         if self._taking:
-            return  # an answer made room while the loop below was at work: it goes on by itself
+            return  # a response freed capacity while the loop below was running; that loop continues by itself
         self._taking = True
         try:
             while not self._full() and not self._out_full() and (frame := self._frames.next()) is not None:
@@ -261,7 +263,7 @@ class ServerConnection(asyncio.Protocol):
             self._adjust(self._transport)
 
     def _adjust(self, transport: asyncio.Transport) -> None:
-        """Stops or goes on reading, and notes what is unfinished."""
+        """Stops or resumes reading, and records since when a request is incomplete."""
         full = self._full()
         if full == self._reading:
             self._reading = not full
@@ -289,7 +291,7 @@ class ServerConnection(asyncio.Protocol):
         self._bytes += size
         self.service.held += size
 
-    # --- what the pipeline tells --------------------------------------------------------------------
+    # --- called by the pipeline ----------------------------------------------------------------------
 
     def backpressure(self) -> asyncio.Future[None] | None:
         return self.service.backpressure()
@@ -302,14 +304,14 @@ class ServerConnection(asyncio.Protocol):
         if not self._reading:
             self._take_frames()
 
-    # --- answers out --------------------------------------------------------------------------------
+    # --- outgoing responses --------------------------------------------------------------------------
 
     @property
     def sink(self) -> Sink:
         return _StreamSink(self, self._pipeline)
 
     def put(self, response: bytes) -> None:
-        """Sends the answers of one turn of the event loop together: one system call instead of many."""
+        """Collects the responses of one turn of the event loop: one system call instead of many."""
         self._out.append(response)
         self._out_bytes += len(response)
         if not self._flushing:
@@ -322,7 +324,7 @@ class ServerConnection(asyncio.Protocol):
             self.write(out[0] if len(out) == 1 else b"".join(out))
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Only for what was flushed before, and streams."""
+        """Only for flushed responses and streams."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 

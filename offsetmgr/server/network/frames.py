@@ -1,4 +1,4 @@
-"""Cutting a stream of bytes into frames: a length of four bytes, then as many bytes."""
+"""Splits a stream of bytes into frames: a length of four bytes, then as many bytes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _SHORTEST: Final = 8
 
 
 class FrameSplitter:
-    """Give it bytes with `feed`, take whole frames with `next`.
+    """Takes bytes with `feed` and returns whole frames with `next`.
 
-    Holds no more than what was fed; a frame that was fed in many pieces is put together once, at its end.
+    Holds only the bytes that were fed; a frame that arrived in many pieces is joined once, at its end.
     """
 
     __slots__ = ("_at", "_data", "_gathered", "_missing", "_parts", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """Bytes that a frame may have, without its length field."""
+        """Maximum size of a frame, without its length field."""
         self._data = b""
         self._at = 0
         self._parts: list[bytes] = []
@@ -31,7 +31,7 @@ class FrameSplitter:
 
     @property
     def held(self) -> int:
-        """Bytes that were fed and not taken yet."""
+        """Bytes that were fed and not returned yet."""
         return self._gathered + len(self._data) - self._at
 
     def feed(self, data: bytes) -> None:
@@ -49,9 +49,9 @@ class FrameSplitter:
             self._data, self._at = data, 0
 
     def next(self) -> bytes | None:
-        """The next frame, with its length field in front; None until more is fed.
+        """The next frame, with its length field in front; None if it is incomplete.
 
-        Raises `InvalidRequest` for a length that no request has, or one over the limit.
+        Raises `InvalidRequest` for a length that is too small for a request, or over the limit.
         """
         data, at = self._data, self._at
         there = len(data) - at

@@ -1,8 +1,8 @@
-"""The manager's HTTP port: ``/metrics`` for Prometheus, ``/health`` and ``/ready`` for whoever restarts processes.
+"""The manager's HTTP port: ``/metrics`` for Prometheus, ``/health`` and ``/ready`` for process supervisors.
 
-Only GET, one request a connection, nothing that a stranger could make expensive: a request line of at most 2 KiB that
-comes within a few seconds.  It has no authentication, as Prometheus' endpoints have none; it shows figures, no names
-of groups, and listens where it is told to.
+It serves only GET, one request per connection, and bounds the cost of a request: a request line of at most 2 KiB that
+arrives within a few seconds. It has no authentication, like other Prometheus endpoints. It shows metrics, but no group
+names, and listens only on the configured address.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method
 
 
 class Page(NamedTuple):
-    """An answer: HTTP status, content type, body."""
+    """A response: HTTP status, content type, body."""
 
     status: int
     content_type: str
@@ -34,7 +34,7 @@ def text(status: int, line: str) -> Page:
 
 
 class HttpEndpoint:
-    """Serves pages by path; each is made when it is asked for."""
+    """Serves pages by path; each is created when it is requested."""
 
     def __init__(self, host: str, port: int, pages: dict[str, Callable[[], Page]]) -> None:
         self._host = host
@@ -43,7 +43,7 @@ class HttpEndpoint:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> int:
-        """Listens; gives the port (useful where 0 was asked for). Raises `Unreachable` where it is taken."""
+        """Starts to listen; returns the port (useful for port 0). Raises `Unreachable` if the port is in use."""
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_LONGEST_LINE)
         except OSError as error:
@@ -66,7 +66,7 @@ class HttpEndpoint:
                 )
                 writer.write(head.encode() + page.body)
                 await writer.drain()
-        except (TimeoutError, OSError, ValueError):  # slow, gone, or a line without end
+        except (TimeoutError, OSError, ValueError):  # slow, disconnected, or a line without end
             pass
         finally:
             writer.close()

@@ -1,4 +1,4 @@
-"""`ServerLimits`: how much of the machine one client, and all together, may take."""
+"""`ServerLimits`: the resources that one client, and all clients together, may use."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Times are in seconds, sizes in bytes. Names of Kafka's own settings are given where it has one."""
+    """Times are in seconds, sizes in bytes. The corresponding Kafka settings are in parentheses."""
 
     request_bytes: int = 8 * 1024 * 1024
-    """Of one request (socket.request.max.bytes). Refused by its length field, before anything is allocated."""
+    """Size of one request (socket.request.max.bytes). Rejected by its length field, before anything is allocated."""
     unauthenticated_bytes: int = 64 * 1024
-    """Of one request before the login (sasl.server.max.receive.size)."""
+    """Size of one request before the login (sasl.server.max.receive.size)."""
     api_versions_bytes: int = 8 * 1024
-    """Of an ApiVersions request, which clients send before they log in."""
+    """Size of an ApiVersions request, which clients send before they log in."""
     names: int = 50_000
-    """Of groups in one FindCoordinator, DescribeGroups or DeleteGroups. Kafka's tools name all groups at once."""
+    """Groups in one FindCoordinator, DescribeGroups or DeleteGroups. Kafka's tools name all groups at once."""
     partitions: int = 15_000
-    """Of one group in one OffsetCommit, OffsetFetch or OffsetDelete. A broker takes about as many: all offsets of a
-    commit must fit into one batch of its message.max.bytes, 1 MiB."""
+    """Partitions of one group in one OffsetCommit, OffsetFetch or OffsetDelete. A broker accepts about as many: all
+    offsets of a commit must fit into one batch of its message.max.bytes, 1 MiB."""
     answer_bytes: int = 64 * 1024 * 1024
-    """Of answers that wait for one connection: no more of its requests are read, or started, while it is more. A single
-    answer may be larger."""
+    """Size of the responses that wait for one connection: above it, no more of its requests are read or started. A
+    single response may be larger."""
     tags: int = 64
-    """Tagged fields of one structure in a request."""
+    """Number of tagged fields of one structure in a request."""
     name_bytes: int = 32_767
-    """Of a group's name, and of any other string in a request."""
+    """Size of a group's name, and of any other string in a request."""
     topic_bytes: int = 249
-    """Of a topic's name, as at brokers (org.apache.kafka.common.internals.Topic)."""
+    """Size of a topic's name, as at brokers (org.apache.kafka.common.internals.Topic)."""
     connections: int = 4_000
-    """Of all clients together (max.connections)."""
+    """Connections of all clients together (max.connections)."""
     connections_per_address: int = 2_000
-    """Of one host (max.connections.per.ip)."""
+    """Connections of one host (max.connections.per.ip)."""
     held_bytes: int = 256 * 1024 * 1024
-    """Of all requests that have come, whole or in part, and are not answered (queued.max.request.bytes). Connections
-    wait for their own answers while it is more; those that only have a large part of a request are cut."""
+    """Size of all unanswered requests, complete or incomplete (queued.max.request.bytes). Above it, connections wait
+    for their own responses; those that only have a large incomplete request are closed."""
     in_flight: int = 500
-    """Requests of one connection that have not been answered: no more are read until some are."""
+    """Unanswered requests of one connection; above it no more are read."""
     idle_seconds: float = 600.0
-    """A connection without requests, and with none in flight, is closed after this time, and one that has taken none of
+    """Idle time after which a connection is closed: without requests and with none in flight, or without taking any of
     the bytes sent to it (connections.max.idle.ms)."""
     request_seconds: float = 60.0
-    """From a request's first byte to its last, and a second more for every 16 KiB of it that have come."""
+    """Time from a request's first byte to its last, plus a second for every 16 KiB received."""
     authentication_seconds: float = 10.0
-    """From the connection to the login's end."""
+    """Time from the connection to the end of the login."""

@@ -1,8 +1,8 @@
-"""The requests of one connection, started in their lanes, and their answers, sent in the order of the requests.
+"""Starts the requests of one connection in their lanes, and sends their responses in the order of the requests.
 
-See `api` for both. No transport in here: answers go to an `ResponseTransport`.
+See `api` for both. No transport in here: responses go to a `ResponseTransport`.
 
-A request that has begun is not cancelled when its client goes away: a commit half done would be worse.
+A request that has begun is not cancelled when its client disconnects: a half-done commit would be worse.
 """
 
 from __future__ import annotations
@@ -38,52 +38,52 @@ _log = logging.getLogger(__name__)
 _RESPONSE: Final = struct.Struct(">ii")
 _RESPONSE_TAGGED: Final = struct.Struct(">iib")
 _ANY_SIZE: Final = frozenset({Concurrency.FETCHES, Concurrency.UNORDERED})
-"""Lanes whose requests may name thousands of groups, and so have large answers."""
+"""Lanes whose requests may name thousands of groups, and so have large responses."""
 
 
 class ResponseTransport(Protocol):
-    """The connection, as its pipeline sees it."""
+    """The connection, as its pipeline uses it."""
 
     @property
     def closed(self) -> bool: ...
 
     @property
     def may_ask(self) -> bool:
-        """Whether the client has logged in, and its login has not ended."""
+        """Whether the client has logged in and its login is still valid."""
         ...
 
     @property
     def unsent(self) -> int:
-        """Bytes of answers that the client has not taken yet."""
+        """Bytes of responses that the client has not taken yet."""
         ...
 
     @property
     def sink(self) -> Sink:
-        """For the next stream. Its end is told to `Pipeline.stream_ended`."""
+        """The sink for the next stream. Its end is reported to `Pipeline.stream_ended`."""
         ...
 
     def put(self, response: bytes) -> None:
-        """Sends a response, soon."""
+        """Queues a response."""
         ...
 
     def flush(self) -> None:
-        """Sends at once what was put."""
+        """Sends the queued responses at once."""
         ...
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """See `Backend.room`."""
+        """See `Backend.backpressure`."""
         ...
 
     def answered(self, request: ApiRequest) -> None:
-        """The request's answer is on its way, and the memory of the request is free."""
+        """The request's response is on its way, and the request's memory is free."""
         ...
 
     def moved(self) -> None:
-        """There may be place for further requests."""
+        """There may be capacity for further requests."""
         ...
 
     def hang_up(self) -> None:
-        """Closes the connection once what was put has gone out."""
+        """Closes the connection after the queued responses have been sent."""
         ...
 
     def cut(self) -> None:
@@ -91,7 +91,7 @@ class ResponseTransport(Protocol):
         ...
 
     def refuse(self, error: InvalidRequest) -> None:
-        """The client has broken the protocol: cuts it off."""
+        """The client has violated the protocol: closes its connection."""
         ...
 
 
@@ -99,14 +99,14 @@ class Pipeline:
     """See the module's docstring."""
 
     def __init__(self, outlet: ResponseTransport, most_answer_bytes: int) -> None:
-        """``most_answer_bytes``: see `Limits.answer_bytes`."""
+        """``most_answer_bytes``: see `ServerLimits.answer_bytes`."""
         self._outlet = outlet
         self._most_answer_bytes = most_answer_bytes
         self._answer_bytes = 0
-        """Of the answers that wait for those of earlier requests."""
+        """Size of the responses that wait for those of earlier requests."""
         self._unsized = 0
-        """Requests under way whose handler makes the whole answer by itself, however large. The next request starts
-        once that answer is counted."""
+        """Running requests whose handler builds the whole response by itself, of any size. The next request starts
+        after that response is counted."""
         self._under_way: deque[ApiRequest] = deque()
         self._waiting: deque[ApiRequest] = deque()
         self._lane = Concurrency.EXCLUSIVE
@@ -117,26 +117,26 @@ class Pipeline:
         self.stream: Stream | None = None
         """The response that is being written piece by piece."""
         self.no_room = False
-        """Whether the backend wants no commits at the moment."""
+        """Whether the backend applies backpressure."""
 
     @property
     def answers_full(self) -> bool:
-        """Whether so many answers wait that no further request is read."""
+        """Whether so many responses wait that no further request is read."""
         return self._answer_bytes + self._outlet.unsent >= self._most_answer_bytes
 
     def __len__(self) -> int:
-        """Requests that are not answered."""
+        """Number of unanswered requests."""
         return len(self._under_way) + len(self._waiting)
 
     def arrived(self, request: ApiRequest, api: Api) -> None:
-        """Starts the request, or lets it wait for those before it."""
+        """Starts the request, or queues it behind earlier ones."""
         if self._waiting or not self._may_start(api.lane):
             self._waiting.append(request)
         else:
             self._start(request, api)
 
     def lost(self) -> None:
-        """The client is gone."""
+        """The client has disconnected."""
         answers = [request.answer for request in self._under_way if request.answered]
         self._waiting.clear()
         self._under_way.clear()
@@ -146,11 +146,11 @@ class Pipeline:
                 answer.lost()
 
     def proceed(self) -> None:
-        """The client has taken answers: starts what waited for that."""
+        """The client has taken responses: starts the requests that waited for that."""
         self._advance()
 
     def stream_ended(self) -> None:
-        """The stream is complete: the next answers may follow."""
+        """The stream is complete: the next responses may follow."""
         if self.stream is not None:
             self.stream = None
             self._sent()
@@ -259,7 +259,7 @@ class Pipeline:
             if unsized:
                 self._advance()
 
-        self._results.add(future)  # the event loop itself holds tasks only weakly
+        self._results.add(future)  # the event loop holds only weak references to tasks
         future.add_done_callback(done)
 
     def _take_result(
@@ -292,7 +292,7 @@ class Pipeline:
         _log.exception("%s failed: a defect; its connection is closed", _name(request))
         self._outlet.cut()
 
-    # --- answers ------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------
 
     def _answer(self, request: ApiRequest, answer: Answer) -> None:
         request.answer = answer
@@ -302,9 +302,9 @@ class Pipeline:
             self._advance()
 
     def _advance(self) -> None:
-        """Sends the answers that are next in order, and starts the requests that waited for them."""
+        """Sends the responses that are next in order, and starts the requests that waited for them."""
         if self._advancing:
-            return  # a request that was started below answered at once: the loop below goes on with it
+            return  # a request that was started below answered at once; the loop below continues with it
         self._advancing = True
         try:
             while self._send_next() or self._start_next():
@@ -341,8 +341,8 @@ class Pipeline:
 
 
 def _response(request: ApiRequest, body: bytes) -> bytes:
-    """Length, correlation id and, in flexible versions, an empty set of tags. ApiVersions never has tags there, so
-    that clients can read the answer to a version that we do not know (KIP-511)."""
+    """Length, correlation id and, in flexible versions, an empty set of tags. ApiVersions never has tags there, so that
+    clients can read the response to an unknown version (KIP-511)."""
     api = request.api
     if api is not None and request.version >= api.flexible and request.api_key != ApiKey.API_VERSIONS:
         return _RESPONSE_TAGGED.pack(5 + len(body), request.correlation, 0)
@@ -363,6 +363,6 @@ def _name(request: ApiRequest) -> str:
 
 
 def _drop(future: asyncio.Future[Any]) -> None:
-    """Nobody takes the answer any more; a stream must hear of it, and an exception counts as seen."""
+    """Discards a response that is no longer needed; a stream is notified, and an exception counts as retrieved."""
     if not future.cancelled() and future.exception() is None and hasattr(stream := future.result(), "begin"):
         stream.lost()

@@ -1,7 +1,6 @@
-"""`SocketServer`: what all listeners of one manager share: the table of APIs, limits, who may connect, the figures.
+"""`SocketServer`: shared by all listeners of one manager: the table of APIs, limits, connections, counters.
 
-`ServerListener` is one port.  It knows which node it stands for: None is the manager itself; for the relay a real
-broker's id.
+`ServerListener` is one port. Its node id is None for the manager itself, or a real broker's id for the relay.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ _log = logging.getLogger(__name__)
 
 _NEVER_FLEXIBLE: Final = 32767
 _OTHER_FILES: Final = 500
-"""Open files beside clients' connections: to brokers, of libraries."""
+"""Open files besides clients' connections: connections to brokers, files of libraries."""
 _SWEEP_SECONDS: Final = 0.5
 _FAILED_LOGINS_EVERY: Final = 10.0
-"""Seconds between two warnings of failed logins: anybody can make them fail."""
+"""Seconds between two warnings about failed logins, since any client can cause them."""
 _KINDS: Final = {Concurrency.COMMITS: "commit", Concurrency.FETCHES: "fetch", Concurrency.FORWARDED: "relayed"}
 
 
 class SocketServer:
-    """See the module's docstring. Use it within one event loop; `close` ends it."""
+    """See the module's docstring. Use it in one event loop; `close` ends it."""
 
     def __init__(
         self,
@@ -48,8 +47,8 @@ class SocketServer:
         observe: Callable[[str, float], None] | None = None,
     ) -> None:
         """``apis``: later ones replace earlier ones of the same key. ``backpressure``: see `Backend.backpressure`.
-        ``versions``: what ApiVersions shall tell, where that is not just the table. ``observe``: is told the seconds
-        that every request took, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
+        ``versions``: the versions for ApiVersions, if they differ from the table. ``observe``: receives the duration of
+        every request in seconds, as ``commit``, ``fetch``, ``relayed`` or ``other``."""
         self.apis: dict[int, Api] = {api.key: api for api in apis}
         self.limits = limits or ServerLimits()
         self.requires_login = requires_login
@@ -61,25 +60,25 @@ class SocketServer:
         if fallback is not None:
             self._fallback = Api(-1, "Forwarded", 0, 0, _NEVER_FLEXIBLE, fallback.handle, Concurrency.FORWARDED)
         self.held = 0
-        """Bytes of requests that are not answered."""
+        """Bytes of unanswered requests."""
         self._observe = observe
         self._by_address: Counter[str] = Counter()
         self._figures: Counter[str] = Counter()
         self._unsaid = 0
-        """Failed logins since the last warning of one."""
+        """Failed logins since the last warning."""
         self._said = -float("inf")
         self._sweeper: asyncio.TimerHandle | None = None
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """Lowest and highest version of each API, as ApiVersions tells them."""
+        """Lowest and highest version of each API, as in ApiVersions."""
         if self._versions is not None:
             return self._versions()
         return {api.key: (api.lowest, api.highest) for api in self.apis.values() if api.advertised}
 
     def route(self, request: ApiRequest) -> Api:
-        """Who answers. Raises `InvalidRequest` where nobody does."""
+        """Returns the API that serves the request. Raises `InvalidRequest` if none does."""
         api = self.apis.get(request.api_key)
-        # Versions of ApiVersions that we do not know get an answer all the same (KIP-511).
+        # Unknown versions of ApiVersions get a response all the same (KIP-511).
         known = api is not None and (api.lowest <= request.version <= api.highest or api.key == ApiKey.API_VERSIONS)
         if api is not None and known:
             return api
@@ -88,7 +87,7 @@ class SocketServer:
         what = api.name if api is not None else f"API {request.api_key}"
         raise InvalidRequest(f"{what} version {request.version}", "is not spoken here")
 
-    # --- what connections tell ----------------------------------------------------------------------
+    # --- called by connections -----------------------------------------------------------------------
 
     def accept(self, connection: ServerConnection) -> bool:
         """Whether one more client may connect."""
@@ -114,13 +113,13 @@ class SocketServer:
                 del self._by_address[connection.peer]
 
     def refused(self, connection: ServerConnection, error: InvalidRequest) -> None:
-        """The connection is being closed for what it sent."""
+        """The connection is being closed because of invalid input."""
         self._figures['connections_cut_total{why="invalid request"}'] += 1
         _log.debug("connection of %s closed: %s", connection.peer, error)
 
     def login_failed(self, connection: ServerConnection, mechanism: str) -> None:
-        """Counts it and warns of it now and then. Neither the name nor the password is told to anybody: people type
-        the one into the field of the other."""
+        """Counts it and logs a warning from time to time. The warning contains neither the name nor the password: users
+        type the password into the name field."""
         self._figures[f'logins_failed_total{{mechanism="{mechanism}"}}'] += 1
         self._unsaid += 1
         now = asyncio.get_running_loop().time()
@@ -130,7 +129,7 @@ class SocketServer:
             _log.warning("logins failed", extra=what)
 
     def shed(self, connection: ServerConnection) -> None:
-        """Cuts a connection off, because too much memory is held by requests."""
+        """Closes a connection because requests use too much memory."""
         self._figures['connections_cut_total{why="memory"}'] += 1
         connection.cut()
 
@@ -139,18 +138,18 @@ class SocketServer:
         return self.held > self.limits.held_bytes
 
     def answered(self, request: ApiRequest) -> None:
-        """The request's answer is on its way."""
+        """The request's response is on its way."""
         if self._observe is not None and request.api is not None:
             self._observe(_KINDS.get(request.api.lane, "other"), asyncio.get_running_loop().time() - request.since)
 
     def metrics(self) -> Mapping[str, float]:
-        """Figures by the name after ``offsetmgr_``, labels included."""
+        """Metrics by the name after ``offsetmgr_``, labels included."""
         return {**self._figures, "connections": len(self.connections), "request_bytes_held": self.held}
 
-    # --- cutting off --------------------------------------------------------------------------------
+    # --- closing connections -------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Cuts what has been idle, slow or not logged in for too long."""
+        """Closes connections that have been idle, slow or not logged in for too long."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self.connections):
@@ -176,7 +175,7 @@ class SocketServer:
         return None
 
     async def close(self, grace: float = 0.0) -> None:
-        """Takes no more connections, gives requests under way ``grace`` seconds, and hangs up."""
+        """Stops accepting connections, gives running requests ``grace`` seconds, and closes all connections."""
         for listener in self.listeners:
             listener.stop()
         loop = asyncio.get_running_loop()
@@ -193,7 +192,7 @@ class SocketServer:
 
 
 class ServerListener:
-    """One port of a service."""
+    """One port of a server."""
 
     def __init__(
         self,
@@ -204,7 +203,7 @@ class ServerListener:
         tls: ssl.SSLContext | None = None,
         node_id: int | None = None,
     ) -> None:
-        """``port`` 0 takes a free one; `port` tells which. ``node_id``: the broker that this port stands for."""
+        """``port`` 0 selects a free one; `port` returns it. ``node_id``: the broker that this port represents."""
         self.service = service
         self.host = host
         self.port = port
@@ -214,7 +213,7 @@ class ServerListener:
         service.listeners.append(self)
 
     async def start(self) -> None:
-        """Raises `Unreachable` where the address cannot be listened on."""
+        """Raises `Unreachable` if it cannot listen on the address."""
         _allow_files(self.service.limits.connections)
         try:
             self._server = await asyncio.get_running_loop().create_server(
@@ -242,14 +241,14 @@ class ServerListener:
 
 
 def listen_error(error: OSError) -> str:
-    """The system's own words: asyncio wraps them in a sentence that says the address again."""
-    # The resolver's numbers (negative) are not the system's.
+    """The system's own error text: asyncio wraps it in a sentence that repeats the address."""
+    # The resolver's (negative) error numbers are not the system's.
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
 def _allow_files(connections: int) -> None:
-    """Raises this process's soft limit of open files, often 1024, as far as it may and as needed: a process without any
-    left could not reach the cluster either."""
+    """Raises this process's soft limit of open files, often 1024, if allowed and necessary: without free files the
+    process could not connect to the cluster."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _OTHER_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:

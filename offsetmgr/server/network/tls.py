@@ -11,15 +11,15 @@ from offsetmgr.core.errors import ConfigError
 def server_tls(
     certificate: Path | str, key: Path | str | None = None, *, client_ca: Path | str | None = None
 ) -> ssl.SSLContext:
-    """From PEM files: the chain (with the key in it, unless ``key`` names another file), and the authorities whose
-    certificates clients must show, if they must. TLS 1.2 or later.
+    """Loads PEM files: the chain (with the key in it, unless ``key`` names another file), and the authorities for
+    clients' certificates, if clients must have one. TLS 1.2 or later.
 
     Raises `ConfigError`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # Without a password OpenSSL would ask on the terminal for that of an encrypted key.
+        # Without a password argument OpenSSL would prompt on the terminal for that of an encrypted key.
         context.load_cert_chain(str(certificate), str(key) if key else None, password="")
     except (OSError, ssl.SSLError) as error:
         raise ConfigError("TLS certificate and key", *_reason(error, certificate, key)) from None
@@ -33,7 +33,7 @@ def server_tls(
 
 
 def _reason(error: OSError, *files: Path | str | None) -> tuple[str, str]:
-    """Why, and a hint."""
+    """The reason for a failure, and a hint."""
     names = " and ".join(str(file) for file in files if file is not None)
     if not isinstance(error, ssl.SSLError):
         return f"{names}: {error.strerror}", "name files that this user may read"

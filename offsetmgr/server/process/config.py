@@ -1,4 +1,4 @@
-"""`ServeOptions`: everything that a manager process is told when it starts."""
+"""`ServeOptions`: the configuration of a manager process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offsetmgr.server.network.limits import ServerLimits
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Times in seconds where the name does not say otherwise; files are paths as they were given."""
+    """Times are in seconds unless the name has another unit; files are paths as the user gave them."""
 
     bootstrap: str
     connection: ConnectionConfig
@@ -24,7 +24,7 @@ class ServeOptions:
     store: str | None = None
     """A store's URI; None: the offset manager's own topic."""
     translate: Translate | None = None
-    """What the user states where the store's offsets belong to another Kafka cluster than ``bootstrap``."""
+    """The user's statement that the store's offsets belong to a Kafka cluster other than ``bootstrap``."""
     topic: str = "__offsetmgr_offsets"
     partitions: int = 50
     replication_factor: int | None = None

@@ -1,8 +1,8 @@
-"""One manager process, put together: what is behind the listener, the listener, the figures; and its end.
+"""One manager process: the backend, the listener, the metrics, and their shutdown.
 
-Order of the start: the ports are ours, the topic is there and fit, then the managers' group is joined: who was given
-shard groups can be reached. Order of the end: the group is left (so that others have the shard groups at once), commits
-in flight end, then clients are cut.
+Order of the start: the ports are bound, the topic exists and is suitable, then the process joins the managers' group,
+so a process with assigned shard groups is reachable. Order of the shutdown: the process leaves the group (so that
+others get the shard groups at once), commits in flight end, then clients are disconnected.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _GRACE: Final = 2.0
-"""Seconds that requests under way have after the shards were handed over."""
+"""Seconds that running requests have after the shards were handed over."""
 _LOOK_AGAIN: Final = 1.0
-"""Seconds until a store that could not be reached at the start is asked again."""
+"""Seconds between attempts to reach a store that could not be reached at the start."""
 _OTHER_CLUSTER: Final = (
     "clients would take a number of one log for a record of another; name brokers of the store's cluster, or, if the "
     "topics of both clusters are equal copies (same records at the same offsets), add --translate none"
@@ -71,13 +71,13 @@ _OTHER_CLUSTER: Final = (
 def run_manager(options: ServeOptions) -> None:
     """Runs a manager until SIGINT or SIGTERM; SIGHUP only logs a line.
 
-    Raises `OffsetMgrError` where it cannot start.
+    Raises `OffsetMgrError` if it cannot start.
     """
     before = signal.getsignal(signal.SIGHUP)
     try:
         asyncio.run(_serve_until_told(options))
     finally:
-        signal.signal(signal.SIGHUP, before)  # the loop leaves behind the default, which ends the process
+        signal.signal(signal.SIGHUP, before)  # the loop restores the default handler, which ends the process
 
 
 async def _serve_until_told(options: ServeOptions) -> None:
@@ -107,7 +107,7 @@ async def _serve_until_told(options: ServeOptions) -> None:
 
 
 async def _interrupted(starting: asyncio.Task[None]) -> None:
-    """Ends a start that nobody waits for any more: what it has opened by then is known, and can be closed."""
+    """Cancels a start that was interrupted; afterwards it is known what it has opened, so that can be closed."""
     starting.cancel()
     await asyncio.wait({starting})
     if not starting.cancelled():
@@ -115,7 +115,7 @@ async def _interrupted(starting: asyncio.Task[None]) -> None:
 
 
 class ManagerProcess:
-    """Use it within one event loop."""
+    """Use it in one event loop."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
@@ -127,11 +127,11 @@ class ManagerProcess:
         self._relay: Proxy | None = None
         self._front: StoreBackend | None = None
         self._own_offsets_there = False
-        """Whether the store's groups are the relayed brokers' own: members' commits are passed on to them."""
+        """Whether the store is the relayed brokers' own groups; members' commits are then forwarded to them."""
         self.listener: ServerListener | None = None
 
     async def start(self) -> None:
-        """Returns once clients are served, or will be as soon as the shards are loaded. Raises `OffsetMgrError`."""
+        """Returns when clients are served, or will be as soon as the shards are loaded. Raises `OffsetMgrError`."""
         options = self._options
         authentication, authorizer = _login(options), _authorizer(options)
         DECODING.tags, DECODING.string_bytes = options.limits.tags, options.limits.name_bytes
@@ -145,7 +145,7 @@ class ManagerProcess:
         relay = self._relay = _relay(options, security, authorizer)
         if relay is not None:
             self._open.push_async_callback(relay.close)
-        # The port first: its number is what the other managers are told.
+        # The port first: the other managers learn its number.
         backend = _LateBound()
         metrics = Metrics(lambda: {**backend.metrics(), **service.metrics()}) if options.metrics_listen else None
         service = SocketServer(
@@ -160,7 +160,7 @@ class ManagerProcess:
         await listener.start()
         self.listener = listener
         self._open.push_async_callback(service.close, _GRACE)
-        # All ports before the others rebalance for us: one that is taken is found first.
+        # All ports before the other managers rebalance for this one, so that a port in use is detected first.
         if metrics is not None:
             await self._start_figures(metrics)
         if relay is not None:
@@ -200,10 +200,10 @@ class ManagerProcess:
         self._ready = False
         await self._open.aclose()
 
-    # --- what is behind the listener ----------------------------------------------------------------
+    # --- the backend ---------------------------------------------------------------------------------
 
     async def _start_backend(self, backend: _LateBound, host: str, port: int) -> int:
-        """The node id of this process."""
+        """Starts the backend; returns the node id of this process."""
         if self._options.store is not None:
             node = ManagerAddress(FIRST_MANAGER, host, port)
             await self._start_store(backend, node)
@@ -215,7 +215,7 @@ class ManagerProcess:
         from offsetmgr.stores.uri import open_store
 
         assert self._options.store is not None
-        # No call may outlast the patience of the clients who wait for it.
+        # No call may take longer than the clients that wait for it.
         timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout * 1000))
         store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
         check_servable(store)
@@ -243,7 +243,7 @@ class ManagerProcess:
         backend.now = front
 
     async def _compare(self, front: StoreBackend, store: OffsetStore) -> None:
-        """Finds out whether the store's offsets belong to the logs whose offsets the clients commit. Raises
+        """Checks whether the store's offsets belong to the logs whose offsets the clients commit. Raises
         `OtherCluster`, and what the store raises."""
         from offsetmgr.stores.kafka import KafkaStore
 
@@ -259,7 +259,7 @@ class ManagerProcess:
         _log.info("numbers", extra={"store": store.uri, "relation": crossing.text()})
 
     async def _compare_later(self, front: StoreBackend, store: OffsetStore) -> None:
-        """Of a store that could not be reached at the start: no client is served until its cluster is known."""
+        """For a store that could not be reached at the start: no client is served until its cluster is known."""
         while front.refusal is not None:
             await asyncio.sleep(_LOOK_AGAIN)
             try:
@@ -282,7 +282,7 @@ class ManagerProcess:
         )
         return (await managing.join()).node_id
 
-    # --- what is told of it -------------------------------------------------------------------------
+    # --- metrics and status --------------------------------------------------------------------------
 
     async def _start_figures(self, metrics: Metrics) -> None:
         assert self._options.metrics_listen is not None
@@ -367,7 +367,7 @@ def _settings(options: ServeOptions, relay: Proxy | None) -> NodeConfig:
 
 
 class _LateBound:
-    """A backend that is made after those who will ask it."""
+    """A backend that is created after the objects that use it."""
 
     now: Backend
 
@@ -379,7 +379,7 @@ class _LateBound:
 
 
 def check_servable(store: OffsetStore) -> None:
-    """Raises `UsageError` for a file, which is read and written as a whole and is nobody's place for commits."""
+    """Raises `UsageError` for a file, which is read and written as a whole and cannot serve commits."""
     if store.capabilities.conditional == "file":
         raise UsageError(
             f"store {store.uri}",

@@ -37,32 +37,33 @@ TOPIC_RESOURCE: Final = 2
 GROUP_RESOURCE: Final = 32
 
 Refusal = Callable[[Any, int], Message]
-"""The answer's item for an item of the request, with an error code."""
+"""Builds the response's item for an item of the request, with an error code."""
 
 
 class Access(NamedTuple):
     """One API. See the module's docstring."""
 
     items: tuple[str, ...] = ()
-    """The request's array of things that have names; later names are those of other versions."""
+    """The request's array of named items; further names are those of other versions."""
     name: str = "name"
-    """The field of an item that names it; items that are strings name themselves."""
+    """The field with an item's name; items that are strings are their own names."""
     kind: str = "topic"
-    """What items are: ``topic``, ``resource``, ``transaction`` or ``other``."""
+    """The kind of the items: ``topic``, ``resource``, ``transaction`` or ``other``."""
     answers: str = ""
-    """The answer's array with an item for each of the request's."""
+    """The response's array with an item for each of the request's."""
     refused: Refusal | None = None
-    """None: an item that is refused has no place in the answer, so the whole request is refused."""
+    """None: the response has no place for a rejected item, so the whole request is rejected."""
     together: bool = False
-    """Whether one refused item refuses the whole request, as at a broker."""
+    """Whether one rejected item rejects the whole request, as at a broker."""
     every: bool = False
-    """Whether no items (null or an empty array) mean all that there are."""
+    """Whether no items (null or an empty array) mean all that exist."""
     transactional_id: str = ""
-    """The field of the request that holds one."""
+    """The field of the request that holds a transactional id."""
     whole: Mapping[str, Any] = {}
-    """The other fields of an answer that the relay makes itself, but for its error code."""
+    """The other fields of a response that the relay creates itself, except its error code."""
     shown: tuple[tuple[str, ...], str] | None = None
-    """Where the answer names what was not asked for by name: the path to the array, and the kind of its items."""
+    """Where the response names items that the request did not name: the path to the array, and the kind of its
+    items."""
 
 
 def _partitions(
@@ -110,7 +111,7 @@ _NO_TRANSACTION: Final = {
     "topics": [],
 }
 _DIRECTORIES: Final = "dirs"
-"""An array whose items hold topics, which are what is looked at."""
+"""An array whose items hold topics, which are checked instead."""
 _ALTERED: Final = Access(("resources",), "resource_name", "resource", "responses", _resource)
 
 ACCESS: Final[Mapping[int, Access]] = {
@@ -229,7 +230,7 @@ ACCESS: Final[Mapping[int, Access]] = {
 
 
 def listed(access: Access, message: Message) -> list[Any] | None:
-    """The things that a request names; None where it names none and means all."""
+    """The items that a request names; None if it names none and means all."""
     for field in access.items:
         if field in message:
             found: list[Any] = message[field] or []
@@ -240,13 +241,13 @@ def listed(access: Access, message: Message) -> list[Any] | None:
 
 
 def without(access: Access, message: Message, kept: list[Any]) -> Message:
-    """The request for the things that are ``kept`` alone."""
+    """Returns the request with only the items in ``kept``."""
     return {**message, **{field: kept for field in access.items if field in message}}
 
 
 def refusal(access: Access, message: Message, codes: list[int], code: int) -> Message:
-    """An answer of the relay's own that refuses the whole request. ``codes``: for each of its items; those that have
-    none get OPERATION_NOT_ATTEMPTED. ``code`` where the answer has no items."""
+    """A response of the relay that rejects the whole request. ``codes``: one for each of its items; items without an
+    error get OPERATION_NOT_ATTEMPTED. ``code`` applies if the response has no items."""
     items = listed(access, message) or []
     if not items or access.refused is None:
         return {**access.whole, "error_code": code, access.answers: []}
@@ -257,7 +258,7 @@ def refusal(access: Access, message: Message, codes: list[int], code: int) -> Me
 
 
 def shown_without(access: Access, answer: Message, hidden: Callable[[str, Any], bool]) -> Message:
-    """The answer without what is ``hidden`` (called with the kind and the item)."""
+    """Returns the response without the items for which ``hidden`` (called with the kind and the item) is true."""
     assert access.shown is not None
     (*outer, last), kind = access.shown
     holders = [answer]

@@ -1,5 +1,4 @@
-"""`ProxyLink`: the connections to real brokers that belong to one client's connection, each made when it is first
-needed."""
+"""`ProxyLink`: the connections to real brokers that belong to one client's connection, each opened on first use."""
 
 from __future__ import annotations
 
@@ -46,8 +45,8 @@ class ProxyLink:
         self._closed = False
 
     def data(self) -> UpstreamConnection:
-        """Where the client's requests go: the broker whose port this is; at the manager's own port always the same one
-        of those that were alive. Raises `Unreachable` where none is known."""
+        """The connection for the client's requests: to the broker of this port; at the manager's own port always to the
+        same one of those that were alive. Raises `Unreachable` if none is known."""
         node_id = self._client.listener.node_id
         if node_id is not None:
             address = self._links.brokers.address(node_id)
@@ -62,7 +61,8 @@ class ProxyLink:
         return self.to(self._any)
 
     def to(self, address: Address) -> UpstreamConnection:
-        """This client's connection to the broker at ``address``. Raises `Unreachable` once the client is gone."""
+        """This client's connection to the broker at ``address``. Raises `Unreachable` after the client has
+        disconnected."""
         if self._closed:
             raise Unreachable(f"broker {address}", "the client is gone")
         upstream = self._upstreams.get(address)
@@ -72,8 +72,8 @@ class ProxyLink:
         return upstream
 
     def apart(self) -> UpstreamConnection:
-        """A connection of its own to the broker of `data`, for one request whose turn on that one has passed. To be
-        given to `end`. Raises `Unreachable`."""
+        """A separate connection to the broker of `data`, for one request whose turn on that one has passed. The caller
+        passes it to `end`. Raises `Unreachable`."""
         if self._closed:
             raise Unreachable("Kafka", "the client is gone")
         upstream = UpstreamConnection(self._client, self.data().address, self._links.security, self._links.buffer)
@@ -81,7 +81,7 @@ class ProxyLink:
         return upstream
 
     def end(self, upstream: UpstreamConnection) -> None:
-        """Closes what `apart` gave."""
+        """Closes a connection from `apart`."""
         self._apart.discard(upstream)
         upstream.close()
 

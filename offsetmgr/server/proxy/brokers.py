@@ -1,7 +1,7 @@
-"""`Brokers`: the real brokers, where they are, what they speak, and the port of ours that stands for each.
+"""`Brokers`: the real brokers, their addresses and versions, and our port for each.
 
-A broker gets a port when it is first seen and keeps it for as long as this process lives, wherever the broker moves.
-Which port is settled by its node id where that one is free, so that it is the same after a restart.
+A broker gets a port when it first appears and keeps it for the lifetime of this process, even if the broker moves. The
+port is derived from its node id if that port is free, so that it is the same after a restart.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Versions = Mapping[int, tuple[int, int]]
 
 
 class ProxyPorts(NamedTuple):
-    """The ports that may stand for brokers: ``size`` of them from ``first`` on; 0 takes free ones."""
+    """The range of ports for brokers: ``size`` of them from ``first`` on; 0 selects free ones."""
 
     first: int
     size: int = 100
 
     def candidates(self, node_id: int) -> Iterable[int]:
-        """Where a broker's port may be, the preferred one first."""
+        """Possible ports for a broker, the preferred one first."""
         if self.first == 0:
             return [0]
         return [self.first + (node_id + n) % self.size for n in range(self.size)]
 
 
 class _Ports(NamedTuple):
-    """What new listeners are made of."""
+    """The arguments for new listeners."""
 
     service: SocketServer
     host: str
@@ -55,10 +55,10 @@ class _Ports(NamedTuple):
 
 
 class Brokers:
-    """See the module's docstring. Use it within one event loop."""
+    """See the module's docstring. Use it in one event loop."""
 
     def __init__(self, client: Client, security: Security) -> None:
-        """``client`` reaches the real cluster."""
+        """``client`` connects to the real cluster."""
         self._client = client
         self._security = security
         self._ports: _Ports | None = None
@@ -72,13 +72,13 @@ class Brokers:
     async def start(
         self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout: float
     ) -> None:
-        """Listens for every broker that is there now. Raises `OffsetMgrError`."""
+        """Opens a listener for every current broker. Raises `OffsetMgrError`."""
         self._ports = _Ports(service, host, ports, tls)
         await self._refresh(asyncio.get_running_loop().time() + timeout)
         self._refresher = asyncio.create_task(self._keep_fresh())
 
     async def close(self) -> None:
-        """Stops looking after the brokers; the listeners are the service's to close."""
+        """Stops monitoring the brokers; the server closes the listeners."""
         if self._refresher is not None:
             self._refresher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -86,31 +86,31 @@ class Brokers:
         for probe in self._probes.values():
             await probe.close()
 
-    # --- where they are -----------------------------------------------------------------------------
+    # --- addresses -----------------------------------------------------------------------------------
 
     async def seen(self, brokers: Iterable[NamedBroker]) -> None:
-        """Brokers as the cluster names them: from now on each has a port. Raises `Unreachable`: no port is free."""
+        """Records brokers from a response, so that each has a port. Raises `Unreachable` if no port is free."""
         for broker in brokers:
             self._addresses[broker.node_id] = Address(broker.host, broker.port)
             if broker.node_id not in self._listeners:
                 await self._listen(broker.node_id)
 
     def address(self, node_id: int) -> Address | None:
-        """Where a broker really is."""
+        """The real address of a broker."""
         return self._addresses.get(node_id)
 
     def addresses(self) -> list[Address]:
-        """Where all brokers really are, dead ones too."""
+        """The real addresses of all brokers, including dead ones."""
         return list(self._addresses.values())
 
     def alive(self) -> list[Address]:
-        """Where those are that answer; where that is not known (brokers close idle connections), those that answered
-        when they were last asked."""
+        """The addresses of brokers with an open connection; if none is open (brokers close idle connections), of those
+        that responded last time."""
         known = [node_id for node_id, probe in self._probes.items() if not probe.closed] or list(self._versions)
         return [self._addresses[node_id] for node_id in known]
 
     def port(self, node_id: int) -> int:
-        """Our port for a broker that was seen."""
+        """Our port for a known broker."""
         return self._listeners[node_id].port
 
     def ports(self) -> Mapping[int, int]:
@@ -137,12 +137,12 @@ class Brokers:
                 f"a port for broker {node_id}", f"none of {range_.first} to {last} is free", "name another range"
             )
 
-    # --- what they speak ----------------------------------------------------------------------------
+    # --- versions ------------------------------------------------------------------------------------
 
     async def versions(self, node_id: int | None) -> Versions:
-        """The versions that a broker speaks now; for None those that all brokers do, as far as they are known.
+        """The versions that a broker supports now; for None the versions that all brokers support, as far as known.
 
-        Raises `OffsetMgrError` where the broker cannot be asked.
+        Raises `OffsetMgrError` if the broker cannot be reached.
         """
         if node_id is not None:
             return await self._probe(node_id)
@@ -162,7 +162,7 @@ class Brokers:
             raise Unreachable(f"broker {node_id}", "nobody knows where it is")
         probe = self._probes.get(node_id)
         if probe is None or probe.closed or probe.address != address:
-            # A new connection asks for the versions again: the broker may be a newer one since.
+            # A new connection asks for the versions again, since the broker may have been upgraded.
             new = await BrokerConnection.open(address, self._security, _ASK_SECONDS)
             old = self._probes.get(node_id)
             self._probes[node_id] = new
@@ -172,7 +172,7 @@ class Brokers:
             return new.versions
         return probe.versions
 
-    # --- keeping up ---------------------------------------------------------------------------------
+    # --- refresh -------------------------------------------------------------------------------------
 
     async def _keep_fresh(self) -> None:
         while True:

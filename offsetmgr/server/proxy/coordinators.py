@@ -1,4 +1,4 @@
-"""`Coordinators`: which real broker coordinates a group, and what it says about the group's members."""
+"""`Coordinators`: the real broker that coordinates a group, and its answers about the group's members."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SECOND_OPINION_SECONDS: Final = 1.0
 
 
 class Coordinators:
-    """Asks on the manager's own connections, never on a client's. Deadlines are times of the event loop's clock."""
+    """Uses the manager's own connections, never a client's. Deadlines are times of the event loop's clock."""
 
     def __init__(self, client: Client, brokers: Brokers) -> None:
         self._client = client
@@ -37,7 +37,7 @@ class Coordinators:
         self._known: dict[str, Address] = {}
 
     async def find(self, group: str, deadline: float) -> Address:
-        """The group's coordinator, as far as anybody knows. Raises `OffsetMgrError`."""
+        """The group's coordinator, as far as known. Raises `OffsetMgrError`."""
         known = self._known.get(group)
         if known is None:
             found = (await self._client.find_coordinators([group], deadline))[group]
@@ -49,13 +49,13 @@ class Coordinators:
         return known
 
     def forget(self, group: str) -> None:
-        """What was known of the group's coordinator has proved wrong, or it does not answer."""
+        """Discards the group's coordinator after it has proved wrong or unreachable."""
         self._known.pop(group, None)
 
     async def heartbeat(
         self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
     ) -> int:
-        """What the coordinator answers to a member's Heartbeat. Raises `OffsetMgrError`."""
+        """The coordinator's response to a member's Heartbeat. Raises `OffsetMgrError`."""
         return await self._heartbeat(
             await self.find(group, deadline), group, generation, member_id, instance_id, deadline
         )
@@ -63,9 +63,10 @@ class Coordinators:
     async def prove_member(
         self, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
     ) -> int:
-        """The same, but certainly of a coordinator that has loaded the group and still is its coordinator.
+        """Like `heartbeat`, but the response is certain to come from a coordinator that has loaded the group and still
+        is its coordinator.
 
-        See `membergate` for why a Heartbeat alone does not say that. Raises `OffsetMgrError`.
+        `member_fencing` explains why a Heartbeat alone does not prove that. Raises `OffsetMgrError`.
         """
         where = await self.find(group, deadline)
         described = await self._ask_about(where, group, deadline)
@@ -77,8 +78,8 @@ class Coordinators:
         return code
 
     async def prove_idle(self, groups: Sequence[str], deadline: float) -> dict[str, bool]:
-        """Which of the groups have no members, certainly (see `prove_member`); groups of which nobody knows are left
-        out. Raises `OffsetMgrError` where nobody could be asked at all."""
+        """Whether each group certainly has no members (see `prove_member`); unknown groups are omitted. Raises
+        `OffsetMgrError` if no broker could be reached."""
         found = await self._client.describe(groups, deadline)
         described = {group: d for group, d in found.items() if not isinstance(d, OffsetMgrError)}
         by_coordinator: dict[str, list[str]] = {}
@@ -90,8 +91,8 @@ class Coordinators:
         return {group: d.idle for group, d in described.items() if group in certain}
 
     async def held_offsets(self, groups: Sequence[str], deadline: float) -> dict[str, int | OffsetMgrError]:
-        """For how many partitions of each group the real coordinator holds offsets, or why nobody knows. Raises
-        `OffsetMgrError` where nobody could be asked at all."""
+        """The number of partitions of each group for which the real coordinator holds offsets, or the error. Raises
+        `OffsetMgrError` if no broker could be reached."""
         found = await self._client.fetch(dict.fromkeys(groups), deadline)
         return {
             group: answer if isinstance(answer, OffsetMgrError) else len(answer.offsets) + len(answer.errors)
@@ -99,13 +100,13 @@ class Coordinators:
         }
 
     async def describe(self, group: str, operations: bool, deadline: float) -> Message:
-        """The group as an answer to DescribeGroups (version 4) holds it. Raises `OffsetMgrError`."""
+        """The group as in a DescribeGroups response (version 4). Raises `OffsetMgrError`."""
         where = await self.find(group, deadline)
         return await self._ask_about(where, group, deadline, operations=operations)
 
     async def groups(self, deadline: float) -> dict[str, Message]:
-        """All groups that brokers coordinate, as an answer to ListGroups (version 4) holds them. Raises
-        `OffsetMgrError` where one that is alive could not be asked."""
+        """All groups that brokers coordinate, as in a ListGroups response (version 4). Raises `OffsetMgrError` if a
+        live broker could not be reached."""
         _, brokers = await self._client.cluster(deadline)
         answers = await asyncio.gather(*(self._list(broker, deadline) for broker in brokers))
         return {group["group_id"]: group for groups in answers for group in groups}
@@ -119,18 +120,18 @@ class Coordinators:
         return groups
 
     async def delete_group(self, group: str, deadline: float) -> int:
-        """The coordinator's answer to DeleteGroups. Raises `OffsetMgrError`."""
+        """The coordinator's response to DeleteGroups. Raises `OffsetMgrError`."""
         connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
         answer = await ask(connection, *_DELETE_GROUPS, {"groups_names": [group]}, remaining(deadline))
         code: int = answer["results"][0]["error_code"]
         return code
 
     async def delete_offsets(self, group: str, topics: list[Message], deadline: float) -> Message:
-        """The coordinator's answer to OffsetDelete, with topics as in its request. Raises `OffsetMgrError`."""
+        """The coordinator's response to OffsetDelete, with topics as in its request. Raises `OffsetMgrError`."""
         connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
         return await ask(connection, *_OFFSET_DELETE, {"group_id": group, "topics": topics}, remaining(deadline))
 
-    # --- one question each --------------------------------------------------------------------------
+    # --- single requests -----------------------------------------------------------------------------
 
     async def _heartbeat(
         self, where: Address, group: str, generation: int, member_id: str, instance_id: str | None, deadline: float
@@ -153,10 +154,10 @@ class Coordinators:
         return found
 
     async def _confirmed(self, groups: Sequence[str], where: Address, deadline: float) -> set[str]:
-        """Asks another broker of which groups ``where`` is the coordinator: a broker that was frozen believes it of
-        itself for a while after it has been replaced.
+        """Asks another broker for which of the groups ``where`` is the coordinator: a broker that was frozen believes
+        that it is for a while after it has been replaced.
 
-        Where no other broker answers there is nobody to have replaced it that we could reach either.
+        If no other broker responds, none that we could reach has replaced it either.
         """
         others = [address for address in self._brokers.addresses() if address != where]
         random.shuffle(others)

@@ -1,8 +1,8 @@
-"""`MemberFencingBackend`: the manager's backend behind the `MemberFence`, so that only who may commits, and deletes
-likewise.
+"""`MemberFencingBackend`: the manager's backend behind the `MemberFence`. Only current group members may commit or
+delete.
 
-A commit that the gate knows about goes on at once.  Otherwise the real coordinator is asked, and the commits of that
-member wait in their order; they are judged, and handed on, in one step.
+A commit that the fence can judge proceeds at once. Otherwise the backend asks the real coordinator, and the commits of
+that member wait in their order; they are judged, and passed on, in one step.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fencing import MemberFence
 
 ASK_SECONDS: Final = 4.0
-"""How long a commit may wait for the real coordinator's word, before it fails with COORDINATOR_NOT_AVAILABLE."""
+"""How long a commit may wait for the real coordinator, before it fails with COORDINATOR_NOT_AVAILABLE."""
 
 VALID: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
-"""What a coordinator answers to the Heartbeat of a valid member (27: the group is about to rebalance)."""
+"""The coordinator's responses to the Heartbeat of a valid member (27: the group is about to rebalance)."""
 _FINAL: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -35,12 +35,12 @@ _FINAL: Final = frozenset(
         ErrorCode.FENCED_INSTANCE_ID,
     }
 )
-"""What the coordinator says about the client or its group. Anything else is between the coordinator and us: the client
-is told to try again."""
+"""Errors of the coordinator about the client or its group. All others concern only the coordinator and the manager: the
+client gets a retriable error."""
 
 
 class _Key(NamedTuple):
-    """Whose commits keep their order."""
+    """The member whose commits keep their order."""
 
     group: str
     generation: int
@@ -98,7 +98,7 @@ class MemberFencingBackend:
         return _done(CommitResponse(code))
 
     async def _find_out(self, key: _Key, instance_id: str | None) -> None:
-        """Asks until the gate knows enough to judge, then lets the waiting commits go, all in one step."""
+        """Asks until the fence can judge, then passes the waiting commits on, all in one step."""
         deadline = asyncio.get_running_loop().time() + ASK_SECONDS
         verdict: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
@@ -106,7 +106,7 @@ class MemberFencingBackend:
                 self._gate.sweep(self._clock())
                 verdict = await self._ask(key, instance_id, deadline)
                 if verdict is None:
-                    # Asked and answered: now the gate must know, unless something passed by meanwhile.
+                    # The question has been answered, so the fence can judge now, unless the group changed meanwhile.
                     verdict = self._inner.owns(key.group) or self._judge(key)
                 if verdict is not None:
                     return
@@ -124,7 +124,7 @@ class MemberFencingBackend:
                     _pass_on(self._refused(verdict or ErrorCode.COORDINATOR_NOT_AVAILABLE), answer)
 
     async def _ask(self, key: _Key, instance_id: str | None, deadline: float) -> int | None:
-        """Asks once. An error code that settles the matter, or None."""
+        """Asks once. Returns a final error code, or None."""
         group, generation, member_id = key
         if code := self._inner.owns(group):
             return code
@@ -159,7 +159,8 @@ class MemberFencingBackend:
     # --- deletes ------------------------------------------------------------------------------------
 
     async def delete_group(self, group: str) -> int:
-        """Refused by the real coordinator where it has members; and members that join meanwhile wait for its end."""
+        """Rejected by the real coordinator if the group has members; members that join meanwhile wait until the
+        deletion ends."""
         if code := self._inner.owns(group):
             return code
         self._hold(group)
@@ -176,7 +177,7 @@ class MemberFencingBackend:
             self._release(group)
 
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
-        """The real coordinator refuses those topics that members subscribe to; the rest is deleted here."""
+        """The real coordinator rejects those topics that members subscribe to; the others are deleted here."""
         if code := self._inner.owns(group):
             return DeleteResponse(code)
         self._hold(group)
@@ -203,7 +204,8 @@ class MemberFencingBackend:
             self._release(group)
 
     def _unsettled(self, group: str, code: int) -> int:
-        """What a client is told when the real coordinator would not: it must not go looking for another manager."""
+        """The client's error code if the real coordinator failed: it must not make the client look for another
+        manager."""
         if code in _FINAL:
             return code
         self._coordinators.forget(group)
@@ -224,12 +226,12 @@ class MemberFencingBackend:
             self._deleted.pop(group).set_result(None)
 
     async def settled(self, group: str) -> None:
-        """Also waits for deletes that are under way: who joins then finds them done."""
+        """Also waits for running deletions, so that a joining member finds them done."""
         while (deleted := self._deleted.get(group)) is not None:
             await asyncio.shield(deleted)
         await self._inner.settled(group)
 
-    # --- as the inner one ---------------------------------------------------------------------------
+    # --- delegated to the inner backend --------------------------------------------------------------
 
     def nodes(self) -> Sequence[ManagerAddress]:
         return self._inner.nodes()
@@ -259,7 +261,7 @@ class MemberFencingBackend:
         return {**self._inner.metrics(), **self._figures, "relay_groups_known": len(self._gate)}
 
     async def close(self) -> None:
-        """Ends the questions under way; their commits fail."""
+        """Ends the open questions; their commits fail."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

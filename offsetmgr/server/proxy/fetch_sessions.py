@@ -1,8 +1,8 @@
 """`FetchSessions`: the fetch sessions (KIP-227) that brokers gave to clients of the relay; pure.
 
-A broker keeps the topics of a session, and reads them for whoever names the session's id.  A client that named the
-session of a replica or of a tool that reads the offsets topic would be given that topic's records.  So the relay passes
-on only ids that it has seen in answers to its own clients; their sessions hold what the relay has let pass.
+A broker stores the topics of a session, and reads them for any client that names the session's id. A client that named
+the session of a replica, or of a tool that reads the offsets topic, would receive that topic's records. So the relay
+forwards only ids from responses to its own clients; their sessions contain only topics that the relay has allowed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ _FIRST: Final = 7
 _FLEXIBLE: Final = 12
 _WITHOUT_REPLICA: Final = 15
 _BEFORE_SESSION: Final = 13
-"""Bytes of wait, least and most bytes, isolation level; before version 15 the replica's id stands before them."""
+"""Size of the wait time, minimum and maximum bytes and isolation level; before version 15 the replica's id is in front
+of them."""
 _RESPONSE_BODY: Final = 8
 _MOST: Final = 100_000
 
 
 class Session(NamedTuple):
-    """What a Fetch says of its session."""
+    """The session fields of a Fetch."""
 
     id: int
     epoch: int
@@ -34,13 +35,13 @@ class Session(NamedTuple):
 
 
 class FetchSessions:
-    """Of all brokers, each by its node id (None: the manager's own port)."""
+    """The sessions of all brokers, each by its node id (None: the manager's own port)."""
 
     def __init__(self) -> None:
         self._given: dict[tuple[int | None, int], None] = {}
 
     def note(self, node_id: int | None, session_id: int) -> None:
-        """A broker has answered a client with this id; the oldest are forgotten once there are many."""
+        """Records an id that a broker returned to a client; beyond a limit the oldest are forgotten."""
         if session_id:
             self._given.pop((node_id, session_id), None)
             self._given[node_id, session_id] = None
@@ -63,7 +64,7 @@ def session_of(request: ApiRequest) -> Session | None:
 
 
 def session_in(version: int, frame: bytes) -> int:
-    """The session's id in a whole answer (length field first); 0 for none. Raises `InvalidRequest`."""
+    """The session's id in a whole response (length field first); 0 if there is none. Raises `InvalidRequest`."""
     cursor = Cursor(frame, _RESPONSE_BODY, flexible=version >= _FLEXIBLE)
     cursor.tags()
     cursor.int32()  # throttle time

@@ -1,7 +1,7 @@
-"""`BrokerCommitMonitor`: looks whether the real coordinators hold offsets of groups that are ours.
+"""`BrokerCommitMonitor`: checks whether the real coordinators hold offsets of groups that are ours.
 
-They cannot come from clients of the relay.  Either somebody talks to the brokers directly, and then part of a group's
-progress is here and part of it there; or the group was moved here and its old offsets were never deleted there.
+Such offsets cannot come from clients of the relay. Either a client connects to the brokers directly, which splits the
+group's progress between both places; or the group was moved here and its old offsets were never deleted there.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _log = logging.getLogger(__name__)
 _PAUSE_SECONDS: Final = 30.0
 _ASK_SECONDS: Final = 20.0
 _NAMED: Final = 10
-"""Groups that are named in an alarm; the others are counted."""
+"""Number of groups that an alarm names; the others are counted."""
 
 
 class BrokerCommitMonitor:
-    """Use it within one event loop."""
+    """Use it in one event loop."""
 
     def __init__(self, backend: Backend, coordinators: Coordinators) -> None:
         self._backend = backend
         self._coordinators = coordinators
         self._task: asyncio.Task[None] | None = None
         self.alarms: Sequence[str] = ("whether clients go past the relay: not looked yet",)
-        """What the last look has found, in sentences; empty where all is well."""
+        """The alarms of the last check, in sentences; empty if there are none."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._watch())
@@ -44,13 +44,13 @@ class BrokerCommitMonitor:
                 await self._task
 
     async def poll(self) -> dict[str, int | OffsetMgrError]:
-        """Groups that this process owns and has offsets of, and for which the real coordinator holds offsets too: for
-        how many partitions, or why nobody knows. Raises `OffsetMgrError` where nobody could be asked at all."""
+        """Groups that this process owns and has offsets of, and for which the real coordinator holds offsets too: the
+        number of partitions, or the error. Raises `OffsetMgrError` if no broker could be reached."""
         code, ours = await self._backend.list_groups()
         if code or not ours:
             return {}
         deadline = asyncio.get_running_loop().time() + _ASK_SECONDS
-        # A coordinator lists every group that it holds offsets of, so most of ours need not be asked about.
+        # A coordinator lists every group with offsets, so most of our groups need no further request.
         known = await self._coordinators.groups(deadline)
         suspects = [group for group in ours if group in known]
         if not suspects:

@@ -1,6 +1,7 @@
-"""What the relay reads of JoinGroup, SyncGroup, Heartbeat and LeaveGroup as they pass, and how it refuses them; pure.
+"""Parses JoinGroup, SyncGroup, Heartbeat and LeaveGroup as the relay forwards them, and builds their error responses;
+pure.
 
-Only the beginning of a frame is read; subscriptions and assignments are passed on as they are.
+Only the beginning of a frame is parsed; subscriptions and assignments are forwarded unchanged.
 
 Source: the JSON schemas of these requests and responses, versions 0 to `HIGHEST`.
 """
@@ -39,7 +40,7 @@ _BODY: Final = 8
 
 
 class GroupRequest(NamedTuple):
-    """Who asks, and for which group. LeaveGroup may be about many members: only its group is read."""
+    """The member and its group. LeaveGroup may concern many members: only its group is parsed."""
 
     group: str
     generation: int = _NO_GENERATION
@@ -50,7 +51,7 @@ class GroupRequest(NamedTuple):
 
 
 class JoinGroupResult(NamedTuple):
-    """The beginning of a JoinGroup answer."""
+    """The beginning of a JoinGroup response."""
 
     error: int
     generation: int
@@ -77,18 +78,18 @@ def read_request(request: ApiRequest) -> GroupRequest:
 
 
 def read_error(api_key: int, version: int, frame: bytes) -> int:
-    """The error code of a whole answer (length field first). Raises `InvalidRequest`."""
+    """The error code of a whole response (length field first). Raises `InvalidRequest`."""
     return _behind_throttle(api_key, version, frame).number(INT16)
 
 
 def read_joined(version: int, frame: bytes) -> JoinGroupResult:
-    """The beginning of a whole JoinGroup answer. Raises `InvalidRequest`."""
+    """The beginning of a whole JoinGroup response. Raises `InvalidRequest`."""
     cursor = _behind_throttle(ApiKey.JOIN_GROUP, version, frame)
     return JoinGroupResult(cursor.number(INT16), cursor.int32())
 
 
 def refusal(request: ApiRequest, code: int, member_id: str = "") -> bytes:
-    """The body of an answer that says only ``code``."""
+    """The body of a response that contains only ``code``."""
     message = {
         "error_code": code,
         "generation_id": _NO_GENERATION,

@@ -1,7 +1,7 @@
-"""ListGroups and DescribeGroups through the relay: who has offsets here, and who has members at the real coordinator.
+"""ListGroups and DescribeGroups through the relay: combines offsets from here with members from the real coordinator.
 
-The managers list the groups that they own; the ports that stand for brokers list none, since clients that ask every
-node would else hear of each group twice, in two states.
+The managers list the groups that they own; the ports that represent brokers list none. Clients that ask every node
+would otherwise see each group twice, in two states.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ERRORS_FOR_UNKNOWN: Final = 6
 _ASK_SECONDS: Final = 4.0
 _AT_ONCE: Final = 100
 _LISTED_AT_ONCE: Final = 1_000
-"""Groups that are described, and listed, before other clients have their turn."""
+"""Number of groups described or listed before the handler yields to other clients."""
 
 
 class GroupListing:
@@ -37,7 +37,7 @@ class GroupListing:
         self._coordinators = coordinators
 
     def apis(self) -> list[Api]:
-        """What replaces the endpoint's."""
+        """The APIs that replace the listener's own."""
         return [
             Api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, LIST_FLEXIBLE, self._list, prepare=decoded),
             Api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, _DESCRIBE_FLEXIBLE, self._describe, prepare=decoded),
@@ -112,7 +112,7 @@ class GroupListing:
             return {**failed, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
         if found["group_state"] != DEAD:
             return found
-        # The real coordinator knows no such group; it is one all the same where it has offsets here.
+        # The real coordinator does not have this group, but it exists if it has offsets here.
         offsets = await self._backend.fetch(FetchRequest(group))
         if offsets.error and offsets.error != ErrorCode.GROUP_ID_NOT_FOUND:
             return {**failed, "error_code": offsets.error}

@@ -52,17 +52,17 @@ from offsetmgr.core.error_code import ErrorCode
 
 FRESH_SECONDS: Final = 2.0
 """How long evidence of a member lasts: less than half of Kafka's shortest session (group.min.session.timeout.ms, 6 s);
-where a shorter session is seen, half of that."""
+half of the session if a shorter one is seen."""
 EMPTY_SECONDS: Final = 1.0
-"""How long "no members", or "members", is believed. It is safe for longer, since joins pass by; but not for those who
-go around us."""
+"""How long "no members", or "members", is believed. Joins pass through the relay, so longer would be safe, but not for
+clients that bypass it."""
 
 _FIRST_SWEEP: Final = 10_000
 _NEVER: Final = float("-inf")
 
 
 class _Group:
-    """What is known of one group in one tenure."""
+    """The known facts about one group in one tenure."""
 
     __slots__ = ("empty", "fresh", "members", "newest", "occupied", "ownership_epoch", "serial", "syncing")
 
@@ -72,7 +72,7 @@ class _Group:
         self.newest: int | None = None
         self.syncing = False
         self.members: dict[str, float] = {}
-        """When members of the newest generation were asked about, and were valid."""
+        """When members of the newest generation were last confirmed."""
         self.empty = _NEVER
         self.occupied = _NEVER
         self.fresh = FRESH_SECONDS
@@ -87,7 +87,7 @@ class _Group:
 
 
 class MemberFence:
-    """See the module's docstring. Times are seconds of one clock that runs on while others are frozen."""
+    """See the module's docstring. Times are seconds of one clock that continues while the process is frozen."""
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
@@ -97,10 +97,10 @@ class MemberFence:
     def __len__(self) -> int:
         return len(self._groups)
 
-    # --- asking -------------------------------------------------------------------------------------
+    # --- judgements ----------------------------------------------------------------------------------
 
     def check_commit(self, group: str, tenure: int, generation: int, member_id: str, now: float) -> int | None:
-        """What is known about a commit: 0 if it may be made, an error code, or None: C must be asked."""
+        """Judges a commit: 0 if it is allowed, an error code, or None: C must be asked."""
         known = self._groups.get(group)
         if known is None or known.ownership_epoch != tenure:
             return None
@@ -117,15 +117,15 @@ class MemberFence:
         return 0 if now - known.members.get(member_id, _NEVER) < known.fresh else None
 
     def epoch(self, group: str, tenure: int) -> int:
-        """To be taken when C is asked, and given with its answer."""
+        """Read it before C is asked, and pass it with C's answer."""
         return self._group(group, tenure).serial
 
     def prolongs(self, group: str, tenure: int, generation: int, member_id: str, sent: float) -> bool:
-        """Whether a Heartbeat sent at that time is enough for this member; else only a proof is."""
+        """Whether a Heartbeat sent at that time is enough for this member; otherwise a proof is needed."""
         known = self._groups.get(group)
         return known is not None and known.ownership_epoch == tenure and known.prolongs(generation, member_id, sent)
 
-    # --- what passes by -----------------------------------------------------------------------------
+    # --- observations --------------------------------------------------------------------------------
 
     def session(self, group: str, tenure: int, seconds: float) -> None:
         """A member joins with this session timeout."""
@@ -133,7 +133,7 @@ class MemberFence:
         known.fresh = min(known.fresh, max(seconds / 2, 0.0))
 
     def joined(self, group: str, tenure: int, generation: int, *, static: bool) -> None:
-        """A JoinGroup was answered without error: before the answer is passed on."""
+        """C answered a JoinGroup without error; call it before the response is passed on."""
         known = self._group(group, tenure)
         if known.newest is None or generation > known.newest:
             known.drop_evidence(next(self._serials))
@@ -142,7 +142,7 @@ class MemberFence:
             known.drop_evidence(next(self._serials))
 
     def synced(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> None:
-        """A SyncGroup was answered without error."""
+        """C answered a SyncGroup without error."""
         known = self._groups.get(group)
         if known is not None and known.ownership_epoch == tenure and known.newest == generation:
             known.syncing = False
@@ -150,27 +150,28 @@ class MemberFence:
                 self._valid(known, member_id, sent)
 
     def observe(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> None:
-        """A Heartbeat, a client's or ours, was answered 0 or 27."""
+        """C answered a Heartbeat, of a client or of ours, with 0 or 27."""
         known = self._groups.get(group)
         current = known is not None and known.ownership_epoch == tenure and known.serial == serial
         if known is not None and current and known.prolongs(generation, member_id, sent):
             self._valid(known, member_id, sent)
 
     def left(self, group: str) -> None:
-        """Members leave, or are sent away: who is still one must be asked again. Before it is passed on and after."""
+        """Members leave, or are removed, so all must be confirmed again. Called before the request is forwarded and
+        after."""
         known = self._groups.get(group)
         if known is not None:
             known.drop_evidence(next(self._serials))
 
-    # --- what we asked ------------------------------------------------------------------------------
+    # --- answers to our requests ---------------------------------------------------------------------
 
     def confirm(self, group: str, tenure: int, serial: int, generation: int, member_id: str, sent: float) -> bool:
-        """A proof, begun at ``sent``, says that a member is valid. False: too late to be believed."""
+        """A proof, begun at ``sent``, shows that a member is valid. Returns False if it is too late to count."""
         known = self._groups.get(group)
         if known is None or known.ownership_epoch != tenure or known.serial != serial:
             return False
         if known.newest is None or generation > known.newest:
-            # Newer than what passed by: the group was joined around us, or in an earlier tenure.
+            # Newer than the joins seen here: a client bypassed the relay, or joined in an earlier tenure.
             known.drop_evidence(next(self._serials))
             known.newest, known.syncing = generation, False
         if generation == known.newest:
@@ -178,7 +179,7 @@ class MemberFence:
         return True
 
     def described(self, group: str, tenure: int, serial: int, *, empty: bool, sent: float) -> bool:
-        """A proof, begun at ``sent``, says whether the group has members. False: too late to be believed."""
+        """A proof, begun at ``sent``, shows whether the group has members. Returns False if it is too late to count."""
         known = self._groups.get(group)
         if known is None or known.ownership_epoch != tenure or known.serial != serial:
             return False
@@ -189,10 +190,10 @@ class MemberFence:
             known.empty, known.occupied = _NEVER, sent
         return True
 
-    # --- keeping it small ---------------------------------------------------------------------------
+    # --- memory --------------------------------------------------------------------------------------
 
     def sweep(self, now: float) -> None:
-        """Forgets groups without fresh evidence, once there are many: asking C again is always right."""
+        """Beyond a limit, forgets groups without fresh evidence: asking C again is always correct."""
         if len(self._groups) < self._sweep_at:
             return
         for name in [name for name, known in self._groups.items() if _stale(known, now)]:

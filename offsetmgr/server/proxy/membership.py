@@ -1,9 +1,9 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: passed to the group's real coordinator by the manager that owns the
-group, and read as they pass, for the `MemberFence`.
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: the manager that owns the group forwards them to the group's real
+coordinator, and parses them for the `MemberFence`.
 
-They go on a connection of the client's own, since a JoinGroup may wait there for a whole rebalance.  A manager that is
-still loading the group passes them too: clients have no word for "loading" in most of these answers, and members must
-not lose their sessions meanwhile.  But it gives out no generation before the load is done.
+They use a connection of the client's own, since a JoinGroup may wait there for a whole rebalance. A manager that is
+still loading the group forwards them too: most of these responses have no error for "loading", and members must not
+lose their sessions meanwhile. But it returns no generation before the load is complete.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ProxiedMembership:
         return Frame(frame)
 
     async def _joined(self, request: ApiRequest, asked: GroupRequest, tenure: int, frame: bytes) -> Answer:
-        """Holds the answer back until no commit of an earlier generation can take effect any more."""
+        """Holds the response back until no commit of an earlier generation can take effect any more."""
         if not self._still_ours(asked.group, tenure):
             return refusal(request, ErrorCode.NOT_COORDINATOR, asked.member_id)
         generation = read_joined(request.version, frame).generation
@@ -115,5 +115,5 @@ class ProxiedMembership:
         return Frame(frame)
 
     def _still_ours(self, group: str, tenure: int) -> bool:
-        """While it is loading nobody knows whether the group is ours at this moment."""
+        """While the shard is loading, it is unknown whether the group is ours at this moment."""
         return self._backend.owns(group) == ErrorCode.NONE and self._backend.ownership_epoch(group) == tenure

@@ -1,8 +1,8 @@
-"""Metadata, DescribeCluster, FindCoordinator and ApiVersions through the relay: the real answers, with our addresses.
+"""Metadata, DescribeCluster, FindCoordinator and ApiVersions through the relay: the real responses, with our addresses.
 
-Every real broker keeps its node id and gets the address of the port that stands for it; the managers are nodes beside
-them, since clients ask every node for its groups.  Topics are left as they are, but the offsets topic is refused, or
-left out of a list of all topics.
+Every real broker keeps its node id and gets the address of its port here. The managers are additional nodes, since
+clients ask every node for its groups. Topics are unchanged, except that the offsets topic is rejected, or omitted from
+a list of all topics.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _PASSED: Final = {
     ApiKey.DESCRIBE_CLUSTER: 2,
     **group_requests.HIGHEST,
 }
-"""APIs of ours whose requests are passed on as they are, so that the broker must speak their version too."""
+"""Our APIs whose requests are forwarded unchanged, so that the broker must support their version too."""
 
 
 class MetadataRewriter:
     """See the module's docstring."""
 
     def __init__(self, endpoint: ApiContext, links: ProxyLinks, screen: RequestScreen, host: str) -> None:
-        """``host`` is where clients reach this manager's ports."""
+        """``host`` is the host in the addresses of this manager's ports."""
         self._endpoint = endpoint
         self._links = links
         self._screen = screen
@@ -52,7 +52,7 @@ class MetadataRewriter:
         self._host = host
 
     def apis(self) -> list[Api]:
-        """What replaces the endpoint's."""
+        """The APIs that replace the listener's own."""
         versions = endpoint_versions
         return [
             Api(
@@ -94,7 +94,7 @@ class MetadataRewriter:
         return Frame(response_rewrite.replace_brokers(frame, request.version, part, named))
 
     async def _topics_screened(self, request: ApiRequest) -> bytes:
-        """The real answer, in which the offsets topic is refused where it was asked for, and else not named."""
+        """The real response, in which the offsets topic is rejected if the request named it, and omitted otherwise."""
         upstream = self._links.of(request.connection).data()
         screen = self._screen
         if not screen.marks(request.frame):
@@ -112,8 +112,7 @@ class MetadataRewriter:
         return await unhurried(lambda: self._with_topics(request, frame, named), max(len(frame), size))
 
     def _without_reserved(self, request: ApiRequest) -> tuple[ApiRequest, list[Message]]:
-        """The question without the offsets topic, which it would create where it does not exist, and what was left
-        out."""
+        """The request without the offsets topic, which it would create if it does not exist, and the removed items."""
         message = decoded(request)
         named = [topic for topic in message["topics"] or () if topic["name"] == self._screen.reserved.topic]
         if not named:
@@ -154,7 +153,7 @@ class MetadataRewriter:
         return encoded(request, message)
 
     async def _find_coordinator(self, request: ApiRequest) -> Answer:
-        """Of groups the managers, of transactions the real broker, behind our port."""
+        """For groups the managers, for transactions the real broker, behind our port."""
         asked = decoded(request)
         if asked.get("key_type") != _TRANSACTION or too_many(request, asked.get("coordinator_keys", ())):
             found_here = endpoint_cluster.find_coordinator(self._endpoint, request)
@@ -165,7 +164,7 @@ class MetadataRewriter:
         return await unhurried(partial(self._renamed, request, message), len(frame))
 
     def _renamed(self, request: ApiRequest, message: Message) -> bytes:
-        """A FindCoordinator answer with our ports in place of the brokers' own."""
+        """A FindCoordinator response with our ports instead of the brokers' own."""
         for found in message.get("coordinators", [message]):
             if found["error_code"] == ErrorCode.NONE:
                 found["host"], found["port"] = self._host, self._brokers.port(found["node_id"])
@@ -187,7 +186,7 @@ _REFUSED: Final = {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "is_inter
 
 
 def _coordinators(request: ApiRequest, frame: bytes) -> tuple[Message, Sequence[NamedBroker]]:
-    """A FindCoordinator answer, and each broker that it names."""
+    """A FindCoordinator response, and each broker that it names."""
     message = answer_of(request, frame)
     brokers = {
         found["node_id"]: NamedBroker(found["node_id"], found["host"], found["port"])
@@ -203,7 +202,7 @@ def _asks_for_all(request: ApiRequest) -> bool:
 
 
 def _or_hang_up(handle: Callable[[ApiRequest], Awaitable[Answer]]) -> Callable[[ApiRequest], Awaitable[Answer]]:
-    """A client whose question the cluster cannot answer now is treated as by a broker that is down."""
+    """Closes the client's connection if the cluster cannot answer now, as if the broker were down."""
 
     async def handled(request: ApiRequest) -> Answer:
         try:

@@ -1,4 +1,4 @@
-"""`Proxy`: puts its parts together."""
+"""`Proxy`: assembles the relay."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _NOTHING: Final = ReservedGroups()
 
 
 class Proxy:
-    """In the order of a start: `fallback` for the `SocketServer`, `open_ports`, `guard` for what its handlers ask,
-    `apis`, `start`."""
+    """In the order of a start: `fallback` for the `SocketServer`, `open_ports`, `guard` for the backend of its
+    handlers, `apis`, `start`."""
 
     def __init__(
         self,
@@ -49,12 +49,13 @@ class Proxy:
         authorizer: Authorizer | None = None,
         reserved: ReservedGroups = _NOTHING,
     ) -> None:
-        """``bootstrap`` and ``security`` reach the real cluster: what the brokers see is this principal.
+        """``bootstrap`` and ``security`` connect to the real cluster; the brokers see this principal.
 
-        ``authorizer`` is asked about admin APIs; no client may touch what is ``reserved``, see `RequestScreen`."""
+        ``authorizer`` decides about admin APIs; no client may touch ``reserved`` names, see `RequestScreen`.
+        """
         allowed = authorizer or AllowAllAuthorizer()
         self.authorizer: Authorizer = ReservedGroupsAuthorizer(allowed, reserved) if reserved.topic else allowed
-        """What the endpoint's handlers ask."""
+        """The authorizer for the listener's handlers."""
         self._client = Client(bootstrap, security)
         self._brokers = Brokers(self._client, security)
         self._coordinators = Coordinators(self._client, self._brokers)
@@ -67,9 +68,9 @@ class Proxy:
         self.fallback = Forwarder(self._screen)
 
     def guard(self, backend: Backend, *, watch: bool = True) -> MemberFencingBackend:
-        """The manager's backend, with everybody who may not commit or delete refused.
+        """The manager's backend, which rejects all clients that may not commit or delete.
 
-        ``watch``: whether offsets at the real coordinators are an alarm. Not where the backend keeps its own there.
+        ``watch``: whether offsets at the real coordinators raise an alarm. False if the backend stores its own there.
         """
         self._backend = backend
         self._guarded = MemberFencingBackend(backend, self._gate, self._coordinators, boottime)
@@ -77,7 +78,7 @@ class Proxy:
         return self._guarded
 
     def apis(self, endpoint: ApiContext, of_endpoint: Sequence[Api], advertised_host: str) -> list[Api]:
-        """The endpoint's table with what the relay answers otherwise; ``endpoint`` must ask the guarded backend."""
+        """The listener's table with the relay's replacements; ``endpoint`` must use the guarded backend."""
         ours = [
             *MetadataRewriter(endpoint, self._links, self._screen, advertised_host).apis(),
             *GroupListing(endpoint, self._coordinators).apis(),
@@ -89,17 +90,17 @@ class Proxy:
     async def open_ports(
         self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout: float
     ) -> None:
-        """Opens a port for each broker, on the manager's own ``host`` and with its ``tls``; it answers as soon as the
-        service does. Raises `OffsetMgrError`."""
+        """Opens a port for each broker, on the manager's own ``host`` and with its ``tls``; it serves as soon as the
+        server does. Raises `OffsetMgrError`."""
         await self._brokers.start(service, host, ports, tls, timeout)
 
     def start(self) -> None:
-        """Begins what goes on in the background."""
+        """Starts the background tasks."""
         if self._watch is not None:
             self._watch.start()
 
     async def close(self) -> None:
-        """After the service has been closed."""
+        """Call it after the server has been closed."""
         if self._watch is not None:
             await self._watch.close()
         if self._guarded is not None:
@@ -108,18 +109,18 @@ class Proxy:
         await self._client.close()
 
     def ports(self) -> Mapping[int, int]:
-        """Our ports by the node id of the broker that each stands for."""
+        """Our ports by the node id of the broker that each represents."""
         return self._brokers.ports()
 
     def alarms(self) -> Sequence[str]:
-        """What `manager status` must say: see `BrokerCommitMonitor`."""
+        """Alarms for `manager status`: see `BrokerCommitMonitor`."""
         return () if self._watch is None else self._watch.alarms
 
     async def members(self, groups: Sequence[str]) -> Mapping[str, bool]:
-        """Whether groups have members; of those that are left out nobody knows.
+        """Whether groups have members; groups for which that is unknown are omitted.
 
-        What is true when this returns stays so until the caller gives up control: nobody was given a generation since
-        the real coordinator was asked, and who will be waits for what has been begun by then (`Backend.settled`).
+        The result stays valid until the caller yields control: no generation has been returned since the real
+        coordinator was asked, and a joining member waits for everything that has begun by then (`Backend.settled`).
         """
         backend = self._backend
         if backend is None:

@@ -1,16 +1,15 @@
-"""`RequestScreen`: keeps clients of the relay from what the managers keep for themselves, and from admin APIs without a
-rule.
+"""`RequestScreen`: protects the managers' own names from clients of the relay, and admin APIs that no rule allows.
 
-The brokers see the manager's principal, which may read and write the offsets topic. So the relay itself refuses what
-clients ask of the offsets topic (by name and by id), of the managers' group and of the shards' transactional ids.
+The brokers see the manager's principal, which may read and write the offsets topic. So the relay itself rejects
+requests for the offsets topic (by name and by id), the managers' group and the shards' transactional ids.
 
-Most requests are not decoded. A topic's name stands in a request as it is, and the reserved group and transactional ids
+Most requests are not decoded. A topic's name is plain bytes in a request, and the reserved group and transactional ids
 begin with the topic's name: a request without these bytes names nothing reserved. A Fetch from version 13 on names
 topics by id: its ids are read, and the relay asks a broker once for the name of each id.
 
-What is refused is taken out of the request, and its answer is added to the broker's. Such a request is answered whole,
-not streamed. A large request is read, judged and encoded again in the codec thread; no later request of its connection
-overtakes it there, since producers' requests must keep the order of their sequence numbers.
+Rejected items are removed from the request, and their errors are added to the broker's response. Such a response is
+collected whole, not streamed. A large request is read, judged and encoded again in the codec thread; no later request
+of its connection overtakes it there, since producers' requests must keep the order of their sequence numbers.
 """
 
 from __future__ import annotations
@@ -57,26 +56,25 @@ _FETCH_SESSIONS: Final = 7
 _FETCH_BY_ID: Final = 13
 _DELETE_BY_ID: Final = 6
 _LARGE_BYTES: Final = LARGE_BYTES // 4
-"""A message above this size goes to the codec thread: judging and encoding it again takes three times as long as
-decoding it."""
+"""Messages above this size go to the codec thread: judging and encoding again takes three times as long as decoding."""
 
 
 class _UndecidedRequest(NamedTuple):
-    """A decoded request of which nobody can tell before the names of its ids are known."""
+    """A decoded request that cannot be judged before the names of its ids are known."""
 
     message: Message
     unknown: Collection[uuid.UUID]
 
 
 class _Verdict(NamedTuple):
-    """What is wrong with a request; nothing where all fields have their defaults."""
+    """The judgement of a request; all defaults mean no objection."""
 
     answer: Frame | CloseConnection | None = None
-    """Where the whole request is refused."""
+    """The response if the whole request is rejected."""
     rest: ApiRequest | None = None
-    """What may be passed on where a part is ``refused``."""
+    """The request to forward if a part is ``refused``."""
     refused: Sequence[Message] = ()
-    """Items of the answer."""
+    """Items of the response."""
     undecided: _UndecidedRequest | None = None
 
 
@@ -84,7 +82,7 @@ _PASSES: Final = _Verdict()
 
 
 class RequestScreen:
-    """Use it within one event loop."""
+    """Use it in one event loop."""
 
     def __init__(self, links: ProxyLinks, ids: TopicIds, authorizer: Authorizer, reserved: ReservedGroups) -> None:
         self._links = links
@@ -96,13 +94,13 @@ class RequestScreen:
         self._mark = reserved.topic.encode()
 
     def marks(self, frame: bytes) -> bool:
-        """Whether anything reserved may be named in these bytes."""
+        """Whether these bytes may name anything reserved."""
         return bool(self._mark) and self._mark in frame
 
     def screened(self, request: ApiRequest, forward: Callable[[UpstreamConnection], Outcome]) -> Outcome:
-        """The outcome of a request; ``forward`` passes it on as it is.
+        """The outcome of a request; ``forward`` forwards it unchanged.
 
-        Raises `InvalidRequest` where the relay cannot tell.
+        Raises `InvalidRequest` if the relay cannot judge it.
         """
         access = _access(request)
         if not self._suspect(request):
@@ -134,7 +132,7 @@ class RequestScreen:
         return self._answered(request, access, upstream.ask(verdict.rest or request), verdict.refused)
 
     def _suspect(self, request: ApiRequest) -> bool:
-        """Whether the request must be read."""
+        """Whether the request must be decoded."""
         key, version = request.api_key, request.version
         if self._rules and key in ADMIN_APIS:
             return True
@@ -161,8 +159,8 @@ class RequestScreen:
         return name is not None and name != self.reserved.topic
 
     async def _apart(self, request: ApiRequest, access: Access, undecided: _UndecidedRequest) -> Answer:
-        """The answer once a broker has told the names of ids: so late that later requests of the client may be passed
-        on before."""
+        """The response after a broker has returned the names of ids. By then later requests of the client may have been
+        forwarded."""
         try:
             await self._ids.learn(undecided.unknown)
         except OffsetMgrError:
@@ -174,7 +172,7 @@ class RequestScreen:
         return await self._answered(request, access, self._ask_apart(verdict.rest or request), verdict.refused)
 
     async def _ask_apart(self, request: ApiRequest) -> bytes:
-        """The answer, over a connection of the request's own. Raises `Unreachable`."""
+        """The response, over a separate connection. Raises `Unreachable`."""
         link = self._links.of(request.connection)
         upstream = link.apart()
         try:
@@ -205,7 +203,7 @@ class RequestScreen:
         return _Verdict(rest=renewed(request, without(access, message, kept)), refused=refused)
 
     def _code(self, key: int, principal: str, access: Access, item: Any) -> int:
-        """The error code for something that a request names; 0 where nothing is wrong with it."""
+        """The error code for a named item of a request; 0 if there is no objection."""
         name = item if isinstance(item, str) else item.get(access.name, item.get("name"))
         if access.kind == "transaction":
             allowed = not self.reserved.has_transactional_id(name) and self._may(principal, key, None)
@@ -232,13 +230,13 @@ class RequestScreen:
         self, request: ApiRequest, access: Access, message: Message, codes: list[int], code: int
     ) -> Frame | CloseConnection:
         if request.api_key == ApiKey.PRODUCE and not message["acks"]:
-            return HANG_UP  # a client that asks for no answer learns of errors by the closed connection
+            return HANG_UP  # a client that asks for no response learns of errors from the closed connection
         return framed(request, refusal(access, message, codes, code))
 
     async def _answered(
         self, request: ApiRequest, access: Access, asked: Awaitable[bytes], refused: Sequence[Message]
     ) -> Answer:
-        """The broker's answer to what was passed on, with what is refused in it and what is hidden not."""
+        """The broker's response to the forwarded part, with the rejected items added and the hidden items removed."""
         try:
             frame = await asked
         except OffsetMgrError:
@@ -278,13 +276,13 @@ def framed(request: ApiRequest, message: Message) -> Frame:
 
 
 def answer_of(request: ApiRequest, frame: bytes) -> Message:
-    """A broker's whole response to the request, decoded. Raises `InvalidRequest`."""
+    """Decodes a broker's whole response to the request. Raises `InvalidRequest`."""
     flexible = request_is_flexible(request.api_key, request.version)
     return decode_response(request.api_key, request.version, frame, 9 if flexible else 8)
 
 
 async def unhurried(work: Callable[[], T], size: int) -> T:
-    """What ``work`` makes of a message of so many bytes."""
+    """Calls ``work`` on a message of ``size`` bytes, in the codec thread if it is large."""
     return await in_codec_thread(work) if size > _LARGE_BYTES else work()
 
 
@@ -312,7 +310,7 @@ def renewed(request: ApiRequest, message: Message) -> ApiRequest:
 
 
 def _ids(items: Iterable[Any] | None) -> list[uuid.UUID]:
-    """The ids of topics that are named by nothing else."""
+    """The ids of topics that have only an id."""
     return [
         item["topic_id"]
         for item in items or ()

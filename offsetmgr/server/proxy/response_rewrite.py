@@ -1,7 +1,7 @@
-"""The brokers in a Metadata answer, and the same answer with other brokers or without one topic; pure.
+"""The brokers in a Metadata response, and the same response with other brokers or without one topic; pure.
 
-They come near its beginning, so everything behind them is kept byte for byte: the topics, which may be many, are
-neither read nor recreated. A topic that is cut out is found by its name; only the cut part is read.
+The brokers are near the beginning, so everything after them is kept byte for byte: the topics, which may be many, are
+neither decoded nor encoded again. A topic to be removed is found by its name; only the removed part is decoded.
 
 Source: MetadataResponse.json, versions 0 to 13.
 """
@@ -18,16 +18,16 @@ HIGHEST: Final = 13
 FLEXIBLE: Final = 9
 
 _CERTAIN: Final = 6
-"""Characters of a name that other bytes of an answer do not look like."""
+"""Length of a name from which other bytes of a response are unlikely to look the same."""
 _MOST_ERRORS: Final = 256
 _SMALLEST_TOPIC: Final = 4
 _SMALLEST_PARTITION: Final = 10
 _BODY: Final = 8
-"""Behind the length field and the correlation id."""
+"""After the length field and the correlation id."""
 
 
 class NamedBroker(NamedTuple):
-    """A broker as an answer names it."""
+    """A broker in a response."""
 
     node_id: int
     host: str
@@ -36,7 +36,7 @@ class NamedBroker(NamedTuple):
 
 
 class BrokersPart(NamedTuple):
-    """The array of brokers in an answer: where it begins and ends in the frame, and what is in it."""
+    """The array of brokers in a response: its position in the frame, and its content."""
 
     start: int
     end: int
@@ -44,7 +44,7 @@ class BrokersPart(NamedTuple):
 
 
 def find_brokers(frame: bytes, version: int) -> BrokersPart:
-    """The brokers in a whole Metadata answer (length field first). Raises `InvalidRequest` where it makes no sense."""
+    """The brokers in a whole Metadata response (length field first). Raises `InvalidRequest` if it cannot be parsed."""
     cursor = Cursor(frame, _BODY, flexible=version >= FLEXIBLE)
     cursor.tags()
     if version >= 3:
@@ -60,7 +60,7 @@ def find_brokers(frame: bytes, version: int) -> BrokersPart:
 
 
 def replace_brokers(frame: bytes, version: int, part: BrokersPart, brokers: Sequence[NamedBroker]) -> bytes:
-    """The same answer with ``brokers`` in place of ``part``."""
+    """The same response with ``brokers`` instead of ``part``."""
     flexible = version >= FLEXIBLE
     out = bytearray(count(len(brokers), flexible=flexible))
     for broker in brokers:
@@ -74,10 +74,10 @@ def replace_brokers(frame: bytes, version: int, part: BrokersPart, brokers: Sequ
 
 
 def without_topic(frame: bytes, version: int, name: str) -> bytes | None:
-    """The same answer without the topic of this name; None where it cannot be found for certain.
+    """The same response without the topic of this name; None if it cannot be found with certainty.
 
-    An occurrence of the name is the topic's own only if a known error code and the name's length stand before it, which
-    no name's characters can look like, and a whole topic begins there.
+    An occurrence of the name is the topic's own only if a known error code and the name's length are in front of it,
+    which no name's characters can look like, and a whole topic begins there.
     """
     flexible = version >= FLEXIBLE
     needle = string(name, flexible=flexible)
@@ -105,7 +105,7 @@ def without_topic(frame: bytes, version: int, name: str) -> bytes | None:
 
 
 def _behind_cluster(frame: bytes, version: int) -> int:
-    """Where the array of topics begins."""
+    """The position of the array of topics."""
     cursor = Cursor(frame, find_brokers(frame, version).end, flexible=version >= FLEXIBLE)
     if version >= 2:
         cursor.nullable_string()  # the cluster's id

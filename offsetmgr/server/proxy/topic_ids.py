@@ -1,4 +1,4 @@
-"""The names of topic ids, and the ids that a Fetch names."""
+"""The names of topic ids, and the ids in a Fetch."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ _ASK_SECONDS: Final = 10.0
 _MOST: Final = 100_000
 _AT_ONCE: Final = 1_000
 _FETCH_HEAD: Final = {13: 25, 14: 25, 15: 21}
-"""Bytes before the array of topics in a Fetch, by version: replica (before 15), wait, bytes, isolation, session."""
+"""Size of the fields in front of the array of topics in a Fetch, by version: replica (before 15), wait, bytes,
+isolation, session."""
 _FETCH_PARTITION: Final = 33
-"""Bytes of a partition in a Fetch without tagged fields: the last byte says that there are none."""
+"""Size of a partition in a Fetch without tagged fields: the last byte is their number, 0."""
 
 
 class TopicIds:
-    """Remembers the name of each id, which never changes: a recreated topic has another id. Use it within one event
-    loop."""
+    """Caches the name of each id, which never changes: a recreated topic has another id. Use it in one event loop."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._names: dict[uuid.UUID, str] = {}
 
     def name(self, topic_id: uuid.UUID | None) -> str | None:
-        """None where it is not known."""
+        """None if unknown."""
         return None if topic_id is None else self._names.get(topic_id)
 
     def unknown(self, ids: Iterable[uuid.UUID]) -> Collection[uuid.UUID]:
         return {topic_id for topic_id in ids if topic_id not in self._names}
 
     async def learn(self, ids: Collection[uuid.UUID]) -> None:
-        """Asks a broker for the names of these ids; those that it does not know stay unknown. Raises
-        `OffsetMgrError`."""
+        """Asks a broker for the names of these ids; ids that it does not know stay unknown. Raises `OffsetMgrError`."""
         if not ids:
             return
         deadline = asyncio.get_running_loop().time() + _ASK_SECONDS
@@ -64,8 +63,8 @@ class TopicIds:
 
 
 def fetched_ids(frame: bytes, body: int, version: int) -> list[uuid.UUID | None] | None:
-    """The ids in a Fetch of version 13 to 15, which clients send often; None where its partitions have tagged fields,
-    so that it must be decoded. Raises `InvalidRequest`."""
+    """The ids in a Fetch of version 13 to 15, which clients send often; None if its partitions have tagged fields, so
+    that it must be decoded. Raises `InvalidRequest`."""
     cursor = Cursor(frame, body, flexible=True)
     cursor.take(_FETCH_HEAD[version])
     ids: list[uuid.UUID | None] = []

@@ -1,14 +1,13 @@
-"""`UpstreamConnection`: one connection to one broker, made for one client's connection, which carries its requests
+"""`UpstreamConnection`: one connection to one broker, opened for one client's connection, which carries its requests
 unread.
 
-Frames go out as they came, so the broker sees the client's own correlation ids, and answers in the order of the
-requests.  An answer is either streamed to the client while it comes (`forward`) or collected whole (`ask`).  What
-comes is read into one buffer that all upstream connections share, and written from there: no bytes object is made of
-a fetched record.
+Frames are forwarded unchanged, so the broker sees the client's own correlation ids, and responds in the order of the
+requests. A response is either streamed to the client as it arrives (`forward`) or collected whole (`ask`). All upstream
+connections read into one shared buffer and write from there: no bytes object is created for a fetched record.
 
-If the connection to the broker breaks, the client's connection is cut, as the broker's own would be: what was asked
-may or may not have been done, and the client knows what to do about that.  Only a connection to the manager itself
-outlives an upstream on which nothing was asked (one that the broker closed as idle): the next request opens another.
+If the connection to the broker breaks, the client's connection is closed, as the broker's own would be: its requests
+may or may not have been carried out, and clients handle that. Only a connection to the manager itself survives the loss
+of an unused upstream connection (which the broker closed as idle): the next request opens another.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
 
 DIAL_SECONDS: Final = 10.0
 PARTING_SECONDS: Final = 10.0
-"""How long a broker may take what a client that is gone has sent."""
+"""How long a broker may take to receive the requests of a disconnected client."""
 LARGEST_ANSWER: Final = 256 * 1024 * 1024
-"""Bytes of an answer that is collected whole. Those that are streamed may have any size."""
+"""Maximum size of a response that is collected whole. Streamed responses may have any size."""
 
 _START: Final = struct.Struct(">ii")
 _BUFFER_BYTES: Final = 512 * 1024
 _MOST_UNSENT: Final = 1024 * 1024
-"""Bytes of requests that the broker has not taken yet, from which on the client is read no further."""
+"""Bytes of requests that the broker has not taken yet, above which reading from the client stops."""
 
 
 class ReadBuffer:
@@ -46,12 +45,12 @@ class ReadBuffer:
         self.view = memoryview(bytearray(_BUFFER_BYTES))
 
     def renew(self) -> None:
-        """Somebody may still refer to what was read: leave it to them."""
+        """Allocates another buffer, because the transport may still refer to the present one."""
         self.view = memoryview(bytearray(_BUFFER_BYTES))
 
 
 class ForwardedResponse:
-    """The answer to a request that was passed on: see `dispatch.Stream`."""
+    """The response to a forwarded request: see `api.Stream`."""
 
     __slots__ = ("_upstream", "correlation", "sink")
 
@@ -75,7 +74,7 @@ class ForwardedResponse:
 
 
 class _ResponseBuffer:
-    """An answer that is put together before anybody sees it."""
+    """A response that is collected whole."""
 
     __slots__ = ("correlation", "future", "parts")
 
@@ -86,7 +85,7 @@ class _ResponseBuffer:
 
 
 class UpstreamConnection(asyncio.BufferedProtocol):
-    """Connects when it is made; what is sent before it is connected waits. Use it within one event loop."""
+    """Connects when it is created; requests sent before that wait. Use it in one event loop."""
 
     def __init__(self, client: ClientConnection, address: Address, security: Security, buffer: ReadBuffer) -> None:
         self.address = address
@@ -97,35 +96,35 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self._unsent: list[bytes] = []
         self._expected: deque[ForwardedResponse | _ResponseBuffer] = deque()
         self._head = b""
-        """The first bytes of a frame, while they are too few to tell its length."""
+        """The first bytes of a frame, while they are too few to contain its length."""
         self._left = 0
-        """Bytes of the frame under way that are still to come."""
+        """Missing bytes of the present frame."""
         self._held = b""
-        """What came for an answer whose turn it is not yet."""
+        """Received bytes of a response whose turn has not come yet."""
         self._taking = False
         self._paused = False
         self._room: asyncio.Future[None] | None = None
         self._posted = False
-        """Whether requests that nobody will answer wait for the connection."""
+        """Whether requests without a response wait for the connection."""
         self._closed = False
         self._dialling = asyncio.ensure_future(self._dial(security))
 
-    # --- what the relay asks ------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
     def forward(self, request: ApiRequest) -> ForwardedResponse:
-        """Passes the request on; its answer goes to the client as it comes."""
+        """Forwards the request; its response goes to the client as it arrives."""
         answer = ForwardedResponse(self, request.correlation)
         self._expected.append(answer)
         self._send(request.frame)
         return answer
 
     def post(self, request: ApiRequest) -> None:
-        """Passes on a request that the broker does not answer (Produce with acks=0)."""
+        """Forwards a request to which the broker does not respond (Produce with acks=0)."""
         self._posted = self._posted or self._transport is None
         self._send(request.frame)
 
     def ask(self, request: ApiRequest) -> asyncio.Future[bytes]:
-        """Passes the request on; gives the whole answer, its length field first. Raises `Unreachable`."""
+        """Forwards the request; returns the whole response, its length field first. Raises `Unreachable`."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(self._gone())
@@ -136,7 +135,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return future
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """None while the broker takes requests as quickly as they come; else a future that is done when it has."""
+        """None while the broker takes requests as fast as they arrive; else a future that completes when it does."""
         return self._room
 
     @property
@@ -144,8 +143,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         return self._closed
 
     def release(self) -> None:
-        """The client is gone. What it has sent still goes out, as from its own socket, since who asks for no
-        acknowledgement hangs up behind the last record."""
+        """The client has disconnected. Its requests are still sent, as from its own socket: a producer without
+        acknowledgements disconnects after its last record."""
         if not self._closed:
             if self._transport is not None:
                 self._part(self._transport)
@@ -154,7 +153,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._forget()
 
     def close(self) -> None:
-        """Hangs up at once; whoever waits for an answer gets an error."""
+        """Closes the connection at once; open requests fail."""
         if not self._closed:
             self._dialling.cancel()
             if self._transport is not None:
@@ -172,13 +171,13 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         for answer in expected:
             if isinstance(answer, _ResponseBuffer) and not answer.future.done():
                 answer.future.set_exception(self._gone())
-                answer.future.exception()  # seen: whoever asked may be gone too
+                answer.future.exception()  # retrieved: the caller may be gone too
 
     # --- connecting ---------------------------------------------------------------------------------
 
     async def _dial(self, security: Security) -> None:
         try:
-            # The versions are known from elsewhere: {} spares the question.
+            # The versions are already known; {} avoids the request.
             self._owner = await BrokerConnection.open(self.address, security, DIAL_SECONDS, {})
             self._transport = await self._owner.hand_over(self)
         except OffsetMgrError:
@@ -210,7 +209,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         self.close()
         self._client.cut()
 
-    # --- the transport's calls ----------------------------------------------------------------------
+    # --- called by the transport ---------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - as much as there is room for
         return self._buffer.view
@@ -223,7 +222,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             return
         self._take(self._buffer.view[:nbytes])
         if self._client.unsent:
-            # The transport may keep the rest of what it could not send where it is.
+            # The transport may keep a reference to bytes that it could not send.
             self._buffer.renew()
 
     def eof_received(self) -> bool:
@@ -245,14 +244,14 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         if room is not None and not room.done():
             room.set_result(None)
 
-    # --- answers ------------------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------------
 
     def begun(self, sink: Sink) -> None:
-        """The first answer's turn has come."""
+        """The first response's turn has come."""
         if self._held and not self._taking:
             held, self._held = self._held, b""
             self._take(memoryview(held))
-        # The answer before may have filled the client's socket, and nobody told us when that was over.
+        # The previous response may have filled the client's socket, and its resume is not reported here.
         (self.pause if sink.full else self.resume)()
 
     def pause(self) -> None:
@@ -266,7 +265,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _take(self, data: memoryview) -> None:
-        """Hands out what has come."""
+        """Distributes the received bytes."""
         self._taking = True
         at, end = 0, len(data)
         try:
@@ -288,7 +287,8 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self._taking = False
 
     def _begin_frame(self, data: memoryview, at: int) -> int:
-        """Learns the next frame's length; where its rest begins (at its beginning, where all of that came at once)."""
+        """Reads the next frame's length; returns the position of its remaining bytes (of its beginning, if all of it is
+        here)."""
         start = bytes(data[at : at + _START.size - len(self._head)])
         head = self._head + start
         if len(head) < _START.size:

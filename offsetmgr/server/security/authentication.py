@@ -1,8 +1,8 @@
-"""The server's side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), free of any I/O.
+"""The server's side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), without any I/O.
 
-An exchange takes the client's messages one by one with `step`. Every failure is the same `AuthenticationFailed`, after
-the same work: nothing tells whether the user exists. No text holds anything that a client has sent (data rule "secrets
-stay secret").
+An exchange processes the client's messages one by one with `step`. Every failure is the same `AuthenticationFailed`,
+after the same amount of work, so that a client cannot find out whether the user exists. No text contains anything from
+a client (data rule "secrets stay secret").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST_MESSAGE: Final = 8_192
 
 
 class AuthenticationStep(NamedTuple):
-    """The server's message, and who the client is once that is proved."""
+    """The server's message, and the client's principal once it is proved."""
 
     reply: bytes
     principal: str | None
@@ -48,7 +48,7 @@ class Authentication:
     credentials: Credentials
     mechanisms: Sequence[str] = MECHANISMS
     session_seconds: float | None = None
-    """After this time a connection must log in again (connections.max.reauth.ms, KIP-368); None: never."""
+    """After this time a connection must re-authenticate (connections.max.reauth.ms, KIP-368); None: never."""
 
     def __post_init__(self) -> None:
         for name in self.mechanisms:
@@ -56,19 +56,19 @@ class Authentication:
                 raise UsageError(f"SASL mechanism {name}", f"is none of {', '.join(MECHANISMS)}")
 
     def exchange(self, mechanism: str) -> Exchange | None:
-        """A new exchange; None where the mechanism is not offered."""
+        """A new exchange; None if the mechanism is not enabled."""
         if mechanism not in self.mechanisms:
             return None
         return PlainExchange(self.credentials) if mechanism == PLAIN else ScramExchange(mechanism, self.credentials)
 
 
 def refused() -> AuthenticationFailed:
-    """The one answer to every login that fails."""
+    """The error for every failed login."""
     return AuthenticationFailed("login", "the credentials are not valid")
 
 
 class PlainExchange:
-    """User name and password in the clear: for TLS connections."""
+    """User name and password in clear text: for TLS connections."""
 
     mechanism = PLAIN
 
@@ -87,7 +87,7 @@ class PlainExchange:
 
 
 class ScramExchange:
-    """Two messages each way; also proves to the client that the server knows the user."""
+    """Two messages in each direction; also proves to the client that the server knows the user."""
 
     def __init__(self, mechanism: str, credentials: Credentials, *, nonce: str | None = None) -> None:
         self.mechanism = mechanism
@@ -105,7 +105,7 @@ class ScramExchange:
         return self._first(text) if self._verifier is None else self._final(text, self._verifier)
 
     def _first(self, text: str) -> AuthenticationStep:
-        """``n,[a=authzid],n=user,r=nonce[,extensions]``; channel binding is not offered."""
+        """``n,[a=authzid],n=user,r=nonce[,extensions]``; channel binding is not supported."""
         parts = text.split(",", 2)
         if len(parts) != 3 or parts[0] not in ("n", "y"):
             raise refused()
@@ -116,7 +116,8 @@ class ScramExchange:
         user = _unescape(fields[0][2:])
         if authorized and (not authorized.startswith("a=") or _unescape(authorized[2:]) != user):
             raise refused()
-        # Extensions that may be ignored follow (Kafka's tokenauth=true asks for delegation tokens: nobody has one).
+        # Extensions follow, which may be ignored (Kafka's tokenauth=true asks for delegation tokens, which do not exist
+        # here).
         self._user = user
         self._verifier = self._credentials.verifier(self.mechanism, user)
         self._nonce = fields[1][2:] + self._own_nonce
@@ -158,7 +159,7 @@ def _text(message: bytes) -> str:
 
 
 def _unescape(name: str) -> str:
-    """A name as SCRAM writes it (RFC 5802, saslname)."""
+    """Decodes a name as encoded in SCRAM (RFC 5802, saslname)."""
     if "=" in name.replace("=2C", "").replace("=3D", ""):
         raise refused()
     return name.replace("=2C", ",").replace("=3D", "=")

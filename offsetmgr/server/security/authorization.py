@@ -61,10 +61,10 @@ ADMIN_APIS: Final[Mapping[int, str]] = {
     66: "ListTransactions",
     74: "ListConfigResources",
 }
-"""The APIs that a rule's ``apis`` may name, by key: what the relay forwards and only administrators ask."""
+"""The APIs that a rule's ``apis`` may name, by key: APIs that the relay forwards and only administrators use."""
 _REMEMBERED: Final = 20_000
 _LONGEST_REMEMBERED: Final = 249
-"""Characters: decisions about longer names are made again each time."""
+"""Length in characters: decisions about longer names are not cached."""
 
 
 class Operation(enum.Enum):
@@ -84,12 +84,13 @@ class Authorizer(Protocol):
     def topic(self, principal: str, operation: Operation, topic: str) -> bool: ...
 
     def admin(self, principal: str, api_key: int, topic: str | None) -> bool:
-        """Whether the relay may forward this admin API; ``topic`` None: for all topics, or for what is no topic."""
+        """Whether the relay may forward this admin API; ``topic`` None: for all topics, or for something other than a
+        topic."""
         ...
 
 
 class AllowAllAuthorizer:
-    """No rules: whoever may connect may do everything."""
+    """No rules: every client may do everything."""
 
     def group(self, principal: str, operation: Operation, group: str) -> bool:  # noqa: ARG002
         return True
@@ -102,21 +103,21 @@ class AllowAllAuthorizer:
 
 
 class ReservedGroups(NamedTuple):
-    """What a fleet of managers keeps for itself. Empty strings reserve nothing."""
+    """The names that a fleet of managers reserves. Empty strings reserve nothing."""
 
     topic: str = ""
     """The offsets topic."""
     group: str = ""
     """The managers' group."""
     transactional_ids: str = ""
-    """What the shards' transactional ids begin with."""
+    """The prefix of the shards' transactional ids."""
 
     def has_transactional_id(self, name: str) -> bool:
         return bool(self.transactional_ids) and name.startswith(self.transactional_ids)
 
 
 class ReservedGroupsAuthorizer:
-    """An authorizer that refuses every operation on the reserved names, and asks another one about all others."""
+    """Rejects every operation on the reserved names, and asks another authorizer about all others."""
 
     def __init__(self, authorizer: Authorizer, reserved: ReservedGroups) -> None:
         self._authorizer = authorizer
@@ -142,7 +143,7 @@ class Rule(NamedTuple):
     topics: tuple[str, ...]
     operations: frozenset[Operation]
     apis: frozenset[int] = frozenset()
-    """Keys of `ADMIN_APIS`; with ``topics``, for these topics alone."""
+    """Keys of `ADMIN_APIS`; with ``topics``, only for these topics."""
 
     def concerns(self, principal: str, operation: Operation) -> bool:
         return operation in self.operations and self.names(principal)
@@ -152,7 +153,7 @@ class Rule(NamedTuple):
 
 
 class AuthorizationRules:
-    """The rules of one file. Decisions are remembered, for a bounded number of names."""
+    """The rules of one file. Decisions are cached, for a bounded number of names."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
@@ -182,7 +183,7 @@ class AuthorizationRules:
 
 
 def load_rules(path: Path | str) -> AuthorizationRules:
-    """Raises `ConfigError` naming the file and the line or field that cannot be used."""
+    """Raises `ConfigError` naming the file and the invalid line or field."""
     table = toml_table.load(path)
     table.only(["rule"])
     rules = [_rule(entry) for entry in table.tables("rule")]

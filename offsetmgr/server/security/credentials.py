@@ -30,16 +30,16 @@ from offsetmgr.core.errors import UsageError
 
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _FOR_PLAIN: Final = "SCRAM-SHA-256"
-"""Whose verifiers a PLAIN login is checked with, where the file has no password to compare."""
+"""The verifiers with which PLAIN logins are checked if the file has no password to compare."""
 
 LEAST_ITERATIONS: Final = 4096
 MOST_ITERATIONS: Final = 65_536
-"""Computed on the event loop when such a user logs in with PLAIN: 20 ms or so at this number."""
+"""Computed on the event loop when such a user logs in with PLAIN: about 20 ms at this number."""
 _SALT_BYTES: Final = 18
 
 
 class CredentialVerifier(NamedTuple):
-    """What a SCRAM server keeps of a user (RFC 5802)."""
+    """The data that a SCRAM server stores for a user (RFC 5802)."""
 
     iterations: int
     salt: bytes
@@ -51,7 +51,7 @@ class CredentialVerifier(NamedTuple):
 
 
 def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> CredentialVerifier:
-    """The verifier of a password. Takes milliseconds, on purpose."""
+    """Computes the verifier of a password. Takes milliseconds, on purpose."""
     digest = DIGESTS[mechanism]
     salted = hashlib.pbkdf2_hmac(digest, password, salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", digest)
@@ -71,7 +71,7 @@ def scram_verifier(mechanism: str, password: str, iterations: int = LEAST_ITERAT
 
 
 class Credentials:
-    """All users. Whether a user exists cannot be told from any answer made with it, nor from how long it takes."""
+    """All users. Neither results nor timing reveal whether a user exists."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class Credentials:
         secret: bytes,
         mechanisms: Collection[str],
     ) -> None:
-        """``verifiers`` by mechanism and user; ``secret`` makes the salts of users that do not exist: the same in all
-        processes that use the same file, or asking two of them would tell.
+        """``verifiers`` by mechanism and user. ``secret`` generates the salts of unknown users; it is the same in all
+        processes that use the same file, since different salts would reveal that a user is unknown.
 
-        Derives what ``mechanisms`` need and ``verifiers`` lack, which takes some milliseconds a user.
+        Derives the verifiers that ``mechanisms`` need and ``verifiers`` lack, which takes some milliseconds per user.
         """
         self._passwords = passwords
         self._secret = secret
@@ -97,7 +97,7 @@ class Credentials:
         }
 
     def verifier(self, mechanism: str, user: str) -> CredentialVerifier:
-        """What to check a SCRAM login with; for unknown users one that no password fits."""
+        """The verifier for a SCRAM login; for unknown users one that no password matches."""
         known = self._verifiers[mechanism].get(user)
         if known is not None:
             return known
@@ -127,9 +127,9 @@ class Credentials:
 
 
 def load_credentials(path: Path | str, mechanisms: Collection[str] = tuple(DIGESTS)) -> Credentials:
-    """The users of a file, for these SCRAM mechanisms (and PLAIN).
+    """Loads the users of a file, for these SCRAM mechanisms (and PLAIN).
 
-    Raises `ConfigError` naming the file and the line or field that cannot be used, never its value.
+    Raises `ConfigError` naming the file and the invalid line or field, never its value.
     """
     table = toml_table.load(path)
     table.only(["users"])
@@ -169,6 +169,6 @@ def _verifier(entry: Table, mechanism: str) -> CredentialVerifier:
 
 
 def _usual(known: Iterable[CredentialVerifier]) -> tuple[int, int]:
-    """The iterations and the length of the salt that most users have: unknown ones must look like them."""
+    """The most frequent iteration count and salt length: unknown users must look like other users."""
     shapes = Counter((v.iterations, len(v.salt)) for v in known)
     return shapes.most_common(1)[0][0] if shapes else (LEAST_ITERATIONS, _SALT_BYTES)

@@ -1,1 +1,1 @@
-"""Answers to offset requests from a store, or from two stores while dual commit is on."""
+"""Serves offset requests from a store, or from two stores while dual commit is on."""

@@ -1,11 +1,11 @@
 """`DualStoreBackend`: a dual store behind the listener (data rule "dual commit: Kafka first").
 
-A commit goes to the primary; what that took goes to the secondary (`secondary`), and is acknowledged when both have it.
-A failure of the secondary is logged, counted and repaired in the background, and the commit acknowledged all the same.
-A write to the primary whose outcome is not known is read later, and passed on if it happened after all
-(`in_doubt_writes`). A fetch is the larger of both, except where a rewind is still on its way to the secondary: there it
-is the primary's. What is on its way is kept in memory only: after a crash the next start brings the secondary forward
-(`catchup`), and the next commit of a partition makes the two equal in any case.
+A commit goes to the primary; the accepted values go to the secondary (`secondary`), and the commit is acknowledged when
+both have it. A failure of the secondary is logged, counted and repaired in the background, and the commit is
+acknowledged all the same. A write to the primary with an unknown outcome is read later, and passed on if it happened
+(`in_doubt_writes`). A fetch returns the larger of both values, except where a rewind is still on its way to the
+secondary: there it returns the primary's. Pending values are kept only in memory: after a crash the next start updates
+the secondary (`secondary_reconcile`), and the next commit of a partition makes both equal in any case.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class DualStoreBackend(SingleStoreBackend):
 
     @property
     def compares(self) -> bool:
-        """Never: each store would, but not both together."""
+        """False: each store would compare, but not both together."""
         return False
 
     @property
     def names_groups(self) -> bool:
-        """A group may be in the secondary alone."""
+        """A group may exist only in the secondary."""
         return False
 
     def trouble(self) -> str | None:
-        """Either half's: what only one store has is not safe."""
+        """The problem of either store, since an offset in only one store is not safe."""
         troubles = [threads.health.trouble() for threads in (self.threads, self._threads)]
         return "; ".join(filter(None, troubles)) or None
 
@@ -72,7 +72,7 @@ class DualStoreBackend(SingleStoreBackend):
         await learn(self._threads)
 
     async def read(self, group: str, partitions: Sequence[TopicPartition] | None) -> GroupOffsets:
-        going_back = self._secondary.lowering(group)  # before the reads: they may not show what is written meanwhile
+        going_back = self._secondary.lowering(group)  # before the reads: they may not show writes of the meantime
         reads = [threads.read(group, partitions) for threads in (self.threads, self._threads)]
         here, there = await asyncio.gather(*map(asyncio.shield, reads))
         if not self._store.shares_epochs:
@@ -89,7 +89,8 @@ class DualStoreBackend(SingleStoreBackend):
         return list(dict.fromkeys(group for groups in lists for group in groups))
 
     async def delete_group(self, group: str) -> int:
-        """The primary's whole group, then what the secondary has of it, then the secondary's whole group."""
+        """Deletes the primary's whole group, then the offsets of it in the secondary, then the secondary's whole
+        group."""
         code = await super().delete_group(group)
         there = await self._threads.read(group, None)
         if there.error is not None:
@@ -101,7 +102,7 @@ class DualStoreBackend(SingleStoreBackend):
         if not self._secondary.wanted(group):
             try:
                 await self._threads.call(partial(delete_whole, self._threads.store, group))
-            except OffsetMgrError as error:  # what is left there holds no offsets
+            except OffsetMgrError as error:  # the rest of the group holds no offsets
                 _log.info("of a deleted group something is left in the secondary store", extra={"error": str(error)})
         return ErrorCode.NONE if doomed else code
 

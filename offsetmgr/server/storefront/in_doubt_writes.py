@@ -1,7 +1,7 @@
-"""Writes to a dual store's primary whose outcome nobody knows: read again until it is known, then passed on or not.
+"""Writes to a dual store's primary with an unknown outcome: read again until it is known, then passed on or not.
 
-A client that is told "try again" mostly does, and then the doubt is over.  One that does not would leave a commit in
-the primary alone.
+A client usually retries after a retriable error, which ends the doubt. A client that does not would leave a commit only
+in the primary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class InDoubtWrites:
         return sum(map(len, self._doubts.values()))
 
     def record(self, group: str, changes: Mapping[TopicPartition, Change], outcomes: Outcomes) -> None:
-        """Called with what became of each write to the primary, in order within each group."""
+        """Called with the outcome of each write to the primary, in order within each group."""
         if group not in self._doubts and all(outcome.error is None for outcome in outcomes.values()):
             return
         held = self._doubts.setdefault(group, {})
@@ -43,7 +43,7 @@ class InDoubtWrites:
             if outcome.error is None:
                 held.pop(tp, None)
             elif outcome_unknown(outcome.error):
-                # A new list: one that is being looked into must not be taken for this.
+                # A new list: one that is being checked must not be confused with this one.
                 held[tp] = [*held.get(tp, ()), changes[tp].after]
         if not held:
             del self._doubts[group]

@@ -1,15 +1,15 @@
-"""The second store of a dual commit, brought to say what the first one took (data rule "dual commit: Kafka first"),
-however long that takes.
+"""The second store of a dual commit, which receives the values that the first one accepted (data rule "dual commit:
+Kafka first"), however long that takes.
 
-State and decisions live on the event loop; the store is written in its own threads (`store_executor`), one stream of
-edits at a time. For each partition only the newest value is kept: what is written late is written once.
+State and decisions are on the event loop; the store is written in its own threads (`store_executor`), one stream of
+edits at a time. For each partition only the newest value is kept, so a delayed value is written once.
 
-What may be overwritten. At once, everything: the last commit wins, as with the old consumers. But a value that comes
-*late*, because the secondary could not be written before, must not undo what others have committed there meanwhile: it
-only moves the secondary forward, and where it was a rewind (it lies below what the secondary was last known to hold) it
-is written over that very value only. Where nothing is known the last commit wins.
+Overwriting. A value written at once may overwrite everything: the last commit wins, as with the old consumers. But a
+value that is written *late*, because the secondary was unavailable, must not undo other clients' commits of the
+meantime. It only moves the secondary forward; a late rewind (a value below the last known value of the secondary)
+overwrites only that value. If nothing is known, the last commit wins.
 
-Ordering contract: `take` is called for the writes of a group in the order in which the primary took them.
+Ordering contract: `take` is called for the writes of a group in the order in which the primary accepted them.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 _STUCK_PAUSE: Final = 30.0
-"""Seconds until a partition is tried again whose error does not go away by itself (not allowed, unreadable)."""
+"""Seconds until a partition with a permanent error (not allowed, unreadable) is tried again."""
 _LOG_EVERY: Final = 30.0
 _KNOWN: Final = 200_000
-"""Partitions of which it is remembered what the secondary holds."""
+"""Number of partitions for which the secondary's value is cached."""
 
 _Key: TypeAlias = tuple[str, TopicPartition]
 
 
 @dataclass(slots=True, eq=False)
 class _PendingWrite:
-    """What one partition shall hold (None: nothing), and who waits for it."""
+    """The new value of one partition (None: deletion), and the commits that wait for it."""
 
     after: OffsetAndMetadata | None
     late: bool
-    """Whether a try has failed, or the secondary could not be written already when it came."""
+    """Whether an attempt has failed, or the secondary was already unavailable when the value arrived."""
     waiting: list[_Waiter] = field(default_factory=list)
     not_before: float = 0.0
 
 
 class _Waiter:
-    """Lets those who wait for several partitions go when the last of them has been settled, or after a while."""
+    """Completes a future when the last of several partitions has been written, or after a timeout."""
 
     __slots__ = ("done", "left")
 
@@ -83,12 +83,12 @@ class _Attempt(NamedTuple):
 
 
 class Secondary:
-    """See the module's docstring. Used on the event loop; ``threads`` stay the caller's to close."""
+    """See the module's docstring. Used on the event loop; the caller closes ``threads``."""
 
     def __init__(self, threads: StoreExecutor, *, patience: float = 1.0, keeps_epochs: bool = True) -> None:
-        """``patience``: seconds that a commit waits for the secondary. Once one has waited in vain, none waits until
+        """``patience``: seconds that a commit waits for the secondary. After one has waited in vain, none waits until
         the secondary can be written again. ``keeps_epochs``: whether the primary's leader epochs are those of the
-        secondary's logs; else none is written."""
+        secondary's logs; otherwise none is written."""
         self._threads = threads
         self._patience = patience
         self._keeps_epochs = keeps_epochs
@@ -102,23 +102,24 @@ class Secondary:
         self._failing = False
         self._closed = False
         self.pending = 0
-        """Partitions that the secondary lacks as yet."""
+        """Partitions that the secondary has not received yet."""
         self.failures = 0
-        """Writes that failed; each try counts."""
+        """Failed writes; each attempt counts."""
         self.dropped = 0
-        """Values given up, because others have written the secondary since, or because it cannot hold them."""
+        """Values discarded because other clients have written the secondary since, or because it cannot hold them."""
 
     @property
     def failing(self) -> bool:
-        """Whether commits do not wait for the secondary at present."""
+        """Whether commits currently do not wait for the secondary."""
         return self._failing
 
-    # --- what the backend says and asks -------------------------------------------------------------
+    # --- called by the backend -----------------------------------------------------------------------
 
     def take(
         self, group: str, values: Mapping[TopicPartition, OffsetAndMetadata | None]
     ) -> asyncio.Future[None] | None:
-        """What the primary took. Gives what a commit should wait for; None where it should not wait."""
+        """Receives the values that the primary accepted. Returns a future that the commit should wait for; None if it
+        should not wait."""
         waiter = None if self._failing or not values else _Waiter(len(values), self._patience)
         if waiter is not None:
             waiter.done.add_done_callback(lambda _: self._waited(waiter))
@@ -129,7 +130,7 @@ class Secondary:
             wanted = held[tp] = _PendingWrite(after, self._failing)
             if before is None:
                 self.pending += 1
-            else:  # what was never written has been overtaken: who waited for it waits for this
+            else:  # a value that was not written yet is replaced: its commits wait for this one
                 wanted.waiting = before.waiting
             if waiter is not None:
                 wanted.waiting.append(waiter)
@@ -139,28 +140,28 @@ class Secondary:
         return waiter.done if waiter is not None else None
 
     def lowering(self, group: str) -> frozenset[TopicPartition]:
-        """The partitions that are about to go back (or away), so that what the secondary shows of them is too much."""
+        """The partitions with a pending rewind or deletion, for which the secondary's value is too high."""
         return frozenset(
             tp for tp, wanted in self._wanted.get(group, {}).items() if not self._forward((group, tp), wanted.after)
         )
 
     def wanted(self, group: str) -> frozenset[TopicPartition]:
-        """What is still to be written of the group."""
+        """The pending values of the group."""
         return frozenset(self._wanted.get(group, ()))
 
     def read_capabilities(self, group: str, tp: TopicPartition, offset: int) -> None:
-        """What somebody else has written to the secondary."""
+        """Records a value that another client has written to the secondary."""
         self._learn((group, tp), offset)
 
     async def flush(self, seconds: float) -> int:
-        """Waits until the secondary has everything, so long at most; gives how many partitions it lacks."""
+        """Waits until the secondary has everything, at most ``seconds``; returns the number of missing partitions."""
         until = asyncio.get_running_loop().time() + seconds
         while self.pending and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.02)
         return self.pending
 
     def close(self) -> None:
-        """No more tries are begun."""
+        """Stops starting attempts."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -171,7 +172,7 @@ class Secondary:
         if waiter.left:
             self._failing = True
 
-    # --- trying -----------------------------------------------------------------------------------
+    # --- attempts ------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         if self._running is None and self._timer is None and self._wanted and not self._closed:
@@ -198,7 +199,7 @@ class Secondary:
         self._running = None
         if self._wanted and not self._closed:
             loop = asyncio.get_running_loop()
-            if pause is None:  # nothing is left but what is not to be tried yet
+            if pause is None:  # only values remain that must not be tried yet
                 pause = max(0.0, min(w.not_before for c in self._wanted.values() for w in c.values()) - loop.time())
             self._timer = loop.call_later(pause, self._again)
 
@@ -216,7 +217,7 @@ class Secondary:
         return attempts
 
     def _forward(self, key: _Key, after: OffsetAndMetadata | None) -> bool:
-        """Whether the value cannot lie below what the secondary holds, as far as that is known."""
+        """Whether the value cannot be below the secondary's, as far as that is known."""
         if after is None or key not in self._known:
             return False
         known = self._known[key]
@@ -230,10 +231,10 @@ class Secondary:
         known = self._known.get(key)
         return Change(wanted.after, None if known is None else Committed(known), allow_rewind=True)
 
-    # --- what became of it --------------------------------------------------------------------------
+    # --- outcomes ------------------------------------------------------------------------------------
 
     def _settle(self, attempts: Iterable[_Attempt], found: Mapping[str, Outcomes]) -> float | None:
-        """Takes the outcomes of a stream; gives the pause before the next one, None where none is needed."""
+        """Processes the outcomes of a stream; returns the pause before the next one, None if none is needed."""
         error: OffsetMgrError | None = None
         for group, outcomes in found.items():
             self._threads.health.note(group, [outcome.error for outcome in outcomes.values()])
@@ -254,7 +255,7 @@ class Secondary:
         return None
 
     def _settle_one(self, attempt: _Attempt, outcome: ChangeOutcome) -> OffsetMgrError | None:
-        """Takes one outcome; gives the error, unless the partition is settled or can be tried again at once."""
+        """Processes one outcome; returns the error, unless the partition is complete or can be tried again at once."""
         key, after = (attempt.group, attempt.tp), attempt.wanted.after
         error = outcome.error
         if error is None:
@@ -266,7 +267,7 @@ class Secondary:
             if found is not None:
                 self._met(attempt, found)
                 return None
-            # without a value it was no comparison that failed, but a race
+            # without a value it was not a failed comparison but a race
         self.failures += 1
         self._tried.setdefault(key, set()).add(None if after is None else after.offset)
         attempt.wanted.late = True
@@ -280,7 +281,7 @@ class Secondary:
         return error
 
     def _met(self, attempt: _Attempt, found: Offset) -> None:
-        """The secondary held another value than was known."""
+        """The secondary held a value other than the known one."""
         key, after = (attempt.group, attempt.tp), attempt.wanted.after
         held = None if isinstance(found, Absent) else found.offset
         ours = held in self._tried.get(key, ())
@@ -289,7 +290,8 @@ class Secondary:
             self._finished(attempt)
         elif not ours and not (after is not None and (held is None or held < after.offset)):
             self._drop(attempt, Conflict(f"group {key[0]}, {key[1]}", "others have written it since", actual=found))
-        # else it is tried again, over what is known now: an earlier try of ours that did get through, or less than this
+        # otherwise it is tried again, over the value that is known now: an earlier attempt of ours that did succeed, or
+        # a lower one
 
     def _learn(self, key: _Key, offset: int | None) -> None:
         self._tried.pop(key, None)
@@ -308,7 +310,7 @@ class Secondary:
         self._finished(attempt)
 
     def _finished(self, attempt: _Attempt) -> None:
-        """The attempt's value is settled, one way or the other; a newer one stays wanted."""
+        """The attempt's value is written or discarded; a newer one stays pending."""
         changes = self._wanted.get(attempt.group, {})
         if changes.get(attempt.tp) is not attempt.wanted:
             return

@@ -1,10 +1,10 @@
-"""What an earlier process could not bring to a dual store's secondary any more: looked for once, at the start.
+"""Values that an earlier process did not write to a dual store's secondary: searched once, at the start.
 
-What is on its way to the secondary is kept in memory (`secondary`), so a listener that died may have left the secondary
-behind for partitions that nobody commits to again.  Only groups that have offsets in the secondary are looked at:
-others of the same Kafka cluster never used it.  Forward only, and each write on the condition that the secondary still
-holds what was read, so whatever is committed meanwhile wins.  A rewind that was on its way cannot be told from a
-secondary that is ahead, and is left alone.
+Pending values of the secondary are kept only in memory (`secondary`), so a listener that died may have left the
+secondary behind for partitions without further commits. Only groups with offsets in the secondary are checked: others
+of the same Kafka cluster never used it. Values only move forward, and each write requires that the secondary still
+holds the value that was read, so every commit of the meantime wins. A pending rewind looks the same as a secondary that
+is ahead, and is left alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 _GROUPS_AT_ONCE: Final = 200
 _PAUSE: Final = 5.0
-"""Seconds until groups that could not be read or written are looked at again."""
+"""Seconds until groups that could not be read or written are checked again."""
 
 
 class StartupReconciliation:
@@ -42,10 +42,10 @@ class StartupReconciliation:
         self._secondary = secondary
         self._keeps_epochs = keeps_epochs
         self.written = 0
-        """Partitions brought forward."""
+        """Number of partitions moved forward."""
 
     async def run(self) -> None:
-        """Goes through all groups of the secondary, until each of them has been looked at."""
+        """Checks all groups of the secondary, until each of them has succeeded."""
         left = iter(await self._groups())
         looked = 0
         while batch := list(islice(left, _GROUPS_AT_ONCE)):
@@ -64,7 +64,7 @@ class StartupReconciliation:
                 await asyncio.sleep(_PAUSE)
 
     async def _look(self, groups: list[str]) -> list[str]:
-        """Brings these groups forward; gives back those that have to be looked at again."""
+        """Updates these groups; returns those that have to be checked again."""
         reads = [(self._primary.read(group, None), self._threads.read(group, None)) for group in groups]
         writes: list[StoreWrite] = []
         again: list[str] = []
@@ -85,7 +85,7 @@ class StartupReconciliation:
         return again
 
     async def _failed(self, write: StoreWrite) -> bool:
-        """Whether the group has to be looked at again. What was changed by others meanwhile is theirs."""
+        """Whether the group has to be checked again. Values that other clients changed meanwhile are kept."""
         failed = False
         for tp, outcome in (await write.done).items():
             after = write.changes[tp].after

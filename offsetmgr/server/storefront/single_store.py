@@ -1,5 +1,4 @@
-"""What stands behind a store's listener: `SingleStoreBackend` here, `DualStoreBackend` beside it; both are asked the
-same things."""
+"""`SingleStoreBackend`: one store behind the listener. `DualStoreBackend` has the same interface for two stores."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class SingleStoreBackend:
-    """Used on the event loop; make it there. Failures of reads and writes are in their results."""
+    """Used on the event loop; create it there. Failures of reads and writes are in their results."""
 
     def __init__(self, store: OffsetStore) -> None:
         self.threads = StoreExecutor(store, written=self._written)
@@ -33,7 +32,7 @@ class SingleStoreBackend:
 
     @property
     def names_groups(self) -> bool:
-        """Whether the deletion of an offset is told if there is no such group at all."""
+        """Whether the deletion of an offset reports that the group does not exist."""
         return True
 
     def trouble(self) -> str | None:
@@ -41,11 +40,11 @@ class SingleStoreBackend:
         return self.threads.health.trouble()
 
     def start(self, look_every: float, patience: float) -> None:
-        """Begins what goes on in the background; see `StoreHealth.watch`."""
+        """Starts the background tasks; see `StoreHealth.watch`."""
         self.threads.watch(look_every, patience)
 
     async def read_capabilities(self) -> None:
-        """Finds out what can be kept, and logs once what cannot."""
+        """Determines what the store can hold, and logs once what it cannot."""
         await learn(self.threads)
 
     def write(self, write: StoreWrite) -> None:
@@ -59,7 +58,7 @@ class SingleStoreBackend:
         return await self.threads.call(partial(listed, self.threads.store))
 
     async def delete_group(self, group: str) -> int:
-        """After the writes that were handed in before; 0 or GROUP_ID_NOT_FOUND. Raises `OffsetMgrError`."""
+        """Runs after all earlier writes; returns 0 or GROUP_ID_NOT_FOUND. Raises `OffsetMgrError`."""
         await self.threads.settled(group)
         return await self.threads.call(partial(delete_whole, self.threads.store, group))
 
@@ -81,7 +80,7 @@ class SingleStoreBackend:
 
 
 async def learn(threads: StoreExecutor) -> None:
-    """See `SingleStoreBackend.learn`."""
+    """See `SingleStoreBackend.read_capabilities`."""
     try:
         await threads.read_capabilities()
     except OffsetMgrError as error:
@@ -103,7 +102,7 @@ def listed(store: OffsetStore) -> list[str]:
 
 
 def delete_whole(store: OffsetStore, group: str) -> int:
-    """Deletes a group by the store's own means, or all of its offsets. Raises `OffsetMgrError`."""
+    """Deletes a group with the store's own operation, or all of its offsets. Raises `OffsetMgrError`."""
     delete = cast("Callable[[str], object] | None", getattr(store, "delete_group", None))
     try:
         if delete is not None:

@@ -1,10 +1,10 @@
 """`StoreBackend`: any `OffsetStore` behind the listener, so that any Kafka client can use it as its coordinator.
 
-Semantics are Kafka's: the last commit wins, so commits are edits that may rewind, and none is compared with anything
-(`Guard.OVERWRITE`); a member's commit goes to Kafka with its generation. What a store cannot keep (metadata in
-ZooKeeper) is dropped, as the old consumers did; the log says so once, at the start.
+Semantics are Kafka's: the last commit wins, so commits are edits that may rewind and compare nothing
+(`Guard.OVERWRITE`); a member's commit goes to Kafka with its generation. Data that a store cannot hold (metadata in
+ZooKeeper) is dropped, as the old consumers did; the log reports that once, at the start.
 
-Before a dual store (data rule "dual commit: Kafka first") see `dual_store`.
+For a dual store (data rule "dual commit: Kafka first") see `dual_store`.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from offsetmgr.stores.dual import DualStore
 _log = logging.getLogger(__name__)
 
 _FULL: Final = 100_000
-"""Partitions on their way at which the listener is asked to read no more commits."""
+"""Number of pending partitions above which the backend applies backpressure."""
 _LOG_EVERY: Final = 10.0
 
 
 class StoreBackend:
-    """See the module's docstring, and `offsetmgr.server.backend.Backend`. Construction does no I/O; call `start` on
-    the event loop first, `close` last. The store is the backend's from then on.
+    """See the module's docstring, and `offsetmgr.server.backend.Backend`. Construction does no I/O; call `start` on the
+    event loop first, `close` last. The backend then owns the store.
 
-    No call of the store should take longer than ``commit_timeout``: open it with a ``timeout_ms`` of that much.
+    No call of the store should take longer than ``commit_timeout``: open it with this ``timeout_ms``.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class StoreBackend:
         look_every: float = 3.0,
         keeps_epochs: bool = True,
     ) -> None:
-        """Times in seconds. After ``commit_timeout`` a client is told COORDINATOR_NOT_AVAILABLE, though what has begun
-        by then may still be written, before anything that comes later for the group. ``secondary_patience``: see
-        `Secondary`. ``look_every``: see `StoreHealth.watch`. ``keeps_epochs``: whether the clients' leader epochs are
-        those of the store's logs; else none is written, and none given to clients."""
+        """Times are in seconds. After ``commit_timeout`` a client gets COORDINATOR_NOT_AVAILABLE; a write that has
+        begun by then may still happen, before all later writes of the group. ``secondary_patience``: see `Secondary`.
+        ``look_every``: see `StoreHealth.watch`. ``keeps_epochs``: whether the clients' leader epochs are those of the
+        store's logs; otherwise none is written, and none returned to clients."""
         self._store = store
         self._node = node
         self._commit_timeout = commit_timeout
@@ -72,7 +72,7 @@ class StoreBackend:
         self._look_every = look_every
         self.keeps_epochs = keeps_epochs
         self.refusal: str | None = None
-        """Why no client is served at present; None where clients are."""
+        """The reason why no client is served at present; None while clients are served."""
         self._figures: Counter[str] = Counter()
         self._said: dict[str, float] = {}
         self._room: asyncio.Future[None] | None = None
@@ -80,8 +80,8 @@ class StoreBackend:
         self._starting: asyncio.Task[None]
 
     def start(self) -> asyncio.Task[None]:
-        """Clients may be served at once; the task is done when it is known what the store can carry, or that it cannot
-        be reached yet (clients are told, until it can)."""
+        """Starts serving clients at once. The task completes when the store's capabilities are known, or when the store
+        proves unreachable (clients get an error until it is reachable)."""
         store = self._store
         self._behind = (
             DualStoreBackend(store, self._patience) if isinstance(store, DualStore) else SingleStoreBackend(store)
@@ -91,11 +91,11 @@ class StoreBackend:
         return self._starting
 
     async def close(self, grace: float = 5.0) -> None:
-        """Lets what is on its way to a secondary arrive, at most ``grace`` seconds, and closes the store."""
+        """Lets pending values reach a secondary, for at most ``grace`` seconds, and closes the store."""
         self._starting.cancel()
         await self._behind.close(grace)
 
-    # --- who answers --------------------------------------------------------------------------------
+    # --- ownership -----------------------------------------------------------------------------------
 
     def nodes(self) -> Sequence[ManagerAddress]:
         return [self._node]
@@ -202,7 +202,7 @@ class StoreBackend:
         return write
 
     async def _outcomes(self, write: StoreWrite) -> Outcomes | None:
-        """What became of a write; None if that is not known in time."""
+        """The outcome of a write; None if it is not known in time."""
         await asyncio.wait([write.done], timeout=self._commit_timeout)
         self._make_room()
         if write.done.done():
@@ -272,17 +272,17 @@ class StoreBackend:
         epoch = -1 if found.leader_epoch is None or not self.keeps_epochs else found.leader_epoch
         return partition, found.offset, epoch, found.metadata, ErrorCode.NONE
 
-    # --- what is known of it ------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------------
 
     def trouble(self) -> str | None:
-        """Why the store, or either half of a dual one, cannot be used at present; None while it can."""
+        """The reason why the store, or either half of a dual one, cannot be used at present; None while it can."""
         return self.refusal or self._behind.trouble()
 
     def metrics(self) -> Mapping[str, float]:
         return {**self._figures, **self._behind.metrics(), "store_failing": int(self.trouble() is not None)}
 
     def _failed(self, error: OffsetMgrError, code_of: Callable[[OffsetMgrError], int]) -> int:
-        """Counts an error, logs one of its kind now and then, and gives the client's code."""
+        """Counts an error, logs one of its kind from time to time, and returns the client's error code."""
         kind = type(error).__name__
         self._figures[f'store_errors_total{{error="{kind}"}}'] += 1
         now = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Calls of a store as they are made in its threads: many groups at a time, an answer for each, whatever happens."""
+"""Calls of a store in its threads: many groups at a time, with a result for each in every case."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Outcomes: TypeAlias = Mapping[TopicPartition, ChangeOutcome]
 
 
 def edited(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Outcomes]:
-    """Carries out edits of different groups: outcomes for every one of them, whatever happens."""
+    """Carries out edits of different groups; returns outcomes for each of them, also after an error."""
     found: dict[str, Outcomes] = {}
     error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
     try:
@@ -34,14 +34,14 @@ def edited(store: OffsetStore, edits: Sequence[GroupEdit]) -> dict[str, Outcomes
 
 
 def read(store: OffsetStore, wanted: Mapping[str, list[TopicPartition] | None]) -> dict[str, GroupOffsets]:
-    """Reads many groups: an answer for every one of them, whatever happens."""
+    """Reads many groups; returns a result for each of them, also after an error."""
     found: dict[str, GroupOffsets] = {}
     error: OffsetMgrError = ServerError(store.uri, "the store did not answer for the group")
     try:
         if len(wanted) > 1 or None in wanted.values():
             for answer in store.scan(wanted):
                 found[answer.group] = answer
-        # What hinders the reading of a whole group need not hinder that of the partitions asked for.
+        # An error that prevents reading a whole group need not affect the requested partitions.
         for group, partitions in wanted.items():
             if partitions is not None and _incomplete(found.get(group), partitions):
                 found[group] = _fetched(store, group, partitions)
@@ -78,5 +78,5 @@ def _fetched(store: OffsetStore, group: str, partitions: list[TopicPartition]) -
 
 
 def closing(store: OffsetStore) -> OffsetMgrError:
-    """The error for what the end of the listener has overtaken."""
+    """The error for calls that the end of the listener has interrupted."""
     return Unreachable(store.uri, "the listener is being closed")

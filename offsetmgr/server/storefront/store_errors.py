@@ -1,8 +1,8 @@
-"""What clients are told where a store could not do what they asked: our errors as Kafka's codes. Pure.
+"""Kafka's error codes for the errors of a store. Pure.
 
-A client repeats a request by itself only after a retriable code; for "not now" that is COORDINATOR_NOT_AVAILABLE, after
-which it finds its coordinator again, which is this very listener.  Codes that mean something about the *coordinator
-behind* a store (NOT_COORDINATOR) must not pass through: the client would look for another one and find none.
+A client repeats a request by itself only after a retriable code. For "not now" that is COORDINATOR_NOT_AVAILABLE, after
+which it searches its coordinator again and finds this listener. Codes about the *coordinator behind* a store
+(NOT_COORDINATOR) must not reach the client, which would search another coordinator and find none.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _CODES: Final[dict[type[OffsetMgrError], int]] = {
     UsageError: ErrorCode.INVALID_REQUEST,
     InvalidRequest: ErrorCode.INVALID_REQUEST,
 }
-"""By class, its subclasses included. What is not here (unreadable data, files, servers' own errors without a code)
-does not go away by asking again: UNKNOWN_SERVER_ERROR, and the log says what it was."""
+"""By class, including subclasses. All other errors (unreadable data, files, servers' own errors without a code) are
+permanent: UNKNOWN_SERVER_ERROR, and the log has the details."""
 
 
 def commit_code(error: OffsetMgrError) -> int:
@@ -71,10 +71,10 @@ def commit_code(error: OffsetMgrError) -> int:
 
 
 def delete_code(error: OffsetMgrError) -> int:
-    """The code for the deletion of a group or of its offsets: a group with members is NON_EMPTY_GROUP there."""
+    """The code for the deletion of a group or of its offsets: a group with members is NON_EMPTY_GROUP here."""
     return ErrorCode.NON_EMPTY_GROUP if isinstance(error, GroupActive) else commit_code(error)
 
 
 def outcome_unknown(error: OffsetMgrError) -> bool:
-    """Whether a write that failed with this may have been carried out all the same, now or a little later."""
+    """Whether a write that failed with this error may have been carried out all the same, now or a little later."""
     return error.retriable and not isinstance(error, LockLost)

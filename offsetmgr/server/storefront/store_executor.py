@@ -1,15 +1,15 @@
 """Synchronous stores behind an event loop: a few threads for each, and requests gathered into bulk calls.
 
-Here belongs how calls reach a store and their outcomes come back; what is asked, and what clients are told, is
-`store_backend`'s.
+This module passes calls to a store and returns their outcomes; `store_backend` defines the calls and the clients'
+responses.
 
-Ordering contract: the writes of one group are carried out in the order in which they were handed in, each before the
-next begins or together with it; a read sees every write that had ended when the read was handed in.
+Ordering contract: the writes of one group are carried out in the order of their submission, each before the next begins
+or together with it; a read sees every write that had ended when the read was submitted.
 
-While one stream of edits (or one scan) runs, what comes meanwhile is gathered for the next, so that round trips are
-shared by as many clients as there are. Where the store allows calls side by side, groups are spread over a few lanes,
-and those in trouble (their last call failed for now: a broker is away) have a lane of their own until one of their
-calls succeeds, so that they do not hold up the others for a timeout each.
+While one stream of edits (or one scan) runs, new requests are gathered for the next, so that all clients share round
+trips. If the store allows concurrent calls, groups are spread over a few lanes. Groups in trouble (their last call
+failed temporarily, for example because a broker is down) have a separate lane until one of their calls succeeds, so
+that they do not delay the others by a timeout each.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from offsetmgr.server.storefront.store_health import StoreHealth
 T = TypeVar("T")
 
 CHANGES_A_STREAM: Final = 5_000
-"""Partitions in one stream of edits: so long does a write wait at most for the stream before it."""
+"""Partitions in one stream of edits; it bounds how long a write waits for the stream before it."""
 
 _ENOUGH_TO_PART: Final = 4
-"""Threads from which on one of the lanes, and one of the reads, is set apart for groups in trouble."""
+"""Number of threads from which one of the lanes, and one of the reads, is reserved for groups in trouble."""
 
 _UNKNOWN: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
 
 
 @dataclass(slots=True, eq=False)
 class StoreWrite:
-    """A change to one group on its way. ``done`` is set with its outcomes, one a partition."""
+    """A pending change to one group. ``done`` is set with its outcomes, one per partition."""
 
     group: str
     changes: Mapping[TopicPartition, Change]
     done: asyncio.Future[Outcomes]
     committer: Committer | None = None
-    """The member whose commit it is, if it is one's."""
+    """The member whose commit it is, if there is one."""
     alone: bool = False
-    """Not to be put together with other writes of its group (it expects something)."""
+    """Must not be merged with other writes of its group (it has a condition)."""
     given_up: bool = False
-    """Its client has been told that it failed: not to be begun any more."""
+    """Its client has already received an error: must not be started any more."""
 
     def outcomes(self, of_all: Outcomes) -> Outcomes:
         return {tp: of_all[tp] for tp in self.changes}
@@ -74,8 +74,8 @@ class MergedWrite:
     changes: dict[TopicPartition, Change]
 
     def takes(self, write: StoreWrite) -> bool:
-        """Whether one more write may be joined. A value with metadata may be refused by the store for its length, and
-        must not draw a value before it along."""
+        """Whether one more write may be merged. The store may reject a value with metadata for its length, which must
+        not affect an earlier value."""
         first = self.writes[0]
         if write.alone or first.alone or write.committer != first.committer:
             return False
@@ -90,18 +90,18 @@ class MergedWrite:
 
 
 Written: TypeAlias = Callable[[str, Mapping[TopicPartition, Change], Outcomes], asyncio.Future[None] | None]
-"""Told what became of each merged write, in order within each group, before its writes' ``done`` is set; they wait
-for the future, if one is given."""
+"""Called with the outcome of each merged write, in order within each group, before its writes' ``done`` is set; they
+wait for the future, if it returns one."""
 
 
 class StoreExecutor:
-    """A store and the threads that may use it. Everything here is called on the event loop."""
+    """A store and the threads that may use it. All methods are called on the event loop."""
 
     def __init__(self, store: OffsetStore, *, guard: Guard = Guard.OVERWRITE, written: Written | None = None) -> None:
         self.store = store
         self.health = StoreHealth(store.uri)
         self.capabilities = _UNKNOWN
-        """What the store can carry, once `learn` has been told; until then as much as there is."""
+        """What the store can hold, after `read_capabilities`; everything until then."""
         threads = max(1, getattr(store, "parallel_calls", 1))
         self._calls: set[asyncio.Future[Any]] = set()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="offsetmgr-store")
@@ -110,7 +110,7 @@ class StoreExecutor:
         self._lanes = [_WriteLane(self, guard, written) for _ in range(lanes)]
         self._usual = self._lanes[:-1] if apart else self._lanes
         self._apart = self._lanes[-1] if apart else None
-        """For groups in trouble."""
+        """The lane for groups in trouble."""
         self._trouble: set[str] = set()
         self._ends: dict[str, set[asyncio.Future[Outcomes]]] = {}
         at_once = max(1, threads - lanes)
@@ -123,16 +123,16 @@ class StoreExecutor:
         self.health.watch(lambda group, asked: asyncio.shield(self.read(group, asked)), every, patience)
 
     async def read_capabilities(self) -> None:
-        """Asks the store what it can carry; some have to ask a server. Raises `OffsetMgrError`."""
+        """Reads the store's capabilities; some stores have to ask a server. Raises `OffsetMgrError`."""
         self.capabilities = await self.call(lambda: self.store.capabilities)
 
     @property
     def waiting(self) -> int:
-        """Partitions that are waiting to be written, or being written."""
+        """Number of partitions that are waiting to be written, or being written."""
         return sum(lane.waiting for lane in self._lanes)
 
     def write(self, write: StoreWrite) -> None:
-        """Hands in a write; its outcome comes through ``done``."""
+        """Submits a write; its outcome comes through ``done``."""
         self._ends.setdefault(write.group, set()).add(write.done)
         write.done.add_done_callback(partial(self._ended, write.group))
         self._lane(write.group).add(write)
@@ -143,12 +143,12 @@ class StoreExecutor:
         return reads.add(group, partitions)
 
     async def settled(self, group: str) -> None:
-        """Waits until every write of the group that was handed in before has ended."""
+        """Waits until every earlier write of the group has ended."""
         if ends := self._ends.get(group):
             await asyncio.wait(set(ends))
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Runs any call of the store in one of its threads, to its end even if nobody waits for it any more."""
+        """Runs any call of the store in one of its threads, to its end even if the caller has stopped waiting."""
         call = asyncio.get_running_loop().run_in_executor(self._executor, work)
         self._calls.add(call)
         call.add_done_callback(self._over)
@@ -157,10 +157,11 @@ class StoreExecutor:
     def _over(self, call: asyncio.Future[Any]) -> None:
         self._calls.discard(call)
         if not call.cancelled():
-            call.exception()  # seen: who waited for it may have gone
+            call.exception()  # retrieved: the caller may be gone
 
     async def close(self, grace: float = 1.0) -> None:
-        """Gives calls under way ``grace`` seconds, then closes the store, which ends them. Writes not begun fail."""
+        """Gives running calls ``grace`` seconds, then closes the store, which ends them. Writes that have not begun
+        fail."""
         await self.health.close()
         for lane in self._lanes:
             lane.close()
@@ -169,7 +170,7 @@ class StoreExecutor:
         await asyncio.get_running_loop().run_in_executor(None, self.store.close)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    # --- what lanes and reads tell ------------------------------------------------------------------
+    # --- called by lanes and reads -------------------------------------------------------------------
 
     def written(self, group: str, outcomes: Outcomes) -> None:
         """A group's write has ended in its lane."""
@@ -185,7 +186,7 @@ class StoreExecutor:
             self._trouble.discard(group)
 
     def were_read(self, found: Mapping[str, GroupOffsets]) -> None:
-        """What reads have found."""
+        """Reports the results of reads."""
         for group, answer in found.items():
             self.health.note(group, [answer.error, *answer.errors.values()])
             if answer.error is not None and answer.error.retriable:
@@ -231,7 +232,7 @@ class _WriteLane:
         return any(write.group == group for write in self._queue)
 
     def give_up(self, group: str) -> list[StoreWrite]:
-        """Takes out the writes of a group that wait."""
+        """Removes and returns the group's waiting writes."""
         waiting = [write for write in self._queue if write.group == group]
         if waiting:
             self._queue = deque(write for write in self._queue if write.group != group)
@@ -239,7 +240,7 @@ class _WriteLane:
         return waiting
 
     def take_over(self, writes: Iterable[StoreWrite]) -> None:
-        """Goes on with what another lane has given up, in its order."""
+        """Appends the writes from another lane, in their order."""
         for write in writes:
             self.add(write)
 
@@ -251,7 +252,7 @@ class _WriteLane:
             self._resolve(write, all_failed(write.changes, error))
 
     async def _run(self) -> None:
-        # A moment for the writes that arrived together with the first one.
+        # Lets writes that arrived together with the first one join it.
         await asyncio.sleep(0)
         while batch := self._take():
             edits = [GroupEdit(g, m.changes, self._guard, m.writes[0].committer) for g, m in batch.items()]
@@ -266,7 +267,7 @@ class _WriteLane:
         self._running = None
 
     def _take(self) -> dict[str, MergedWrite]:
-        """The next stream: all that waits, but of each group only what may be carried out together."""
+        """Takes the next stream: all waiting writes, but of each group only those that may be merged."""
         batch: dict[str, MergedWrite] = {}
         later: list[StoreWrite] = []
         held_up: set[str] = set()
@@ -310,14 +311,14 @@ class _WriteLane:
 
 @dataclass(slots=True)
 class _FetchWork:
-    """What is wanted of one group by those who wait for it: these partitions, or (None) all."""
+    """The partitions of one group that callers wait for, or (None) all."""
 
     partitions: dict[TopicPartition, None] | None
     waiting: list[asyncio.Future[GroupOffsets]] = field(default_factory=list)
 
 
 class _Reads:
-    """Reads, gathered: many groups in one scan, one group's named partitions in one fetch."""
+    """Gathered reads: many groups in one scan, one group's named partitions in one fetch."""
 
     def __init__(self, threads: StoreExecutor, at_once: int) -> None:
         self._threads = threads

@@ -1,7 +1,7 @@
-"""`StoreHealth`: whether a store answers at present, as its last calls tell; where none are made, it is asked itself.
+"""`StoreHealth`: whether a store responds at present, according to its last calls; without calls, a probe checks it.
 
-An error that the store itself gave (not allowed, a conflict, unreadable data) is an answer.  A failure beside successes
-is one group's trouble (the broker that coordinates it is away), not the store's.
+An error from the store itself (not allowed, a conflict, unreadable data) counts as a response. A failure among
+successes is one group's trouble (its coordinator is down), not the store's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from offsetmgr.core.offset_store import GroupOffsets
 _log = logging.getLogger(__name__)
 
 _NOBODY: Final = "offsetmgr-store-probe"
-"""A group that need not exist: asked for where no other has failed."""
+"""A group that need not exist: the probe reads it if no other group has failed."""
 _RECENT: Final = 1.0
 """Seconds for which a success outweighs failures."""
 
@@ -35,11 +35,11 @@ class StoreHealth:
         self._watching: asyncio.Task[None] | None = None
 
     def trouble(self) -> str | None:
-        """Why the store cannot be used, as far as its last calls tell; None while it can."""
+        """The reason why the store cannot be used, according to its last calls; None while it can."""
         return None if self._error is None else f"the store {self._uri} fails: {self._error}"
 
     def note(self, group: str, errors: Iterable[OffsetMgrError | None]) -> None:
-        """What became of a call for a group; None is a success."""
+        """Records the outcome of a call for a group; None is a success."""
         now = asyncio.get_running_loop().time()
         down = next((error for error in errors if error is not None and _is_down(error)), None)
         if down is None:
@@ -55,8 +55,8 @@ class StoreHealth:
     def watch(
         self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], every: float, patience: float
     ) -> None:
-        """Asks with ``read``, which notes what it finds, whenever no call has succeeded for ``every`` seconds;
-        ``patience``: seconds that an answer may take."""
+        """Probes with ``read``, which records its result, whenever no call has succeeded for ``every`` seconds;
+        ``patience``: seconds that a response may take."""
         self._watching = asyncio.get_running_loop().create_task(self._watch(read, every, patience))
 
     async def close(self) -> None:
