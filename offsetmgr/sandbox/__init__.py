@@ -1,7 +1,6 @@
 """Real servers on this machine, as child processes: ZooKeeper, Kafka brokers, and the old high-level consumer.
 
-Nothing here stands in for anything: the jars are the released ones. Only the command line, scripts and tests import
-this package.
+The jars are the released ones; nothing is simulated. Only the command line, scripts and tests import this package.
 """
 
 from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker

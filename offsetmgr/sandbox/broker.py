@@ -26,14 +26,14 @@ _COMMON: Final[Mapping[str, object]] = {
     "transaction.state.log.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
     "auto.create.topics.enable": "false",
-    # The cleaner would take 128 MB of a heap of 512.
+    # By default the cleaner would use 128 MB of a heap of 512.
     "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
-    # The last broker of a cluster has nobody to hand over to, and need not wait long to find out.
+    # The last broker of a cluster has no broker to hand over to, and need not wait long to find out.
     "controlled.shutdown.retry.backoff.ms": 200,
 }
 _LOG: Final = re.compile(r"(.+)-\d+")
-"""The directory of one partition's log (that of a deleted one has more to its name)."""
-# Another broker may hold the port while ours is about to find out: ours says that it is up.
+"""The directory of one partition's log (the name of a deleted one is longer)."""
+# Another broker may hold the port while ours is about to find out: ours logs that it has started.
 _UP: Final = re.compile(rb"started \(kafka\.server\.Kafka(Raft)?Server\)")
 
 
@@ -45,17 +45,17 @@ BROKER_JARS: Final[Mapping[str, tuple[str, ...]]] = {
     "2.8.2": ("kafka-2.8",),
     "3.9.1": ("kafka-3.9",),
 }
-"""The releases of brokers that keep their metadata in ZooKeeper, and the sets of jars of each."""
+"""The releases of brokers that store their metadata in ZooKeeper, and the sets of jars of each."""
 DEFAULT_VERSION: Final = "3.9.1"
 _WITHOUT_LISTENERS: Final = frozenset({"0.8.2.2", "0.9.0.1"})
 _WITH_METADATA_4: Final = frozenset({"1.1.1", "2.8.2", "3.9.1"})
 
 
 class KafkaBroker(ListeningServer):
-    """A Kafka broker that keeps its metadata in ZooKeeper; ``version`` is one of `BROKER_JARS`.
+    """A Kafka broker that stores its metadata in ZooKeeper; ``version`` is one of `BROKER_JARS`.
 
-    ``zookeeper`` is a connect string and may end in a chroot. ``config`` adds to and overrides the broker's
-    properties. Its log is in ``folder`` and stays there when it is stopped.
+    ``zookeeper`` is a connect string and may end in a chroot. ``config`` adds to and overrides the broker's properties.
+    Its log is in ``folder`` and stays there when it is stopped.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class KafkaBroker(ListeningServer):
         return super().start()
 
     def _await_end_of_old_session(self) -> None:
-        """A killed broker's registration lives until its session ends, and a broker that finds it gives up."""
+        """Waits until a killed broker's registration has expired, because a starting broker that finds it exits."""
         servers, slash, chroot = self.zookeeper.partition("/")
         registration = f"{slash}{chroot}".rstrip("/") + f"/brokers/ids/{self.broker_id}"
         address = servers.split(",")[0]
 
         def registered() -> bool:
-            # Where the server does not allow this question the broker itself will tell.
+            # If the server does not allow this command, the broker itself reports the old registration.
             return registration in _ephemerals(address)
 
         if not wait_until(lambda: not registered(), SESSION_TIMEOUT_MS / 1000 + 15):
@@ -201,7 +201,7 @@ class KraftBroker(ListeningServer):
 
 
 def _is_up(broker: KafkaBroker | KraftBroker, metadata: int = 4) -> bool:
-    """Whether it says so, answers, and knows the topics whose logs it keeps."""
+    """Whether its log reports the start, it responds, and it knows the topics whose logs it has."""
     if not _UP.search(broker.log_of_this_run()):
         return False
     logs = [folder.name for folder in (broker.folder / "data").glob("*-*") if folder.is_dir()]
@@ -210,7 +210,7 @@ def _is_up(broker: KafkaBroker | KraftBroker, metadata: int = 4) -> bool:
 
 
 def _ephemerals(zookeeper: str) -> set[str]:
-    """The paths of all ephemeral nodes of a ZooKeeper server; empty where it does not tell."""
+    """The paths of all ephemeral nodes of a ZooKeeper server; empty if it does not list them."""
     return {line.strip() for line in ports.four_letters(zookeeper, "dump").splitlines() if line.startswith("\t/")}
 
 

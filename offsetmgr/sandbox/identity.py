@@ -1,5 +1,4 @@
-"""Which process is which: named by its pid *and* its start time, so that a pid that the system gave to somebody else
-since is never signalled."""
+"""Identifies processes by pid *and* start time, so that a signal never reaches a later process with the same pid."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from pathlib import Path
 from offsetmgr.core.errors import SandboxError
 
 POLL = 0.05
-"""Seconds between two looks at something that is awaited."""
+"""Seconds between two checks of a condition."""
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    """Looks again and again until the condition holds (True) or ``timeout`` seconds have passed (False)."""
+    """Checks until the condition holds (True) or ``timeout`` seconds have passed (False)."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -30,14 +29,14 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRef:
-    """A process, told apart from later ones with the same pid. ``started`` is opaque."""
+    """A process, distinguished from later ones with the same pid. ``started`` is opaque."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int) -> ProcessRef:
-        """The process that has this pid now; ``started`` is empty where it is gone already."""
+        """The process that has this pid now; ``started`` is empty if it has already ended."""
         return cls(pid, _start_time(pid))
 
     def alive(self) -> bool:
@@ -45,17 +44,17 @@ class ProcessRef:
         return bool(self.started) and _start_time(self.pid) == self.started
 
     def stopped(self) -> bool:
-        """Whether all threads of the process have stopped, as SIGSTOP makes them."""
+        """Whether all threads of the process are stopped, as after SIGSTOP."""
         return set(_states(self.pid)) == {"T"}
 
     def signal_group(self, number: int) -> None:
-        """Signals the process group that this process leads, if it is still that process."""
+        """Signals the process group of this process, if the pid still belongs to it."""
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def stop(self, timeout: float = 15.0) -> bool:
-        """SIGTERM, after ``timeout`` seconds SIGKILL. True where the process went by itself."""
+        """SIGTERM, after ``timeout`` seconds SIGKILL. True if the process ended after SIGTERM."""
         self.signal_group(signal.SIGCONT)
         self.signal_group(signal.SIGTERM)
         if wait_until(lambda: not self.alive(), timeout):
@@ -81,7 +80,7 @@ def _states(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str:
-    """A text that no later process with this pid will have; empty where no such process runs."""
+    """A text that no later process with this pid has; empty if no such process runs."""
     try:
         # Fields after the command's closing parenthesis: state first, start time (ticks since boot) is the 20th.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

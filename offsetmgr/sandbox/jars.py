@@ -1,7 +1,7 @@
-"""Real servers' jars, fetched from their public repository by Apache Ivy, which PySpark's wheel carries.
+"""Real servers' jars, fetched from their public repository by Apache Ivy, which is part of PySpark's wheel.
 
 A set of jars is resolved once and kept in the user's cache directory. Nothing outside that directory is written, and no
-repository is named here: Ivy's own default settings know where released artifacts are.
+repository is named here: Ivy's default settings contain the location of released artifacts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from offsetmgr.sandbox.java import java_program
 from offsetmgr.sandbox.paths import cache_folder
 
 Progress = Callable[[str], None]
-"""Is told, in one line each time, what is being done."""
+"""Receives one line about each step."""
 
 
 class Module(NamedTuple):
-    """A released module. Not ``transitive``: without what it depends on."""
+    """A released module. Not ``transitive``: without its dependencies."""
 
     organisation: str
     name: str
@@ -36,7 +36,7 @@ class Module(NamedTuple):
 
 
 SETS: Final[Mapping[str, tuple[Module, ...]]] = {
-    # ZooKeeper 3.8 comes with it. The tools' other dependencies are Kafka Connect's, which no tool of ours needs.
+    # Contains ZooKeeper 3.8. The tools' other dependencies are Kafka Connect's, which no tool of ours needs.
     "kafka-3.9": (
         Module("org.apache.kafka", "kafka_2.13", "3.9.1"),
         Module("org.apache.kafka", "kafka-tools", "3.9.1", transitive=False),
@@ -47,7 +47,7 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
         Module("org.apache.kafka", "kafka-tools", "4.1.1", transitive=False),
         Module("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3", transitive=False),
     ),
-    # Has the old high-level consumer; ZooKeeper 3.4.9 comes with it.
+    # Contains the old high-level consumer and ZooKeeper 3.4.9.
     "kafka-0.10.2": (Module("org.apache.kafka", "kafka_2.11", "0.10.2.2"),),
     # Older brokers and their tools.
     "kafka-0.8.2": (Module("org.apache.kafka", "kafka_2.10", "0.8.2.2"),),
@@ -60,17 +60,17 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
         Module("org.apache.kafka", "kafka_2.12", "2.8.2"),
         Module("org.slf4j", "slf4j-log4j12", "1.7.30"),
     ),
-    # What the broker 0.10.2 took from Java 8.
+    # The broker 0.10.2 needs these classes of Java 8.
     "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
 }
 USUAL: Final = ("kafka-3.9", "kafka-4.1", "kafka-0.10.2")
-"""The sets that the sandbox takes unless another release is asked for."""
+"""The sets that the sandbox uses unless another release is requested."""
 RESOLUTION_TIMEOUT: Final = 900.0
 _COMPLETE: Final = ".complete"
 
 
 def resolve(name: str, progress: Progress | None = None) -> Path:
-    """The directory that holds the jars of a set (a key of `SETS`), fetched first where it is not there yet.
+    """The directory with the jars of a set (a key of `SETS`), fetched first if it is missing.
 
     Safe to call from many processes at once: one fetches, the others wait for it. Raises `SandboxError`.
     """
@@ -100,7 +100,7 @@ def pyspark_jar(prefix: str) -> Path:
 
 
 def _fingerprint(name: str) -> str:
-    """Changes with the set's definition, so that a newer offsetmgr does not take an older one's jars."""
+    """Changes with the set's definition, so that a newer offsetmgr does not use an older one's jars."""
     return hashlib.sha256(repr(SETS[name]).encode()).hexdigest()[:8]
 
 
@@ -123,10 +123,10 @@ def _fetch(name: str, folder: Path, cache: Path, say: Progress) -> None:
         module.write_text(_module_descriptor(name), encoding="utf-8")
         command = [
             java,
-            # Ivy looks for artifacts in ~/.ivy2 (and a half-fetched one there would break us): give it a home of ours.
+            # By default Ivy uses ~/.ivy2, where an incomplete artifact would make it fail; it gets a home of its own.
             f"-Divy.home={cache / 'ivy'}",
             f"-Duser.home={cache / 'ivy'}",
-            # Nobody reads these, and asking for each takes most of the time.
+            # Unused, and requesting each takes most of the time.
             "-Divy.maven.lookup.sources=false",
             "-Divy.maven.lookup.javadoc=false",
             *("-jar", str(ivy), "-cache", str(cache / "ivy" / "cache"), "-ivy", str(module), "-confs", "default"),
@@ -140,7 +140,7 @@ def _fetch(name: str, folder: Path, cache: Path, say: Progress) -> None:
         if not count:
             raise SandboxError(f"cannot fetch the jars of {name}", "Ivy retrieved none")
         (target / _COMPLETE).write_text(f"{count}\n", encoding="utf-8")
-        if folder.exists():  # an incomplete one, without our mark
+        if folder.exists():  # an incomplete one, without our marker
             shutil.rmtree(folder)
         target.rename(folder)
         say(f"fetched {count} jars of {name}")

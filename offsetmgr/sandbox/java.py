@@ -1,4 +1,4 @@
-"""Finding Java, and the command lines that run its programs quickly."""
+"""Finds Java, and builds command lines that start its programs quickly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from offsetmgr.core.errors import SandboxError
 
 OLDEST_JAVA = 17
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
-"""Flags for servers that live for seconds: no parallel collector threads and no optimising compiler. Benchmarks
-that compare with a warm server replace them."""
+"""Flags for servers that run for seconds: no parallel collector threads and no optimizing compiler. Benchmarks that
+compare with a warm server replace them."""
 
 
 def java_program(environ: Mapping[str, str] | None = None) -> str:
     """The path of a ``java`` of version 17 or later: ``JAVA_HOME``'s, else the one on ``PATH``.
 
-    Raises `SandboxError` where there is none, or only an older one.
+    Raises `SandboxError` if there is none, or only an older one.
     """
     env = os.environ if environ is None else environ
     hint = f"install Java {OLDEST_JAVA} or later, or set JAVA_HOME to one"
@@ -46,7 +46,7 @@ def _major_version(java: str) -> int:
     found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
     if not found:
         raise SandboxError(f"cannot tell the version of {java}", (answer.stderr or answer.stdout).strip()[:200])
-    # Up to Java 8 the version reads 1.8.0.
+    # Up to Java 8 the version has the form 1.8.0.
     return int(found[2] or 0) if found[1] == "1" else int(found[1])
 
 

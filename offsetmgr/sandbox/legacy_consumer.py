@@ -1,9 +1,9 @@
 """The real old high-level consumer (Kafka 0.8.2.2 to 1.1.1, ``kafka.consumer.ZookeeperConsumerConnector``).
 
-Kafka's own console consumer would do, but it forces ``auto.offset.reset`` to ``largest`` and prints neither
-partition nor offset, which counting lost and repeated messages needs. So a small program beside this module
-(``OldConsumerMain.java``) drives the same library. Janino, a compiler that PySpark's wheel carries, runs it from its
-source: no JDK is needed, and no binary is kept here.
+Kafka's own console consumer is not sufficient: it forces ``auto.offset.reset`` to ``largest`` and prints neither
+partition nor offset, which are needed to count lost and repeated messages. So a small program in this directory
+(``OldConsumerMain.java``) uses the same library. Janino, a compiler in PySpark's wheel, runs it from its source: no JDK
+is needed, and no binary is stored here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REBALANCED: Final = re.compile(rb"end rebalancing consumer \S+ try #")
 
 
 class ConsumedMessage(NamedTuple):
-    """One message that an old consumer consumed; ``time_ms`` is when, in milliseconds since 1970."""
+    """One message that an old consumer consumed; ``time_ms`` is the time, in milliseconds since 1970."""
 
     partition: int
     offset: int
@@ -47,10 +47,10 @@ class ConsumedMessage(NamedTuple):
 class OldConsumer(ServerProcess):
     """One member of an old consumer group, as a child process.
 
-    ``zookeeper`` is the brokers' connect string with its chroot. ``extra`` adds to and overrides its properties
-    (for example ``{"zookeeper.session.timeout.ms": 4000}``). ``topic`` is one topic, several joined by commas, or
+    ``zookeeper`` is the brokers' connect string with its chroot. ``extra`` adds to and overrides its properties (for
+    example ``{"zookeeper.session.timeout.ms": 4000}``). ``topic`` is one topic, several joined by commas, or
     ``white_list:REGEX`` or ``black_list:REGEX``; ``streams`` its number of threads (for each topic). Without
-    ``consumer_id`` the library makes one up at each start. `start` returns after registration and first rebalance,
+    ``consumer_id`` the library generates one at each start. `start` returns after registration and first rebalance,
     `stop` ends it cleanly: it commits, releases its partitions and leaves.
     """
 
@@ -89,23 +89,23 @@ class OldConsumer(ServerProcess):
 
     @property
     def output_file(self) -> Path:
-        """What it consumed, in all its runs: partition, offset, key, value, topic and time, separated by tabs."""
+        """The consumed messages of all its runs: partition, offset, key, value, topic and time, separated by tabs."""
         return self.folder / "messages.tsv"
 
     @property
     def member_id(self) -> str:
-        """Its id under ``/consumers/GROUP/ids`` in this run. Raises `SandboxError` before it registered."""
+        """Its id under ``/consumers/GROUP/ids`` in this run. Raises `SandboxError` before it has registered."""
         found = _REGISTERED.search(self.log_of_this_run())
         if not found:
             raise SandboxError(f"{self.name} has not registered")
         return found[1].decode()
 
     def messages(self) -> list[ConsumedMessage]:
-        """What it has printed so far, in order, over all its runs. Cheap: reads one file."""
+        """The messages printed so far, in order, over all its runs. Cheap: reads one file."""
         return read_messages(self.output_file)
 
     def rebalances(self) -> int:
-        """How many rebalances it has finished in this run."""
+        """Number of rebalances completed in this run."""
         return len(_REBALANCED.findall(self.log_of_this_run()))
 
     def settings(self) -> dict[str, object]:
@@ -145,7 +145,7 @@ class OldConsumer(ServerProcess):
 
 
 def read_messages(file: Path) -> list[ConsumedMessage]:
-    """What an old consumer has written so far; a torn last line is left out."""
+    """The messages that an old consumer has written so far; an incomplete last line is left out."""
     if not file.exists():
         return []
     whole, _, _torn = file.read_bytes().rpartition(b"\n")

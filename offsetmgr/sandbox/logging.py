@@ -1,4 +1,4 @@
-"""What the servers log: to their own stderr, at INFO, one line a message."""
+"""Logging settings of the servers: to their own stderr, at INFO, one line a message."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ appender.stderr.layout.pattern=[%d] %p %m (%c)%n
 
 
 def log4j_flags(folder: Path) -> tuple[str, str]:
-    """JVM flags for log4j 1 (and reload4j, which took its place) and log4j 2, with their settings written to
-    ``folder``."""
+    """JVM flags for log4j 1 (and its replacement reload4j) and log4j 2, with their settings written to ``folder``."""
     first, second = folder / "log4j.properties", folder / "log4j2.properties"
     first.write_text(_LOG4J_1, encoding="utf-8")
     second.write_text(_LOG4J_2, encoding="utf-8")

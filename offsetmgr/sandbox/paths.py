@@ -1,4 +1,4 @@
-"""Where the sandbox keeps things on this machine: fetched jars (cache) and the state of what runs."""
+"""The sandbox's directories on this machine: fetched jars (cache) and the state of running servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offsetmgr.core.errors import SandboxError
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
     """The directory of fetched jars, created: ``OFFSETMGR_CACHE``, else ``$XDG_CACHE_HOME/offsetmgr``, else
-    ``~/.cache/offsetmgr``. Raises `SandboxError` where it cannot be written."""
+    ``~/.cache/offsetmgr``. Raises `SandboxError` if it cannot be written."""
     env = os.environ if environ is None else environ
     return _writable(_locate(env, "OFFSETMGR_CACHE", "XDG_CACHE_HOME", ".cache", "offsetmgr"), "OFFSETMGR_CACHE")
 
@@ -26,7 +26,7 @@ def state_folder(environ: Mapping[str, str] | None = None) -> Path:
 def _locate(env: Mapping[str, str], own: str, xdg: str, below_home: str, name: str) -> Path:
     if env.get(own):
         return Path(env[own]).absolute()
-    # The XDG base directory specification: relative values are to be ignored.
+    # The XDG base directory specification requires programs to ignore relative values.
     if env.get(xdg) and Path(env[xdg]).is_absolute():
         return Path(env[xdg]) / name
     try:

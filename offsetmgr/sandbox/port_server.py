@@ -1,4 +1,4 @@
-"""Servers that listen on one port of this machine, chosen so that a race for it does not matter."""
+"""Servers that listen on one port of this machine, and retry after losing a race for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ATTEMPTS = 5
 
 
 class ListeningServer(ServerProcess):
-    """A server with a port. Without ``port`` a free one is taken at the first start, and kept from then on."""
+    """A server with a port. Without ``port`` the first start selects a free one, which later starts keep."""
 
     def __init__(self, folder: Path | str, *, port: int | None, detached: bool, start_timeout: float = 90.0) -> None:
         super().__init__(folder, detached=detached, start_timeout=start_timeout)
@@ -22,7 +22,7 @@ class ListeningServer(ServerProcess):
 
     @property
     def port(self) -> int:
-        """Raises `SandboxError` before the first start, where none was given."""
+        """Raises `SandboxError` before the first start, unless ``port`` was given."""
         if self._port is None:
             raise SandboxError(f"{self.name} has not been started", "its port is not known yet")
         return self._port
@@ -37,7 +37,7 @@ class ListeningServer(ServerProcess):
             try:
                 return super().start()
             except SandboxError as error:
-                # Somebody took the port between our look at it and the server's.
+                # Another program took the port between our check and the server's start.
                 self._release_ports()
                 if attempt == _ATTEMPTS or not any(sign in error.why for sign in _PORT_TAKEN):
                     raise

@@ -1,4 +1,4 @@
-"""Free ports of this machine, and the questions that tell whether a server really answers."""
+"""Free ports of this machine, and requests that check whether a server really responds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Final
 from offsetmgr.core.errors import SandboxError
 
 HOST: Final = "127.0.0.1"
-# Below the ranges from which systems take ports for outgoing connections (32768 and up on Linux, 49152 elsewhere):
-# nobody's client can sit on a server's port while that server is being restarted.
+# Below the ranges of ports for outgoing connections (32768 and up on Linux, 49152 elsewhere), so that no client can
+# occupy a server's port while that server is being restarted.
 _LOWEST, _HIGHEST = 20_000, 32_000
 _random = random.SystemRandom()
 
 
 def free_port() -> int:
-    """A port that nobody listens on now. Another program may take it first: retry with another one then."""
+    """A port on which no program listens now. Another program may take it first: retry with another one then."""
     for _ in range(200):
         port = _random.randrange(_LOWEST, _HIGHEST)
         if is_free(port):
@@ -39,7 +39,7 @@ def is_free(port: int) -> bool:
 
 
 def four_letters(address: str, word: str, timeout: float = 2.0) -> str:
-    """ZooKeeper's answer to one of its four-letter words; empty where nobody answers."""
+    """ZooKeeper's response to one of its four-letter words; empty without a response."""
     host, _, port = address.partition(":")
     answer = b""
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout) as connection:
@@ -56,9 +56,9 @@ def zookeeper_answers(port: int) -> bool:
 
 
 def broker_answers(port: int, topics: Collection[str] = (), version: int = 4) -> bool:
-    """Whether a Kafka broker answers a Metadata request of this version (4 or 0), knows a controller, lists a broker
-    at this port, and can serve these topics: a broker that has just started knows its fellows before it knows the
-    topics."""
+    """Whether a Kafka broker responds to a Metadata request of this version (4 or 0), knows a controller, lists a
+    broker at this port, and can serve these topics. A broker that has just started knows the other brokers before it
+    knows the topics."""
     everything = struct.pack(">ib", -1, 0) if version else struct.pack(">i", 0)  # all topics, no auto creation
     body = struct.pack(">hhih", 3, version, 1, -1) + everything
     try:
@@ -83,7 +83,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 class _Reader:
-    """Kafka's primitive types, one after the other. Raises `struct.error` at the end of the data."""
+    """Reads Kafka's primitive types in sequence. Raises `struct.error` at the end of the data."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -108,7 +108,7 @@ def _lists(answer: _Reader, port: int, version: int) -> bool:
     if version:
         answer.number("i")  # throttle time
     brokers = answer.number("i")
-    listed = version == 0 and not brokers  # 0.8.2 names no broker while the cluster has no topics
+    listed = version == 0 and not brokers  # 0.8.2 lists no broker while the cluster has no topics
     for _ in range(brokers):
         answer.number("i")  # node id
         answer.string()  # host
@@ -122,7 +122,7 @@ def _lists(answer: _Reader, port: int, version: int) -> bool:
 
 
 def _served(answer: _Reader, version: int) -> set[str]:
-    """The topics of which every partition has a leader, or waits for one that is on another broker."""
+    """The topics whose partitions all have a leader, or wait for one that is on another broker."""
     names = set()
     for _ in range(answer.number("i")):
         usable = answer.number("h") == 0

@@ -1,5 +1,5 @@
-"""Child processes that are servers: started until they answer, stopped until they are gone, and what tests do to
-them in between (kill, freeze, thaw)."""
+"""Servers as child processes: start them until they respond, stop them until they are gone, and kill, freeze or thaw
+them in tests."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _watchdog = Watchdog()
 
 
 class ServerProcess(ABC):
-    """One server as a child process with a directory of its own. No I/O before `start`.
+    """One server as a child process with its own directory. No I/O before `start`.
 
-    ``detached`` servers survive this program; others are killed when it dies, however it dies.
+    ``detached`` servers survive this program; others are killed when it ends for any reason.
     """
 
     name = "server"
@@ -37,11 +37,11 @@ class ServerProcess(ABC):
         self._ref: ProcessRef | None = None
         self._log_start = 0
         self.on_launch: Callable[[ServerProcess], None] | None = None
-        """Called as soon as the process exists, before it answers: whoever keeps books can write it down."""
+        """Called as soon as the process exists, before it responds, so that a caller can record it."""
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """Writes what the server needs into its directory and returns its command line."""
+        """Writes the server's files into its directory and returns its command line."""
 
     @abstractmethod
     def _answers(self) -> bool:
@@ -49,7 +49,7 @@ class ServerProcess(ABC):
 
     @property
     def log_file(self) -> Path:
-        """What the server wrote on stderr (and on stdout, where that is not its product)."""
+        """The server's stderr (and its stdout, unless that is its output)."""
         return self.folder / "log.txt"
 
     @property
@@ -64,14 +64,14 @@ class ServerProcess(ABC):
         return self.ref.pid
 
     def running(self) -> bool:
-        """Whether the process exists (frozen counts)."""
+        """Whether the process exists, even if it is frozen."""
         self._reap()
         return self._ref is not None and self._ref.alive()
 
     def start(self) -> Self:
-        """Starts the server and waits until it answers; the same directory and port when started again.
+        """Starts the server and waits until it responds; a restart uses the same directory and port.
 
-        Raises `SandboxError` with the end of its log where it ends or does not answer in time.
+        Raises `SandboxError` with the end of its log if it ends or does not respond in time.
         """
         if self.running():
             return self
@@ -84,7 +84,7 @@ class ServerProcess(ABC):
         return self
 
     def stop(self) -> bool:
-        """Stops the server cleanly: SIGTERM, then SIGKILL after a while. True where it went by itself."""
+        """Stops the server cleanly: SIGTERM, then SIGKILL after a while. True if it ended after SIGTERM."""
         clean = self._ref.stop(self.stop_timeout) if self.running() and self._ref else True
         self._gone()
         return clean
@@ -98,8 +98,8 @@ class ServerProcess(ABC):
         self._gone()
 
     def freeze(self) -> None:
-        """SIGSTOP: the process keeps its connections and its memory, but does nothing. Returns once that is so: on a
-        busy machine its threads may go on for a moment after the signal."""
+        """SIGSTOP: the process keeps its connections and its memory, but does nothing. Returns after all of its threads
+        have stopped, which takes a moment on a busy machine."""
         self.ref.signal_group(signal.SIGSTOP)
         if not wait_until(lambda: self.ref.stopped() or not self.running(), 10.0):
             raise SandboxError(f"cannot freeze {self.name}", f"process {self.pid} goes on after SIGSTOP")
@@ -117,11 +117,11 @@ class ServerProcess(ABC):
         self.stop()
 
     def _stdout(self) -> Path | None:
-        """The file that takes stdout, where that is the server's product and no log."""
+        """The file for stdout, if that is the server's output and not a log."""
         return None
 
     def log_of_this_run(self) -> bytes:
-        """What it logged since it was last started."""
+        """The log since the last start."""
         if not self.log_file.exists():
             return b""
         with self.log_file.open("rb") as file:
@@ -145,7 +145,7 @@ class ServerProcess(ABC):
             self.on_launch(self)
 
     def _await_answer(self) -> None:
-        # Whether it answers is asked until it does, and not once more: a topic may just be coming into being.
+        # The check runs until it succeeds, and not again afterwards: a topic may just be being created.
         answered = wait_until(lambda: not self.running() or self._answers(), self.start_timeout)
         if not self.running():
             raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
@@ -166,7 +166,7 @@ class ServerProcess(ABC):
 
 
 def log_tail(path: Path, lines: int = 5, size: int = 8192) -> str:
-    """The last lines of a log in one line, those that name an error first where there are any."""
+    """The last lines of a log in one line, beginning with those that name an error."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,6 +1,6 @@
 """A whole sandbox that outlives the program that started it: ``offsetmgr sandbox up`` and ``down``.
 
-Ordering: a server is written down in the state file before anything waits for it, so that a later `Sandbox.up` or
+Ordering: a server is recorded in the state file before anything waits for it, so that a later `Sandbox.up` or
 `Sandbox.down` finds it even if this program dies meanwhile.
 """
 
@@ -32,7 +32,7 @@ Progress = Callable[[str], None]
 MOST_BROKERS: Final = 9
 _DATA: Final = "data"
 _OURS: Final = ".offsetmgr-sandbox"
-"""A file in the data directory: only what carries it is ever removed."""
+"""A marker file in the data directory: only directories that contain it are ever removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SampleGroup:
     offsets_storage: Literal["zookeeper", "kafka"] = "zookeeper"
     dual_commit: bool = False
     partitions: int = 8
-    """Of the topic, where it has to be created."""
+    """Number of the topic's partitions, if it has to be created."""
 
 
 class Sandbox:
@@ -56,13 +56,15 @@ class Sandbox:
         self.folder = state_folder() if folder is None else Path(folder).absolute()
 
     def status(self) -> SandboxState | None:
-        """What was started and not stopped since; None where nothing is. Each `ServerRecord` tells whether it runs."""
+        """The servers that were started and not stopped since; None if there are none. Each `ServerRecord` reports
+        whether it runs."""
         return states.load(self.folder)
 
     def env(self) -> dict[str, str | None]:
-        """What to export so that every command finds this sandbox; None means that the variable must be unset.
+        """The environment variables that make every command find this sandbox; None means that the variable must be
+        unset.
 
-        Raises `SandboxError` where no sandbox is up.
+        Raises `SandboxError` if no sandbox is running.
         """
         state = self.status()
         if state is None or not state.complete:
@@ -78,11 +80,11 @@ class Sandbox:
         progress: Progress | None = None,
     ) -> bool:
         """Starts ZooKeeper and Kafka brokers of a release (``kraft``: one Kafka 4.1 broker without ZooKeeper) and waits
-        until they answer.
+        until they respond.
 
-        True where it started them, False where they were up already. What is left of a sandbox that did not end
-        properly is stopped and removed first. On any failure, Ctrl-C included, everything it started is stopped.
-        Raises `SandboxError`, `UsageError`.
+        True if it started them, False if they were already running. Remains of a sandbox that did not end properly are
+        stopped and removed first. After any failure, including Ctrl-C, every server that it started is stopped. Raises
+        `SandboxError`, `UsageError`.
         """
         if not 1 <= brokers <= (1 if kraft else MOST_BROKERS):
             raise UsageError(
@@ -113,7 +115,7 @@ class Sandbox:
             return True
 
     def start_old_consumers(self, wanted: SampleGroup, progress: Progress | None = None) -> list[str]:
-        """Adds members of an old group to a running sandbox; creates the topic where it is missing.
+        """Adds members of an old group to a running sandbox; creates the topic if it is missing.
 
         Returns their names. Raises `SandboxError`.
         """
@@ -134,14 +136,14 @@ class Sandbox:
             ]
 
     def down(self, progress: Progress | None = None) -> list[str]:
-        """Stops everything, makes sure that it is gone, and removes its data. Returns the names of what it stopped."""
+        """Stops everything, checks that it is gone, and removes its data. Returns the names of the stopped servers."""
         say = progress or (lambda _line: None)
         if not self.folder.exists():
             return []
         with self._locked(say):
             return self._clear(self.status(), say)
 
-    # --- one step each ---------------------------------------------------------------------------
+    # --- single steps --------------------------------------------------------------------------------
 
     @contextmanager
     def _locked(self, say: Progress) -> Iterator[None]:
@@ -245,9 +247,9 @@ class Sandbox:
 
     def _clear(self, state: SandboxState | None, say: Progress) -> list[str]:
         stopped: list[str] = []
-        # With a server gone the others may wait for it for ever before they end: there is nothing to hand over.
+        # If a server is gone, the others may wait for it forever before they end, so they are given little time.
         patience = 20.0 if state is not None and state.intact() else 2.0
-        # The last started first: consumers leave their group, brokers hand over, ZooKeeper goes when nobody needs it.
+        # In reverse order of start: consumers leave their group, brokers hand over, ZooKeeper ends last.
         for server in reversed(state.servers if state else ()):
             if server.running():
                 say(f"stopping {server.name}")
@@ -277,7 +279,7 @@ def _shape(brokers: int, kraft: bool, version: str) -> str:
 
 
 def _ports_of(old: SandboxState | None) -> dict[str, int]:
-    """The ports of the sandbox before this one, where still free: what was exported in a shell stays right."""
+    """The ports of the previous sandbox, if still free, so that variables exported in a shell stay valid."""
     known = {s.name: int(s.address.rpartition(":")[2]) for s in (old.servers if old else ()) if s.address}
     return {name: port for name, port in known.items() if ports.is_free(port)}
 

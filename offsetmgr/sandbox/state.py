@@ -1,4 +1,4 @@
-"""What a sandbox that outlives its command line remembers: which processes are its own, and where they listen."""
+"""The state of a sandbox that outlives its command: its processes and their addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE: Final = "state.json"
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """One process of the sandbox. ``address`` is ``HOST:PORT``, empty where it does not listen."""
+    """One process of the sandbox. ``address`` is ``HOST:PORT``, empty if it does not listen."""
 
     kind: str
     """``zookeeper``, ``broker`` or ``old-consumer``."""
@@ -41,7 +41,7 @@ class ServerRecord:
 
 @dataclass(frozen=True, slots=True)
 class SandboxState:
-    """A sandbox as its state file tells it. ``complete`` is False until all its servers answered."""
+    """A sandbox according to its state file. ``complete`` is False until all its servers have responded."""
 
     brokers: int
     kraft: bool
@@ -63,17 +63,16 @@ class SandboxState:
         return None
 
     def intact(self) -> bool:
-        """Whether it came up fully and every server that others depend on still runs."""
+        """Whether it started completely and every server that others depend on still runs."""
         return self.complete and all(s.running() for s in self.servers if s.kind != "old-consumer")
 
 
 CHROOT: Final = "/kafka"
-"""Where the sandbox's brokers live in their ZooKeeper: not at its root, as in most real clusters."""
+"""The chroot of the sandbox's brokers in their ZooKeeper, as in most real clusters."""
 
 
 def load(folder: Path) -> SandboxState | None:
-    """The state kept in this directory; None where there is none. Raises `MalformedData`, `UnknownVersion`,
-    `SandboxError`."""
+    """The state in this directory; None if there is none. Raises `MalformedData`, `UnknownVersion`, `SandboxError`."""
     file = folder / FILE
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -92,7 +91,7 @@ def load(folder: Path) -> SandboxState | None:
 
 
 def save(folder: Path, state: SandboxState) -> None:
-    """Writes the state so that a reader sees the old one or the new one."""
+    """Writes the state atomically: a reader sees the old one or the new one."""
     fresh = folder / f".{FILE}.{os.getpid()}"
     text = json.dumps({"version": VERSION, **asdict(state)}, indent=2)
     fresh.write_text(text + "\n", encoding="utf-8")

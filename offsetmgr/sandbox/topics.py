@@ -1,4 +1,4 @@
-"""Creating topics with the tool of the brokers' own release."""
+"""Creates topics with the tool of the brokers' own release."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Kills the servers of a program that dies without stopping them, as a test run does on SIGKILL.
+"""Kills the servers of a program that dies without stopping them, for example a test run after SIGKILL.
 
-Started as a process of its own by `Watchdog`; one serves all servers of a program. It reads lines ``+PID STARTED``
-and ``-PID STARTED`` (`ProcessRef`) from its standard input, whose end means that the program is gone, however it
-died. A parent-death signal would not do: it is sent when the *thread* that started the child ends.
+`Watchdog` starts it as a separate process; one serves all servers of a program. It reads lines ``+PID STARTED`` and
+``-PID STARTED`` (`ProcessRef`) from its standard input, whose end means that the program is gone. A parent-death signal
+is not suitable: it is sent when the *thread* that started the child ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from offsetmgr.sandbox.identity import ProcessRef
 
 
 class Watchdog:
-    """The program's side: tells a watchdog process which process groups to end with us."""
+    """The program's side: tells a watchdog process which process groups to kill when this program ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,9 +27,9 @@ class Watchdog:
         self._watched: set[ProcessRef] = set()
 
     def add(self, leader: ProcessRef) -> None:
-        """The process group that this process leads is to be killed when this program dies."""
+        """Adds a process group, by its leader, to be killed when this program dies."""
         with self._lock:
-            if self._owner != os.getpid():  # a fork: the servers started before it are the parent's
+            if self._owner != os.getpid():  # a fork: the servers started before it belong to the parent
                 self._process, self._owner, self._watched = None, os.getpid(), set()
             self._watched.add(leader)
             self._tell(f"+{leader.pid} {leader.started}\n")
@@ -43,11 +43,11 @@ class Watchdog:
 
     def _tell(self, line: str) -> None:
         if self._process is None or self._process.poll() is not None:
-            # The same import path as ours, which may not be what a new interpreter would have.
+            # The same import path as this process, which may differ from a new interpreter's.
             program = (
                 f"import sys; sys.path[:] = {sys.path!r}; from offsetmgr.sandbox import watchdog; watchdog.watch()"
             )
-            # A session of its own: a Ctrl-C at the terminal must not end it before the servers are stopped.
+            # A separate session, so that Ctrl-C at the terminal does not end it before the servers are stopped.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
                 stdin=subprocess.PIPE,
@@ -62,7 +62,7 @@ class Watchdog:
 
 
 def watch() -> None:
-    """The watchdog process: returns when its program is gone and so are the servers that it left."""
+    """The watchdog process: returns after its program and all remaining servers are gone."""
     watched: set[ProcessRef] = set()
     for line in sys.stdin:
         pid, _, started = line[1:].rstrip("\n").partition(" ")

@@ -20,8 +20,8 @@ JARS: Final[dict[str, str]] = {"3.8": "kafka-3.9", "3.4": "kafka-0.10.2"}
 class ZooKeeperServer(ListeningServer):
     """ZooKeeper as a child process; its data are in ``folder`` and stay there when it is stopped.
 
-    Version 3.4 is there because it cannot answer MultiRead. Ticks are short (500 ms), so sessions from 1 s on are
-    granted and the ephemeral nodes of a killed client go soon.
+    Version 3.4 is included because it does not support MultiRead. Ticks are short (500 ms), so sessions from 1 s on are
+    granted and the ephemeral nodes of a killed client expire soon.
     """
 
     def __init__(
@@ -72,5 +72,5 @@ class ZooKeeperServer(ListeningServer):
         )
 
     def _answers(self) -> bool:
-        # Another server may hold the port while ours is about to find out: ours names its own directory.
+        # Another server may hold the port while ours is about to find out: ours reports its own directory.
         return ports.zookeeper_answers(self.port) and str(self._data) in ports.four_letters(self.connect, "conf")

@@ -1,6 +1,6 @@
-"""Spark jobs and consumer groups: sessions that read Kafka, streaming jobs that show in their group and start from it.
+"""Spark jobs and consumer groups: sessions that read Kafka, streaming jobs that commit to a group and start from it.
 
-The sole user of pyspark. Each name is imported when it is first used, so that what needs no Spark does not start any.
+The only package that imports pyspark. Each name is imported on first use, so that code without Spark does not start it.
 """
 
 from __future__ import annotations

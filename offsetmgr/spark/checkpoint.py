@@ -1,7 +1,7 @@
-"""What a streaming query's checkpoint says: which batches are finished, and up to which offsets each source read.
+"""Parses a streaming query's checkpoint: the finished batches, and the offsets up to which each source was read.
 
-Pure: texts and names of files in, values out. The forms are those of Spark 4.0 (``OffsetSeqLog``, ``CommitLog``):
-line 1 is the version, line 2 of ``offsets/N`` the batch's own settings, then one line a source, ``-`` where it has no
+Pure: texts and names of files in, values out. The formats are those of Spark 4.0 (``OffsetSeqLog``, ``CommitLog``):
+line 1 is the version, line 2 of ``offsets/N`` the batch's own settings, then one line per source, ``-`` if it has no
 offset yet. ``commits/N`` appears after the batch's output was written, and only then is the batch finished.
 """
 
@@ -24,9 +24,9 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]*")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBatch:
-    """One micro-batch: where each of its sources ended, in the order of the checkpoint's lines.
+    """One micro-batch: the end of each of its sources, in the order of the checkpoint's lines.
 
-    An entry is None where the source has no offset yet, or none that has the form of Kafka's.
+    An entry is None if the source has no offset yet, or one that is not in Kafka's format.
     """
 
     number: int
@@ -34,8 +34,8 @@ class CheckpointBatch:
 
 
 def newest(names: Iterable[str]) -> int | None:
-    """The highest batch among the names of a log's directory; None where there is none. Other files (checksums, halves
-    of a write) are not batches."""
+    """The highest batch among the names in a log's directory; None if there is none. Other files (checksums, incomplete
+    writes) are not batches."""
     return max((int(name) for name in names if _NUMBER.fullmatch(name)), default=None)
 
 
@@ -53,7 +53,7 @@ def parse_offsets(text: str, number: int, what: str) -> CheckpointBatch:
 
 
 def kafka_offsets(line: str) -> dict[TopicPartition, int] | None:
-    """One source's offset where it has the form of Kafka's, ``{"topic":{"0":23}}``; None for any other source's."""
+    """One source's offset if it is in Kafka's format, ``{"topic":{"0":23}}``; None for any other source's."""
     if line == _NO_OFFSET:
         return None
     try:

@@ -1,8 +1,7 @@
-"""Reading a checkpoint's files, on this machine or through Hadoop's file systems, and the newest finished batch in
-them.
+"""Reads a checkpoint's files, on this machine or through Hadoop's file systems, and finds the newest finished batch.
 
 Ordering: ``offsets/N`` is written before batch N runs and ``commits/N`` after its output, each by an atomic rename.
-Whoever finds ``commits/N`` may therefore tell others that everything up to ``offsets/N`` is done.
+Therefore, if ``commits/N`` exists, everything up to ``offsets/N`` is done.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from offsetmgr.spark.checkpoint import CheckpointBatch, newest, parse_offsets
 
 _FILE_SYSTEM: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 _LOOKS: Final = 3
-"""Spark removes old batches meanwhile; the newest of a second look is there."""
+"""Number of attempts: Spark may remove old batches during the first, but the newest of the second exists."""
 
 
 def folder_of(root: str) -> str:
-    """A checkpoint's directory without the file system's name. Spark writes ``file:/a b`` as it is, not as a URL."""
+    """A checkpoint's directory without the file system's name. Spark writes ``file:/a b`` unescaped, not as a URL."""
     found = _FILE_SYSTEM.match(root)
     return str(Path(root).absolute()) if found is None else "/" + root[found.end() :].strip("/")
 
@@ -31,16 +30,16 @@ class CheckpointFiles(Protocol):
     root: str
 
     def names(self, folder: str) -> list[str]:
-        """Files in a directory of the checkpoint; none where the directory does not exist yet."""
+        """Files in a directory of the checkpoint; empty if the directory does not exist yet."""
         ...
 
     def read(self, path: str) -> str | None:
-        """A file's text; None where it does not exist."""
+        """A file's text; None if it does not exist."""
         ...
 
 
 class LocalFiles:
-    """On this machine."""
+    """Files on this machine."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -64,7 +63,8 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """Wherever Spark's driver can write: HDFS, object stores. ``jvm`` and ``conf`` are the session's (py4j)."""
+    """Files on any file system of Spark's driver: HDFS, object stores. ``jvm`` and ``conf`` are the session's
+    (py4j)."""
 
     def __init__(self, root: str, jvm: Any, conf: Any) -> None:
         self.root = root
@@ -76,7 +76,7 @@ class HadoopFiles:
         try:
             files = path.getFileSystem(self._conf)
             return [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []
-        except Exception as error:  # whatever the file system's own classes throw
+        except Exception as error:  # the file system's own exception classes
             raise CorruptData(f"checkpoint {self.root}/{folder}", _first_line(error)) from error
 
     def read(self, path: str) -> str | None:
@@ -98,9 +98,9 @@ class HadoopFiles:
 
 
 def newest_finished(files: CheckpointFiles) -> CheckpointBatch | None:
-    """The newest batch that has its ``commits/N``, with the offsets of ``offsets/N``; None where none has finished yet.
+    """The newest batch that has its ``commits/N``, with the offsets of ``offsets/N``; None if none has finished yet.
 
-    Raises `CorruptData` (also where ``offsets/N`` is missing), `UnknownVersion`.
+    Raises `CorruptData` (also if ``offsets/N`` is missing), `UnknownVersion`.
     """
     number: int | None = None
     for _ in range(_LOOKS):
@@ -114,7 +114,7 @@ def newest_finished(files: CheckpointFiles) -> CheckpointBatch | None:
 
 
 def batch(files: CheckpointFiles, number: int) -> CheckpointBatch | None:
-    """Batch ``number`` as planned in ``offsets/N``, finished or not; None where there is none."""
+    """Batch ``number`` as planned in ``offsets/N``, finished or not; None if it does not exist."""
     text = files.read(f"offsets/{number}")
     return None if text is None else parse_offsets(text, number, f"checkpoint {files.root}/offsets/{number}")
 

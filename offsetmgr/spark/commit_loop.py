@@ -1,8 +1,9 @@
-"""The committer without Spark: queries that are followed, one thread that reads their checkpoints and commits.
+"""The part of the committer without Spark: the tracked queries, and one thread that reads their checkpoints and
+commits.
 
-Events only say *look at this query*: the offsets are always those of the newest ``commits/N`` in its checkpoint, so
-the group is never ahead of it, a lost event is made good by the next one or by the clock, and of many events one
-commit comes.
+Events only trigger a check of a query: the offsets are always those of the newest ``commits/N`` in its checkpoint. The
+group is therefore never ahead of the checkpoint, the next event or the periodic check replaces a lost event, and many
+events cause one commit.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from offsetmgr.spark.query_plan import StreamingQueryProtocol
 from offsetmgr.spark.tracked_query import TrackedQuery
 
 PLANNING_S: Final = 0.1
-"""How long until a query that was still being planned is looked at again."""
+"""Delay before a query that was still being planned is checked again."""
 _LONGEST_PAUSE_S: Final = 10.0
 
 
 class _Verdict(Enum):
-    """What a round has come to."""
+    """The outcome of a round."""
 
     COMMITTED = "all that has finished is committed"
     PENDING = "another round comes by itself, and may succeed"
@@ -37,8 +38,8 @@ class _Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """``reconcile_s``: seconds between two looks at all checkpoints, event or not. ``retries``: attempts that may
-    fail in a row before it is reported. ``pause_s``: after the first of them, doubled each time up to 10 s."""
+    """``reconcile_s``: seconds between two checks of all checkpoints. ``retries``: consecutive failed attempts before
+    the failure is reported. ``pause_s``: pause after the first failure, doubled each time up to 10 s."""
 
     reconcile_s: float = 30.0
     retries: int = 5
@@ -46,8 +47,7 @@ class RetryPolicy:
 
 
 class QueryTracker:
-    """Follows queries until `close`. All methods may be called from any thread and do no I/O, except the thread
-    itself."""
+    """Tracks queries until `close`. All methods are thread-safe and do no I/O, except the thread itself."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class QueryTracker:
         stop_on_failure: bool = False,
         expected: frozenset[str] = frozenset(),
     ) -> None:
-        """``expected`` are names of queries: nothing is committed before each of them has been followed."""
+        """``expected`` are names of queries: nothing is committed before each of them has been tracked."""
         self._writer = writer
         self._clusters = clusters
         self._patience = patience or RetryPolicy()
@@ -81,8 +81,8 @@ class QueryTracker:
         return self._writer.state
 
     def follow(self, query: StreamingQueryProtocol) -> None:
-        """A query has started. It takes the place of an ended one with its checkpoint or its name. Raises `UsageError`
-        after `close`."""
+        """A query has started. It replaces an ended one with its checkpoint or its name. Raises `UsageError` after
+        `close`."""
         with self._condition:
             if self._closing:
                 raise UsageError(f"query {query.id} is not followed", "the committer was closed")
@@ -105,19 +105,20 @@ class QueryTracker:
             return query_id in self._followed
 
     def look(self, query_id: str, *, ended: str | None = None) -> bool:
-        """Something happened to a query (``ended``: this run of it has); False where it is not followed."""
+        """A query has changed (``ended``: the run of it that has ended); False if it is not tracked."""
         with self._condition:
             found = self._followed.get(query_id)
             if found is None:
                 return False
-            # A query that starts again is followed at once, while the end of its run before is told later.
+            # A restarted query is tracked at once, while the end of its previous run is reported later.
             found.ended = found.ended or ended == found.query.run
             self._look.add(query_id)
             self._condition.notify_all()
             return True
 
     def forget(self, query: str) -> None:
-        """An ended query (its id or name) that will not come back, or will not start, no longer holds the group."""
+        """An ended query (by id or name) that will not restart, or an expected one that will not start, no longer
+        blocks commits."""
         with self._condition:
             self._expected.discard(query)
             for key, value in list(self._followed.items()):
@@ -127,8 +128,8 @@ class QueryTracker:
             self._condition.notify_all()
 
     def reconcile(self, timeout: float) -> bool:
-        """Reads all checkpoints, compares with the store and commits. True where all is committed within ``timeout``
-        s; what fails is tried again until then, or until it is reported."""
+        """Reads all checkpoints, compares them with the store and commits. True if everything is committed within
+        ``timeout`` s; failures are retried until then, or until they are reported."""
         with self._condition:
             if self._thread is None:
                 return True
@@ -143,7 +144,7 @@ class QueryTracker:
             return told() and self._verdict is _Verdict.COMMITTED
 
     def close(self, timeout: float) -> bool:
-        """A last reconciliation, then the thread ends. True where all is committed."""
+        """Reconciles once more, then the thread ends. True if everything is committed."""
         done = self.reconcile(timeout)
         with self._condition:
             self._closing = True
@@ -177,7 +178,7 @@ class QueryTracker:
                 self._condition.notify_all()
 
     def _wait_s(self) -> float:
-        """Seconds until there is something to do."""
+        """Seconds until the next task."""
         now = time.monotonic()
         if self._asked > self._answered:
             return 0.0
@@ -221,15 +222,15 @@ class QueryTracker:
     def _attempt(self, offsets: Mapping[TopicPartition, int]) -> OffsetMgrError | None:
         try:
             return self._writer.attempt(offsets)
-        except Exception as failed:  # a defect of some store must not end the thread in silence
+        except Exception as failed:  # a defect of a store must not end the thread silently
             self._writer.count_failure()
             return SparkError(f"group {self._writer.group} is not committed", repr(failed))
 
     def _judge(
         self, standing: OffsetMgrError | None, new: OffsetMgrError | None, looked_at: list[TrackedQuery]
     ) -> None:
-        """``standing`` is what hinders, ``new`` what has hindered this round: one query's event says nothing of what
-        another one suffers from."""
+        """``standing`` is the persistent problem, ``new`` the problem of this round: an event of one query does not
+        show the problem of another one."""
         if standing is None:
             self._failed_in_a_row = 0
             self._writer.mended()
@@ -254,7 +255,7 @@ class QueryTracker:
         with self._condition:
             running = [value.query for value in self._followed.values() if not value.ended]
         for query in running:
-            # Stopping waits for the batch in hand, which may itself be waiting for us (`committed_first`).
+            # Stopping waits for the running batch, which may be waiting for this thread (`committed_first`).
             threading.Thread(target=query.stop, name="offsetmgr-stop", daemon=True).start()
 
 

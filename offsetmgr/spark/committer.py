@@ -19,22 +19,23 @@ from offsetmgr.spark.versions import require_supported
 
 
 class OffsetCommitter(StreamingQueryListener):
-    """``spark.streams.addListener(OffsetCommitter(store, "g"))``: the group says what the queries have finished.
+    """``spark.streams.addListener(OffsetCommitter(store, "g"))``: commits the queries' finished offsets to the group.
 
     The group is never ahead of a query's checkpoint, and equal to it after each reconciliation: at a query's start and
-    stop, and every ``reconcile_s`` seconds. Nothing is committed for sources other than Kafka's.
+    stop, and every ``reconcile_s`` seconds. Sources other than Kafka are ignored.
 
-    ``store`` is any `OffsetStore`, for this committer's use alone; it is not closed. ``spark`` is the session to
-    which the listener is added (None: the active one). ``queries`` are the names of the queries to follow, before all
-    of which have started nothing is committed (None: all of the session, as they start). Two sources on one topic, of
-    one query or of two, commit the smaller offset; one that has finished no batch yet holds its topics, and an ended
-    query those where it ended, until it starts again, another takes its name or its checkpoint, or `forget`.
-    ``cluster`` is the ``kafka.bootstrap.servers`` of the cluster that the group belongs to (several spellings, where
-    sources have several); without it, a topic that is read from two clusters is not committed but reported.
+    ``store`` is any `OffsetStore`, for this committer only; it is not closed. ``spark`` is the session to which the
+    listener is added (None: the active one). ``queries`` are the names of the queries to track; nothing is committed
+    before all of them have started (None: all queries of the session, as they start). If two sources, of one query or
+    of two, read one topic, the smaller offset is committed. A query that has not finished a batch blocks commits for
+    its topics. A query that has ended keeps them at its last offset until it restarts, another query takes over its
+    name or checkpoint, or you call `forget`. ``cluster`` is the ``kafka.bootstrap.servers`` of the group's cluster
+    (several spellings, if sources have several); without it, a topic that is read from two clusters is reported and not
+    committed.
 
-    ``allow_rewind`` lets the group go back where a query begins behind it. A failed commit is retried ``retries``
-    times, then reported in the log, in `state` and in the metrics ``offsetmgr_spark_*``; it never stops a query
-    unless ``stop_on_failure``. Not for Spark Connect.
+    ``allow_rewind`` allows the group to go back if a query begins behind it. A failed commit is retried ``retries``
+    times, then reported in the log, in `state` and in the metrics ``offsetmgr_spark_*``; it never stops a query unless
+    ``stop_on_failure``. Does not support Spark Connect.
     """
 
     def __init__(
@@ -64,18 +65,19 @@ class OffsetCommitter(StreamingQueryListener):
 
     @property
     def state(self) -> CommitterState:
-        """How many commits, how many failures, and what is failing now."""
+        """Numbers of commits and failures, and the present failure."""
         return self._follower.state
 
     def reconcile(self, timeout: float = 30.0) -> bool:
-        """Reads all checkpoints and commits now; what fails is tried again until it is reported. True where all is
+        """Reads all checkpoints and commits now; failures are retried until they are reported. True if everything is
         committed within ``timeout`` seconds."""
         return self._follower.reconcile(timeout)
 
     def committed_first(self, process: Process, timeout: float = 30.0) -> Process:
-        """For foreachBatch: ``process``, which begins a batch only when the ones before it are committed.
+        """For foreachBatch: returns ``process`` wrapped so that a batch begins only after the previous ones are
+        committed.
 
-        So a job that starts from the group alone repeats at most one batch, however slow the store is. Where the commit
+        A job that starts from the group alone then repeats at most one batch, even if the store is slow. If the commit
         takes longer than ``timeout`` seconds or fails, that is reported and the batch begins all the same.
         """
 
@@ -87,12 +89,12 @@ class OffsetCommitter(StreamingQueryListener):
         return in_turn
 
     def forget(self, query: str) -> None:
-        """An ended query (its id or name) will not come back, or one of ``queries`` will not start: it no longer holds
-        the group."""
+        """An ended query (by id or name) will not restart, or one of ``queries`` will not start: it no longer blocks
+        commits."""
         self._follower.forget(query)
 
     def close(self, timeout: float = 30.0) -> bool:
-        """Reconciles a last time and ends the thread. True where all is committed."""
+        """Reconciles once more and ends the thread. True if everything is committed."""
         return self._follower.close(timeout)
 
     def __enter__(self) -> Self:
@@ -103,7 +105,7 @@ class OffsetCommitter(StreamingQueryListener):
     ) -> None:
         self.close()
 
-    # --- what Spark calls: only notes what to look at ---------------------------------------------
+    # --- called by Spark: only records which query to check ------------------------------------------
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         self._follow(str(event.id))
@@ -112,7 +114,7 @@ class OffsetCommitter(StreamingQueryListener):
         self._seen(str(event.progress.id))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing was read, so nothing is new; but it may have started before the listener was added."""
+        """Nothing was read, so nothing is new; but the query may have started before the listener was added."""
         if not self._follower.follows(str(event.id)):
             self._follow(str(event.id))
 
@@ -120,7 +122,7 @@ class OffsetCommitter(StreamingQueryListener):
         self._follower.look(str(event.id), ended=str(event.runId))
 
     def _seen(self, query_id: str) -> None:
-        # Not followed yet where the listener was added after the query had started.
+        # Not tracked yet if the listener was added after the query had started.
         if not self._follower.look(query_id):
             self._follow(query_id)
 
@@ -133,7 +135,7 @@ class OffsetCommitter(StreamingQueryListener):
                 )
             found = session.streams.get(query_id)
             if found is None:
-                return  # ended meanwhile, before we knew it
+                return  # ended before it was tracked
             query = QueryExecution(found)
             if self._queries is None or query.name in self._queries:
                 self._follower.follow(query)

@@ -1,10 +1,10 @@
-"""Spark's Kafka connector: that of the installed PySpark, or else the newest that can be fetched, kept in our cache.
+"""Spark's Kafka connector: the version of the installed PySpark, or else the newest available one, kept in our cache.
 
-Not every version of Spark has a connector that can be fetched. The versions of PySpark's minor version are tried first,
-newest first; then, for PySpark 4.3, 4.2.0. No older connector is taken: with PySpark 4.3, queries of 4.0.0 and of 4.1.1
-end with a NoSuchMethodError. A connector newer than Spark itself is never taken. Ivy, which PySpark's wheel carries,
-fetches it; in a home of its own, because a half-fetched artifact in the user's would make it fail. No repository is
-named here: Ivy's own settings know where released artifacts are.
+Not every version of Spark has a connector in the repositories. The versions of PySpark's minor version are tried first,
+newest first; then, for PySpark 4.3, 4.2.0. Older connectors are not used: with PySpark 4.3, queries of 4.0.0 and of
+4.1.1 end with a NoSuchMethodError. A connector newer than Spark itself is never used. Ivy, which is part of PySpark's
+wheel, fetches it, with its own home directory, because an incomplete artifact in the user's would make it fail. No
+repository is named here: Ivy's own settings contain the location of released artifacts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CARRIED: Final = (
     "org.scala-lang",
     "org.scala-lang.modules",
 )
-"""Dependencies that PySpark's own jars hold already."""
+"""Dependencies that PySpark's own jars already contain."""
 
 
 def candidates(pyspark: str) -> list[str]:
@@ -61,7 +61,8 @@ def connector_jars(version: str | None = None, *, cache: Path | None = None) -> 
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "resolve.lock"):
         instead = folder / f"{wanted[0]}{_INSTEAD}"
-        """Marks that nothing of PySpark's own minor version could be fetched, so that each start does not try again."""
+        """Records that no version of PySpark's own minor version could be fetched, so that each start does not try
+        again."""
         own = [name for name in wanted if instead.exists() or _minor(name) == _minor(wanted[0])]
         for name in own:
             if (folder / name / _COMPLETE).exists():
@@ -83,7 +84,7 @@ def _minor(version: str) -> str:
 
 
 def _fetch(version: str, folder: Path) -> str | None:
-    """None where it was fetched, else why not."""
+    """Returns None after success, otherwise the reason of the failure."""
     with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=folder) as scratch:
         module, target = Path(scratch) / "ivy.xml", Path(scratch) / "jars"
         module.write_text(_module(version), encoding="utf-8")
@@ -143,7 +144,7 @@ def _java() -> str:
 
 
 def _cache(environ: Mapping[str, str] | None = None) -> Path:
-    """Where everything that offsetmgr fetches is kept: ``OFFSETMGR_CACHE``, else the user's cache directory."""
+    """The directory of everything that offsetmgr fetches: ``OFFSETMGR_CACHE``, else the user's cache directory."""
     env = os.environ if environ is None else environ
     if env.get("OFFSETMGR_CACHE"):
         return Path(env["OFFSETMGR_CACHE"]).absolute()

@@ -1,9 +1,10 @@
-"""``format("offsetmgr")``: any store as a table, `SCHEMA`, one row a committed offset; and a table into any store.
+"""``format("offsetmgr")``: any store as a table, `SCHEMA`, one row per committed offset; and a table into any store.
 
-Reading spreads the groups over the executors, of which each reads its share in bulk. A group or partition that could
-not be read fails the query (data rule "absent is not zero"), unless ``errors`` is ``true``: then it is a row with its
-``error``. Writing appends, which here means: commits, forward only, each conditional on what was there (rules 2 and 9).
-Rows of one group must not be spread over tasks: `offsetmgr.spark.store_tables` sees to that.
+Reading distributes the groups over the executors; each reads its share in bulk. A group or partition that could not be
+read fails the query (data rule "absent is not zero"), unless ``errors`` is ``true``: then it is a row with its
+``error``. Writing appends, which here means: commits, forward only, each conditional on the present value (data rules
+"no accidental rewind" and "conditional writes"). Rows of one group must not be spread over tasks;
+`offsetmgr.spark.store_tables` ensures that.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ _SHOWN: Final = 5
 
 
 class StoreSource(DataSource):
-    """Options: ``store``, a URI (or what ``load`` and ``save`` say); ``group`` and ``topic``, with commas, globs
-    allowed, both applied while reading; ``errors``; ``tasks``, at most so many; ``commandConfig``; ``timeout`` (ms).
+    """Options: ``store``, a URI (or the argument of ``load`` and ``save``); ``group`` and ``topic``, separated by
+    commas, globs allowed, both applied while reading; ``errors``; ``tasks``, the maximum number; ``commandConfig``;
+    ``timeout`` (ms).
 
     For writing also ``origin``, the URI of the store that the rows come from (without it no leader epoch is written),
     and ``translate`` (see `Translate`).
@@ -85,15 +87,15 @@ class StoreReader(DataSourceReader):
         self._errors = _flag(self._options.get("errors", "false"))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions no number tells."""
+        """Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers."""
         config = source_options.connection(NAME, self._options)
         names = groups_of(self._uri, config, source_options.listed(self._options.get("group")))
         tasks = min(source_options.number(NAME, self._options, "tasks", _TASKS), len(names))
         return [GroupsOfPartition(tuple(names[first::tasks])) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises `PartialFailure` for what could not be read, unless ``errors`` is ``true``."""
-        if not isinstance(partition, GroupsOfPartition):  # Spark's stand-in for "nothing to read"
+        """Raises `PartialFailure` for unreadable rows, unless ``errors`` is ``true``."""
+        if not isinstance(partition, GroupsOfPartition):  # Spark's placeholder for "nothing to read"
             return
         topics = TopicSelection.parse(source_options.listed(self._options.get("topic")))
         types = [pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string(), pa.int32(), pa.int64(), pa.string()]
@@ -106,7 +108,7 @@ class StoreReader(DataSourceReader):
 
 @dataclass
 class WriteSummary(WriterCommitMessage):
-    """What became of one task's rows."""
+    """The outcomes of one task's rows."""
 
     written: int
     unchanged: int
@@ -118,11 +120,11 @@ class StoreWriter(DataSourceWriter):
     """Commits on the executors, adds up on the driver."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises `OtherCluster` where the origin belongs to another Kafka cluster and ``translate`` is not given."""
+        """Raises `OtherCluster` if the origin belongs to another Kafka cluster and ``translate`` is not given."""
         self._options = source_options.checked(NAME, options, _KNOWN_TO_WRITE)
         self._uri = _store(self._options)
         with related(self._origin(), self._uri, source_options.connection(NAME, self._options)):
-            pass  # refused before anything is written
+            pass  # rejected before anything is written
 
     def _origin(self) -> RowOrigin | None:
         uri, translate = self._options.get("origin"), self._options.get("translate")
@@ -144,7 +146,7 @@ class StoreWriter(DataSourceWriter):
         return WriteSummary(**counts, shown=shown)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Raises `OffsetMgrError` where any offset was refused or failed; the others are committed."""
+        """Raises `OffsetMgrError` if any offset was rejected or failed; the others are committed."""
         done = [message for message in messages if isinstance(message, WriteSummary)]
         if failed := sum(message.failed for message in done):
             shown = [line for message in done for line in message.shown][:_SHOWN]

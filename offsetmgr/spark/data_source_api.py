@@ -1,5 +1,5 @@
-"""Spark's interface for data sources in Python, which only supported versions have. The tables import it from here, so
-that any other version is one clear error at their import."""
+"""Spark's interface for data sources in Python, which only supported versions have. Other modules import it from here,
+so that any other version causes one clear error."""
 
 from __future__ import annotations
 

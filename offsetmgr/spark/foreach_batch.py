@@ -1,8 +1,8 @@
-"""`BatchCommitter`: commits from inside foreachBatch, for jobs that want no listener.
+"""`BatchCommitter`: commits from inside foreachBatch, for jobs without a listener.
 
-While batch N runs, batch N-1 is finished: its ``commits/N-1`` is in the checkpoint. That is what is committed. Batch
-N itself can be committed after its output as well, but that is *ahead of the checkpoint*: a driver that dies between
-the two starts again with batch N, and the group says that it is done.
+While batch N runs, batch N-1 is finished: its ``commits/N-1`` is in the checkpoint, so it is committed. Batch N itself
+can be committed after its output as well, but that is *ahead of the checkpoint*: a driver that dies between the two
+repeats batch N, although the group already includes it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class BatchCommitter:
 
     Before ``process`` runs for batch N, batch N-1 is committed; `finish`, after the query has ended, commits the last
     one. ``checkpoint`` is the query's ``checkpointLocation``. ``ahead_of_checkpoint``: batch N is committed as well,
-    after ``process`` and before Spark knows that it is finished (see the module).
+    after ``process`` and before Spark records that it is finished (see the module).
 
-    A failed commit is tried ``retries`` times more, while the batch waits; then it is reported (the log, `state`, the
-    metrics) and the query goes on, or stops with the error where ``stop_on_failure``. ``cluster`` and
-    ``allow_rewind`` as for `OffsetCommitter`.
+    A failed commit is retried ``retries`` times, while the batch waits. Then it is reported (the log, `state`, the
+    metrics) and the query continues, or stops with the error if ``stop_on_failure``. ``cluster`` and ``allow_rewind``
+    as for `OffsetCommitter`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class BatchCommitter:
 
     @property
     def state(self) -> CommitterState:
-        """How many commits, how many failures, and what is failing now."""
+        """Numbers of commits and failures, and the present failure."""
         return self._writer.state
 
     def __call__(self, frame: Any, batch_id: int) -> None:
@@ -79,7 +79,7 @@ class BatchCommitter:
             self._commit(lambda: self._planned(batch_id))
 
     def finish(self) -> bool:
-        """Commits the last finished batch; call it when the query has ended. True where all is committed."""
+        """Commits the last finished batch; call it when the query has ended. True if everything is committed."""
         self._commit(lambda: newest_finished(self._files))
         return self.state.failing is None
 
@@ -90,7 +90,7 @@ class BatchCommitter:
         return found
 
     def _find_query(self, frame: Any) -> None:
-        """Finds the query that calls us among those of the session, once a run, by its checkpoint."""
+        """Finds the calling query among those of the session, once per run, by its checkpoint."""
         if self._query is not None and self._query.active:
             return
         wanted = folder_of(self._files.root)

@@ -1,8 +1,8 @@
-"""One group and how far it may say that it has come: an attempt to commit, what came of it, and what is reported.
+"""Commits one group's offsets: attempts, their results, and the reported state.
 
-Commits are edits without a lock (`Guard.COMPARE`): a Spark job is no member of its group. A commit that would take the
-group back is refused, so a driver that was frozen and wakes beside its successor does no harm that the successor's next
-commit does not repair.
+Commits are edits without a lock (`Guard.COMPARE`), because a Spark job is not a member of its group. A commit that
+would rewind the group is rejected. If a frozen driver wakes while its successor runs, the successor's next commit
+repairs any harm.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from offsetmgr.spark import metrics
 LOG: Final = logging.getLogger("offsetmgr.spark")
 
 Process = Callable[[Any, int], None]
-"""What foreachBatch takes: the batch's DataFrame and its number."""
+"""A function for foreachBatch: receives the batch's DataFrame and its number."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitterState:
-    """What has become of a group's commits so far.
+    """The state of a group's commits.
 
     ``failing`` is the error that was reported and not repaired since; ``refused`` the partitions in which the group is
     ahead of the checkpoint.
@@ -48,11 +48,11 @@ class GroupCommitter:
         self._written: dict[TopicPartition, int] = {}
 
     def forget(self) -> None:
-        """The next attempt compares every partition with the store, whoever changed it meanwhile."""
+        """The next attempt compares every partition with the store, in case another program changed it."""
         self._written.clear()
 
     def attempt(self, offsets: Mapping[TopicPartition, int]) -> OffsetMgrError | None:
-        """Commits what has changed since the last attempt that succeeded; the error where some or all of it failed."""
+        """Commits the changes since the last successful attempt; returns the error if some or all of it failed."""
         due = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items() if self._written.get(tp) != offset}
         if not due:
             return None
@@ -75,19 +75,19 @@ class GroupCommitter:
         return error
 
     def count_failure(self) -> None:
-        """An attempt that did not even reach the store is one that failed."""
+        """Counts an attempt that did not reach the store as failed."""
         self.state = replace(self.state, failures=self.state.failures + 1)
         metrics.FAILURES.labels(self.group).inc()
 
     def report(self, error: OffsetMgrError) -> None:
-        """Says once in the log, and as long as it lasts in the metric, that the group falls behind its query."""
+        """Reports once in the log, and in the metric for as long as it lasts, that the group falls behind its query."""
         if self.state.failing is None or str(self.state.failing) != str(error):
             LOG.error("group %s is not committed: %s%s", self.group, error, f" ({error.hint})" if error.hint else "")
         self.state = replace(self.state, failing=error)
         metrics.FAILING.labels(self.group).set(1)
 
     def mended(self) -> None:
-        """All that was due is committed."""
+        """Everything due is committed."""
         if self.state.failing is not None:
             LOG.warning("group %s is committed again, after %d failures", self.group, self.state.failures)
         self.state = replace(self.state, failing=None)
@@ -95,7 +95,7 @@ class GroupCommitter:
 
 
 def worth_retrying(error: OffsetMgrError) -> bool:
-    """Whether the same commit may succeed without anybody doing something; of a partial failure, each part."""
+    """Whether the same commit may succeed without intervention; for a partial failure, each part."""
     if isinstance(error, PartialFailure):
         return all(failure.retriable for failure in error.failures.values())
     return error.retriable

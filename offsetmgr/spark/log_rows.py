@@ -1,7 +1,8 @@
-"""Raw records of an offsets topic as Arrow columns: what `offsetmgr-log` gives Spark, and the names of its columns.
+"""Raw records of an offsets topic as Arrow columns: the rows of `offsetmgr-log`, and the names of its columns.
 
-Pure: bytes in, a record batch out. Kafka's records and ours are told apart key by key. What cannot be read is a row
-with its ``error``, never a missing one (rules 1 and 10). Keys have much in common, which is decoded once.
+Pure: bytes in, a record batch out. Each key shows whether a record is in Kafka's format or in ours. An unreadable
+record is a row with its ``error``, never a missing one (data rules "absent is not zero" and "versioned formats"). The
+common part of keys is decoded once.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ SCHEMA: Final = (
     "group string, topic string, partition int, tombstone boolean, offset bigint, leader_epoch int, metadata string, "
     "commit_timestamp bigint, expire_timestamp bigint, members int, group_timestamp bigint, error string"
 )
-"""The columns, as Spark's DDL. Times are milliseconds since 1970, and every number that is unknown is null.
+"""The columns, as Spark's DDL. Times are milliseconds since 1970; every unknown number is null.
 
-``log_*`` say where the record lies and when it was appended. ``kind`` is ``offset`` (a committed offset), ``group``
-(what is known of a group besides), ``state`` (of a group of the KIP-848 protocol) or ``other``. ``members`` and
-``group_timestamp`` are of groups: how many members (Kafka's records tell, ours do not), and since when the group is in
-its state, or was last seen with members.
+``log_*`` are the record's position and append time. ``kind`` is ``offset`` (a committed offset), ``group`` (group
+metadata), ``state`` (of a group of the KIP-848 protocol) or ``other``. ``members`` and ``group_timestamp`` belong to
+groups: the number of members (in Kafka's records, not in ours), and since when the group has been in its state, or when
+it last had members.
 """
 
 OFFSET, GROUP, STATE, OTHER = "offset", "group", "state", "other"
@@ -39,7 +40,7 @@ _STATES: Final = range(3, 9)
 
 
 class _Key(NamedTuple):
-    """What one key says beside the partition, and the format that reads its values."""
+    """The content of one key except the partition, and the format that decodes its values."""
 
     format: str | None
     kind: str
@@ -54,7 +55,7 @@ _Value = tuple[int | None, int | None, str | None, int | None, int | None, int |
 
 _NOTHING: Final[_Value] = (None,) * 8
 _REMEMBERED: Final = 65_536
-"""Pairs of a group and a topic that are remembered."""
+"""Maximum number of cached pairs of a group and a topic."""
 _KEY_TYPES: Final = (pa.string(), pa.string(), pa.int32(), pa.string(), pa.string(), pa.string())
 _VALUE_TYPES: Final = (
     pa.int64(),
@@ -84,7 +85,7 @@ class RowDecoder:
         keys: Sequence[bytes | None],
         values: Sequence[bytes | None],
     ) -> pa.RecordBatch:
-        """One row a record, in order."""
+        """One row per record, in order."""
         split = [self._split(key) for key in keys]
         of_values = [self._value(key, value) for (key, _), value in zip(split, values, strict=True)]
         numbers: dict[int, int] = {}
@@ -107,7 +108,7 @@ class RowDecoder:
         return pa.RecordBatch.from_arrays(columns, names=_NAMES)
 
     def _split(self, key: bytes | None) -> tuple[_Key, int | None]:
-        """A key as what many have in common, which is one object as long as it is remembered, and the partition."""
+        """Splits a key into the part that many keys share, which is cached, and the partition."""
         name = None if key is None else format_of(key)
         if key is None or name is None:
             return self._other(key), None
@@ -166,19 +167,19 @@ class RowDecoder:
 
 
 def of_groups(batch: pa.RecordBatch, groups: Sequence[str]) -> pa.RecordBatch:
-    """The rows of these groups; without any, all."""
+    """The rows of these groups; all rows if ``groups`` is empty."""
     return batch.filter(pc.is_in(batch.column("group"), pa.array(groups, pa.string()))) if groups else batch
 
 
 def row_of_error(partition: int | None, error: str) -> pa.RecordBatch:
-    """One row that is of no record, so that it has no offset in the log: what could not be read."""
+    """One row for an error without a record, so without an offset in the log."""
     row = RowDecoder().batch([partition], [None], [None], [None], [None])
     at = row.schema.get_field_index("error")
     return row.set_column(at, row.schema.field(at), pa.array([error], pa.string()))
 
 
 def _columns(rows: Sequence[Sequence[Any]], types: Sequence[pa.DataType]) -> list[Any]:
-    """Rows, one at least, column by column."""
+    """Converts rows (at least one) to columns."""
     return [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
 
 

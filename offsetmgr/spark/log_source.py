@@ -1,8 +1,8 @@
-"""``format("offsetmgr-log")``: an offsets topic as a table, one row a record: `logrows.SCHEMA`.
+"""``format("offsetmgr-log")``: an offsets topic as a table, one row per record: `log_rows.SCHEMA`.
 
-Spark's own Kafka source gives no rows for ``__consumer_offsets``, and no error.  The range of offsets that is read is
-fixed when the query is planned (up to the last stable offset), so every record in it is read exactly once however the
-work is spread: big partitions are cut, small ones are put together.
+Spark's own Kafka source returns no rows for ``__consumer_offsets``, and no error. The range of offsets is fixed when
+the query is planned (up to the last stable offset), so every record in it is read exactly once, however the work is
+distributed: large partitions are split, small ones are combined.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ NAME: Final = "offsetmgr-log"
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 _KNOWN: Final = (source_options.BOOTSTRAP, "topic", "group")
 _A_TASK: Final = 250_000
-"""Offsets of one task where the user says nothing: seconds of work."""
+"""Default number of offsets in one task: seconds of work."""
 _AT_ONCE: Final = 500
 """See `offsetmgr.manager.log.kafka.reader`."""
 _A_BATCH: Final = 20_000
 _SLICE: Final = 0.1
 _READER: Final = "offsetmgr-spark"
-"""The group id that the client library asks for; nothing is committed to it."""
+"""The client library's group id; nothing is committed to it."""
 
 
 class Range(NamedTuple):
@@ -56,8 +56,8 @@ class LogRangeReader(InputPartition):
 
 
 class LogSource(DataSource):
-    """Options: ``kafka.bootstrap.servers``; ``topic`` (``__consumer_offsets``); ``group``, names with commas, of which
-    only the partitions that hold them are read; ``tasks``, at least so many; ``commandConfig``; ``timeout`` (ms)."""
+    """Options: ``kafka.bootstrap.servers``; ``topic`` (``__consumer_offsets``); ``group``, names separated by commas
+    (only their partitions are read); ``tasks``, the minimum number; ``commandConfig``; ``timeout`` (ms)."""
 
     @classmethod
     def name(cls) -> str:
@@ -103,8 +103,8 @@ class LogSourceReader(DataSourceReader):
         return [LogRangeReader(part) for part in share(ranges, tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises `TimedOut` where nothing comes for the timeout, and what the brokers answer."""
-        if not isinstance(partition, LogRangeReader):  # Spark's stand-in for "nothing to read"
+        """Raises `TimedOut` if no record arrives for the timeout, and the brokers' errors."""
+        if not isinstance(partition, LogRangeReader):  # Spark's placeholder for "nothing to read"
             return
         config = source_options.connection(NAME, self._options)
         settings = loader_settings(self._bootstrap, config.kafka, _READER)
@@ -119,7 +119,7 @@ class LogSourceReader(DataSourceReader):
 
 
 class _Batch:
-    """Records taken, column by column."""
+    """Collects records, column by column."""
 
     def __init__(self) -> None:
         self.partitions: list[int] = []
@@ -141,8 +141,8 @@ class _Batch:
 
 
 def share(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
-    """The ranges in shares of about equal size, at least ``tasks`` where there are so many offsets, none of them larger
-    than a task should be. Within a share a partition comes once."""
+    """Divides the ranges into shares of about equal size, at least ``tasks`` if there are as many offsets, none larger
+    than the maximum of a task. Within a share a partition occurs once."""
     total = sum(end - start for _, start, end in ranges)
     count = max(tasks, -(-total // _A_TASK))
     size = max(1, -(-total // count))
@@ -171,10 +171,10 @@ def runs(
     patience: float,
     enough: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Run]:
-    """The records of these ranges, in runs of one partition; what lies behind a range is left out. A partition of which
-    ``enough`` says so is read no further.
+    """Yields the records of these ranges, in runs of one partition; records after a range are left out. Reading of a
+    partition stops when ``enough`` returns True for it.
 
-    Raises `TimedOut` where nothing moves for ``patience`` seconds.
+    Raises `TimedOut` if no progress is made for ``patience`` seconds.
     """
     ends = {partition: end for partition, _, end in ranges}
     consumer = AssignedConsumer(topic, settings)

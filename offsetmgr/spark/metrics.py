@@ -1,4 +1,4 @@
-"""What the committers of this process count, in Prometheus' default registry, one label for the group."""
+"""Metrics of this process's committers, in Prometheus' default registry, with one label for the group."""
 
 from __future__ import annotations
 

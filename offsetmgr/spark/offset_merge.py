@@ -1,8 +1,8 @@
-"""Pure: what a group may say when several sources, of one query or of several, have each read so far.
+"""Pure: the offsets that a group may commit when several sources, of one query or of several, have read parts.
 
-A source is told from others by the cluster and the topics that it reads. Where two read the same partition, the group
-says the smaller offset: what is below it, both have finished. One of which it is not known how far it has finished
-holds what it reads: nothing of that is said. A topic's name alone says nothing about the cluster.
+The cluster and the topics identify a source. If two sources read the same partition, the smaller offset is committed:
+both have finished everything below it. A source with unknown progress blocks its topics: nothing is committed for them.
+A topic's name alone does not identify the cluster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from offsetmgr.core.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """How far one source has finished. ``cluster`` is its ``kafka.bootstrap.servers``, normalised; "" where unknown."""
+    """The progress of one source. ``cluster`` is its ``kafka.bootstrap.servers``, normalized; "" if unknown."""
 
     cluster: str
     offsets: Mapping[TopicPartition, int]
@@ -24,24 +24,24 @@ class SourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class CommitBlock:
-    """A source that has finished nothing yet, or of which that is not known: its ``topics`` (None: it may be any) of
-    ``cluster`` ("": it may be any) wait for it."""
+    """A source without a finished batch, or with unknown progress. It blocks its ``topics`` (None: any topic) of
+    ``cluster`` ("": any cluster)."""
 
     cluster: str = ""
     topics: frozenset[str] | None = None
 
 
 class ForeignClusterOffsets(SparkError):
-    """No source reads from the cluster that was named. It may be that of a query that starts later."""
+    """No source reads from the configured cluster. It may be the cluster of a query that starts later."""
 
     retriable = True
 
 
 @dataclass(frozen=True, slots=True)
 class MergedOffsets:
-    """``offsets`` may be committed. ``ambiguous`` maps topics that are read from several clusters to those: nobody said
-    which of them the group belongs to, so nothing of them is committed. ``elsewhere`` are the clusters that are read
-    where none of them is the group's, so that nothing at all can be committed."""
+    """``offsets`` may be committed. ``ambiguous`` maps topics that are read from several clusters to those clusters:
+    the group's cluster is not configured, so nothing is committed for them. ``elsewhere`` are the clusters that are
+    read if none of them is the group's, so that nothing at all can be committed."""
 
     offsets: Mapping[TopicPartition, int]
     ambiguous: Mapping[str, tuple[str, ...]]
@@ -49,7 +49,8 @@ class MergedOffsets:
 
     @property
     def problem(self) -> SparkError | None:
-        """Why something will not be committed before the user says more; None: there is no such thing."""
+        """Why something will not be committed until the user changes the configuration; None if there is no such
+        problem."""
         if self.elsewhere:
             return ForeignClusterOffsets(
                 "nothing is committed",
@@ -66,15 +67,15 @@ class MergedOffsets:
 
 
 def normalised(bootstrap: str) -> str:
-    """Servers in an order of ours: the same list in another order is the same cluster."""
+    """The servers in a normalized order: the same list in another order is the same cluster."""
     return ",".join(sorted(part.strip() for part in bootstrap.split(",") if part.strip()))
 
 
 def merge_min(
     readings: Iterable[SourceProgress], clusters: frozenset[str] | None, holds: Iterable[CommitBlock] = ()
 ) -> MergedOffsets:
-    """The smaller offset of each partition that nobody holds. ``clusters`` are the names of the one cluster that the
-    group belongs to (`normalised`); None: whichever is read, as long as no topic is read from two."""
+    """Returns the smaller offset of each partition that is not blocked. ``clusters`` are the names of the group's one
+    cluster (`normalised`); None: any cluster, as long as no topic is read from two."""
     read = list(readings)
     wanted = [reading for reading in read if clusters is None or reading.cluster in clusters]
     holding = [hold for hold in holds if clusters is None or not hold.cluster or hold.cluster in clusters]

@@ -1,6 +1,6 @@
-"""A period's records as DataFrames, from ranges that were fixed: the same rows whenever they are read.
+"""A period's records as DataFrames, from fixed ranges: the same rows at every read.
 
-Every frame is a fixed range of offsets a partition, and a filter on the records' times.
+Every frame is a fixed range of offsets per partition, and a filter on the records' times.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 _SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 )
-"""Of Spark's Kafka source, for a frame without any range to read."""
+"""Schema of Spark's Kafka source, for a frame without any range."""
 _HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
 
 
 class Late(Enum):
-    """What a job does with records of an earlier period that came after its ranges were fixed."""
+    """How a job treats records of an earlier period that arrived after its ranges were fixed."""
 
     COUNT = "count"
-    """They are counted, and that is all."""
+    """They are only counted."""
     SIDE = "side"
-    """`PeriodTask.late` has them."""
+    """They are available in `PeriodTask.late`."""
     NEXT = "next"
-    """They are rows of the period that is open, beside its own."""
+    """They are added to the rows of the open period."""
 
 
 @dataclass(frozen=True)
 class RecordSource:
-    """Where records are read, with Spark's own options for its Kafka source (``kafka.security.protocol``...)."""
+    """The cluster to read, with Spark's own options for its Kafka source (``kafka.security.protocol``...)."""
 
     spark: SparkSession
     bootstrap: str
@@ -73,15 +73,15 @@ class PeriodTask:
     period: Period
     attempt: int
     output: str
-    """A directory that is this attempt's own: nobody else writes to it, and nobody reads it unless it is published."""
+    """This attempt's own directory: no other process writes to it, and it is read only if it is published."""
     policy: Late
     work: Work
-    """The ranges, and what their scans have counted."""
+    """The ranges, and the counts of their scans."""
     source: RecordSource
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The records of the period; with `Late.NEXT` those that came late as well."""
+        """The records of the period; with `Late.NEXT` late records as well."""
         start, end = self.period.start_ms, self.period.end_ms
         condition = f"timestamp >= timestamp_millis({start}) and timestamp < timestamp_millis({end})"
         rows = self.source.read(self.work.ranges, condition)
@@ -89,12 +89,12 @@ class PeriodTask:
 
     @cached_property
     def late(self) -> DataFrame | None:
-        """The records of earlier periods that came late; None unless the job asked for them (`Late.SIDE`)."""
+        """The late records of earlier periods; None unless the job selected `Late.SIDE`."""
         return self._late if self.policy is Late.SIDE else None
 
     @cached_property
     def set_aside(self) -> DataFrame:
-        """The records that no period will have, because they were dated too far ahead."""
+        """The records that no period contains, because their times are too far ahead."""
         ranges = self.work.set_aside_ranges()
         return self.source.read(ranges, f"timestamp >= timestamp_millis({self.period.end_ms})")
 

@@ -1,6 +1,6 @@
-"""`PeriodLog`: what a job on periods must know of its topics.
+"""`PeriodLog`: a period job's view of its topics.
 
-Their partitions, where scans begin and end, and whether ranges that were fixed can still be read.
+Their partitions, the bounds of scans, and whether fixed ranges can still be read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOST: Final = "keep the topic's records longer than a period takes to be worked
 
 
 def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartition]:
-    """Every partition of the topics. Raises `UnknownTopicOrPartition` where one of them does not exist."""
+    """Every partition of the topics. Raises `UnknownTopicOrPartition` if one of them does not exist."""
     counts = cluster.topics(topics)
     if missing := [topic for topic in topics if topic not in counts]:
         raise UnknownTopicOrPartition(f"topic {', '.join(missing)}", "the cluster has no such topic")
@@ -33,7 +33,7 @@ def partitions_of(cluster: Cluster, topics: Sequence[str]) -> list[TopicPartitio
 
 
 class PeriodLog:
-    """Read-only. All methods raise what asking a cluster raises: `Unreachable`, `TimedOut` and others."""
+    """Read-only. All methods raise the errors of requests to a cluster: `Unreachable`, `TimedOut` and others."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
         self.bootstrap = bootstrap
@@ -45,7 +45,7 @@ class PeriodLog:
         self._cluster.close()
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
-        """By topic; empty for those of brokers that know no ids."""
+        """By topic; empty for brokers without topic ids."""
         topics = Topics(self.bootstrap, self.config.kafka, self._timeout)
         try:
             found = {topic: topics.find(topic) for topic in sorted({tp.topic for tp in partitions})}
@@ -56,7 +56,7 @@ class PeriodLog:
         return {topic: known.topic_id for topic, known in found.items() if known is not None}
 
     def compacted(self, topics: Iterable[str]) -> list[str]:
-        """Those from which records vanish although later ones of other keys stay."""
+        """The compacted ones of these topics, whose records can disappear while later ones of other keys stay."""
         asked = Topics(self.bootstrap, self.config.kafka, self._timeout)
         try:
             found = {topic: asked.find(topic) for topic in sorted(set(topics))}
@@ -66,15 +66,15 @@ class PeriodLog:
             topic for topic, known in found.items() if known and "compact" in known.settings.get("cleanup.policy", "")
         ]
 
-    # --- where a scan begins and ends -----------------------------------------------------------------
+    # --- bounds of a scan ----------------------------------------------------------------------------
 
     def first_bounds(
         self, period: Period, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, Offset]
     ) -> dict[TopicPartition, Bounds]:
-        """For the first period of a job: from the first record that is dated in it or later, or where the group is if
-        that is further. Raises `OffsetOutOfRange` where the group's offset is not in the log."""
+        """For the first period of a job: from the first record with a time in it or later, or from the group's offset
+        if that is higher. Raises `OffsetOutOfRange` if the group's offset is not in the log."""
         logs = self._logs(partitions, {})
-        # The ends are asked first: a record that comes between the two questions lies behind them.
+        # The ends are read first: a record that arrives between the two requests is after them.
         begins = self._cluster.offsets_for_time(partitions, period.start_ms)
         found = {}
         for tp in partitions:
@@ -94,10 +94,10 @@ class PeriodLog:
     def next_bounds(
         self, period: Period, partitions: Sequence[TopicPartition], before: Work
     ) -> dict[TopicPartition, Bounds]:
-        """For a period after ``before``. A partition that was not there then is read from its log's start.
+        """For a period after ``before``. A partition that is new since then is read from its log's start.
 
-        Raises `OffsetOutOfRange` where the log has lost what must be read, or is not the log that it was, and
-        `Conflict` where periods between the two were closed without this job, though it had records for them.
+        Raises `OffsetOutOfRange` if the log has lost records that must be read, or is a different log, and `Conflict`
+        if periods between the two were closed without this job, although it had records for them.
         """
         self._check_ids(before, partitions)
         scans = before.scans
@@ -121,13 +121,13 @@ class PeriodLog:
             found[tp] = Bounds(scan.resume, log.end, scan.end)
         return found
 
-    # --- whether fixed ranges can be read -------------------------------------------------------------
+    # --- readability of fixed ranges -----------------------------------------------------------------
 
     def check(self, work: Work, *, late: bool) -> None:
-        """Whether a work's records can be read; those that came late too where ``late``.
+        """Checks that a work's records can be read; the late ones too if ``late``.
 
-        Raises `OffsetOutOfRange` where some are gone or the log is another one; for a rerun also `UnsupportedOperation`
-        where the topic is compacted: then the rows cannot be those of the first time.
+        Raises `OffsetOutOfRange` if some are gone or the log is a different one; for a rerun also
+        `UnsupportedOperation` if the topic is compacted, because the rows then differ from the first time.
         """
         ranges = [*work.ranges.items(), *(work.late_ranges().items() if late else ())]
         read = {tp for tp, offsets in ranges if offsets.first < offsets.end}
@@ -154,7 +154,7 @@ class PeriodLog:
     def _logs(
         self, partitions: Iterable[TopicPartition], least: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, LogRange]:
-        """Log starts and last stable offsets: behind those, open transactions may still be aborted."""
+        """Log starts and last stable offsets: open transactions after those may still be aborted."""
         topics: dict[str, list[int]] = {}
         for tp in partitions:
             topics.setdefault(tp.topic, []).append(tp.partition)
@@ -168,7 +168,7 @@ class PeriodLog:
             try:
                 starts = asked.starts(numbers, self._timeout)
                 try:
-                    # After a change of leaders a broker may know less than it knew before, for a moment.
+                    # After a change of leaders a broker may briefly return an older value.
                     ends = asked.ends(numbers, self._timeout, known)
                 except TimedOut:
                     ends = asked.ends(numbers, self._timeout, lambda _: 0)

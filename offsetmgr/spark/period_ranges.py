@@ -1,9 +1,9 @@
-"""Which offsets of a partition a period has, decided record by record. Pure: no I/O, no clock, no Spark.
+"""Decides record by record which offsets of a partition belong to a period. Pure: no I/O, no clock, no Spark.
 
-Records are in the order of offsets, not of their times.  So a period's range ends behind the last record that belongs
-to it, and the next period's scan begins at the first record of a later one: between the two, records of both may lie.
-Every record of the log is accounted for once: taken in its period, counted as late in the period whose scan was the
-first to see it, or set aside in the period that passes it.
+Records are in the order of offsets, not of their times. So a period's range ends after the last record that belongs to
+it, and the next period's scan begins at the first record of a later one; between the two there may be records of both.
+Every record of the log is counted once: taken in its period, counted as late in the period whose scan was the first to
+see it, or set aside in the period that passes it.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ SURE_AFTER: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ScanRule:
-    """When a scan has seen enough, and what it sets aside. Times in ms since 1970."""
+    """When a scan ends, and which records it sets aside. Times in ms since 1970."""
 
     period: Period
     lateness_ms: int
-    """A record of the period is not looked for behind ``sure_after`` records in a row that are dated so long after its
-    end. One alone proves nothing: it may be dated ahead."""
+    """A scan ends after ``sure_after`` consecutive records with times at least this long after the period's end. One
+    alone proves nothing: its time may be ahead."""
     horizon_ms: int
-    """Records dated later than this are set aside: no clock of a sound producer can be so far ahead."""
+    """Records with later times are set aside: no correct producer's clock can be so far ahead."""
     sure_after: int = SURE_AFTER
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where one partition's scan begins and where it ends at the latest. Offsets; see `RangeScan`."""
+    """The start and the latest end of one partition's scan. Offsets; see `RangeScan`."""
 
     start: int
     end: int
     late_from: int | None
-    """None: nothing is late, for no period was before."""
+    """None: no record is late, because there was no earlier period."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What a scan has found in one partition."""
+    """The result of a scan in one partition."""
 
     range: OffsetRange
-    """From the first to behind the last record of the period; empty where there is none."""
+    """From the first record of the period to after the last one; empty if there is none."""
     scan: RangeScan
     taken: int
     late: int
@@ -54,8 +54,8 @@ class ScanResult:
 
 
 class Scanner:
-    """One partition's scan: `see` every record from ``bounds.start`` on, in order, until it says that it has seen
-    enough or ``bounds.end`` is reached; then `found`."""
+    """One partition's scan: call `see` for every record from ``bounds.start`` on, in order, until it returns True or
+    ``bounds.end`` is reached; then `found`."""
 
     def __init__(self, bounds: Bounds, rule: ScanRule) -> None:
         self._bounds = bounds
@@ -72,7 +72,7 @@ class Scanner:
         return self._end is not None
 
     def see(self, offset: int, timestamp_ms: int) -> None:
-        """One record; nothing counts after `enough`."""
+        """Processes one record; records after `enough` are ignored."""
         if self._end is not None:
             return
         period, bounds = self._rule.period, self._bounds
@@ -84,7 +84,7 @@ class Scanner:
         if timestamp_ms >= period.end_ms:
             if self._resume is None:
                 self._resume = offset
-            # What an earlier scan has looked at is never looked at as new by a later one.
+            # A record that an earlier scan has seen must not be seen as new by a later one.
             if self._in_a_row >= self._rule.sure_after and offset + 1 >= (bounds.late_from or 0):
                 self._end = offset + 1
         elif timestamp_ms >= period.start_ms:

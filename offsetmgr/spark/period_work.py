@@ -60,7 +60,7 @@ _PAUSES: Final = (0.2, 5.0)
 
 
 class CommitStep(Enum):
-    """What has just been done of a period; see the module."""
+    """The step that has just been completed; see the module."""
 
     CLOSED = "the period has closed"
     FOUND = "ranges were found"
@@ -78,17 +78,17 @@ class PeriodRules:
     """How a job treats time. All in ms."""
 
     grace_ms: int = 60_000
-    """A partition closes so long after the period's end, by the wall clock."""
+    """A partition closes this long after the period's end, by the wall clock."""
     lateness_ms: int = 600_000
-    """How far behind later ones a record may lie in the log; see `ScanRule`."""
+    """How far behind later records a record may be in the log; see `ScanRule`."""
     future_ms: int = 3_600_000
-    """Records dated so far beyond the wall clock are set aside, when the ranges are fixed."""
+    """Records with times this far ahead of the wall clock are set aside, when the ranges are fixed."""
     sure_after: int = SURE_AFTER
     late: Late = Late.COUNT
     history_kept: int = 5_000
-    """Periods whose work the history keeps: as far back reruns can go."""
+    """Number of periods in the history, which limits how far back reruns can go."""
     patience_s: float = 300.0
-    """How long a server may be away before the job gives up."""
+    """How long a server may be unavailable before the job gives up."""
 
     def __post_init__(self) -> None:
         """Raises `UsageError`."""
@@ -102,7 +102,7 @@ class PeriodRules:
 
 @dataclass(frozen=True)
 class PeriodJob:
-    """What one job is."""
+    """The configuration of one job."""
 
     name: str
     process: Process
@@ -135,10 +135,10 @@ class PeriodWork:
         self._clock = clock
 
     def do(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        """All of a period that has closed, from wherever an earlier process has left it.
+        """Completes a closed period, from the point that an earlier process has reached.
 
-        Raises `Superseded` where another process is at work on it, `OffsetOutOfRange` and `UnsupportedOperation` where
-        its records cannot be read (any more), and what the job's function raises.
+        Raises `Superseded` if another process is working on it, `OffsetOutOfRange` and `UnsupportedOperation` if its
+        records cannot be read (any more), and what the job's function raises.
         """
         work = self._fixed(period, partitions)
         if work.published is None:
@@ -171,7 +171,7 @@ class PeriodWork:
         return work
 
     def _found(self, period: Period, partitions: Sequence[TopicPartition]) -> Work:
-        """The ranges of earlier work on the same times, for a rerun; else those that a scan finds."""
+        """The ranges of earlier work on the same times, for a rerun; otherwise those of a scan."""
         name = self._job.name
         if self._rerun_of is not None:
             again = self._rerun_of.covering(name, period)
@@ -184,7 +184,7 @@ class PeriodWork:
             return again.part(period, f"period {again.period.number}")
         before = self._history.latest(name, period.number)
         if before is not None and (before.same_as or before.period.end_ms > period.start_ms):
-            # The run itself has gone back: then and until it is where it was, these times have been worked on.
+            # The run itself was rewound: until it has caught up, these times have already been processed.
             again = self._history.covering(name, period, period.number)
             if again is not None:
                 return again.part(period, f"period {again.period.number}")
@@ -239,7 +239,7 @@ class PeriodWork:
         return done
 
     def _begun(self, work: Work) -> WorkClaim | None:
-        """An attempt of this process; None where somebody has published meanwhile."""
+        """An attempt of this process; None if another process has published meanwhile."""
         name, number = self._job.name, work.period.number
         member = self._coordinator.member
         epoch = self._coordinator.registered()
@@ -254,7 +254,7 @@ class PeriodWork:
     # --- the group and the barrier --------------------------------------------------------------------
 
     def _commit(self, work: Work) -> None:
-        """The group goes to where the next period's scan begins; a rerun of ranges moves nothing."""
+        """Commits the group at the start of the next period's scan; a rerun of ranges commits nothing."""
         group = self._job.group
         if group is None or work.same_as or not work.scans:
             return
@@ -280,7 +280,7 @@ class PeriodWork:
             LOG.warning("period %d was closed without this job's report on %d partitions", number, late)
 
     def _persist(self, call: Callable[[], T]) -> T:
-        """Repeats what may succeed later. Everything that it is used for is safe to repeat."""
+        """Retries temporary failures. All of its uses are safe to repeat."""
         deadline = self._clock.monotonic() + self._job.rules.patience_s
         pause, longest = _PAUSES
         while True:
@@ -297,5 +297,5 @@ class PeriodWork:
 def _passing(error: OffsetMgrError) -> bool:
     if isinstance(error, PartialFailure):
         return all(map(_passing, error.failures.values()))
-    # Another application with the same group holds its lock for the moment of a commit.
+    # Another application with the same group holds its lock for the duration of a commit.
     return error.retriable or isinstance(error, GroupActive)

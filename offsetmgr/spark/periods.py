@@ -1,9 +1,9 @@
 """`run_periods`: a batch job over the records of each closed period, in step with other applications.
 
-For each period: it closes by the wall clock -> ranges are found and fixed in the history -> an attempt begins -> the
-job's function writes into the attempt's own directory -> the output is published -> the group is committed -> the
-barrier is told -> the next period, once every partition of every application has finished this one. What a process that
-dies or freezes between two of these leaves behind, and why the result is the same: `period_work`.
+For each period: it closes by the wall clock -> its ranges are found and fixed in the history -> an attempt begins ->
+the job's function writes into the attempt's own directory -> the output is published -> the group is committed -> the
+barrier records the progress -> the next period, once every partition of every application has finished this one.
+`period_work` describes what remains if a process dies or freezes between two of these, and why the result is the same.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from offsetmgr.spark.period_dataframes import PeriodTask
 
 _LONGEST_SLEEP_S: Final = 30.0
-"""After which the wall clock is looked at again, in case that it was set."""
+"""Maximum sleep, after which the wall clock is read again in case it was set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """The run that an application takes part in, and as whom.
+    """The run that an application takes part in, and its member name.
 
     ``root`` is the run's node in ZooKeeper, ``member`` this application's name in it: of two processes of one name the
-    later counts. ``topics`` are those of *all* applications of the run (none: this one's own); every application says
-    the same.
+    later counts. ``topics`` are those of *all* applications of the run (empty: this one's own); every application must
+    have the same value.
     """
 
     zookeeper: str
@@ -76,24 +76,24 @@ def run_periods(
     stop: threading.Event | None = None,
     clock: Clock | None = None,
 ) -> int:
-    """Works through the run's periods until it ends, ``until_ms`` is reached or ``stop`` is set; gives how many.
+    """Processes the run's periods until it ends, ``until_ms`` is reached or ``stop`` is set; returns their number.
 
-    ``process(rows, task)`` gets the period's records with the columns of Spark's Kafka source, and must write what it
-    makes of them under ``task.output``, nowhere else: only the attempt that is published counts (`published_outputs`).
-    Where it may be called twice for one period it gets the same rows in another directory.
+    ``process(rows, task)`` gets the period's records with the columns of Spark's Kafka source. It must write its output
+    under ``task.output``, nowhere else: only the published attempt counts (`published_outputs`). If it is called twice
+    for one period, it gets the same rows and another directory.
 
-    ``period`` counts where nobody has opened a period under the root; afterwards the first one's is kept. ``group``
-    (None: none) goes to where the next period's scan begins; where the job has no history yet, it begins there. Ranges,
-    attempts and outputs are kept under the name ``job`` (``coordinator.member``): an application with other topics
+    ``period`` applies if no period has been opened under the root; afterwards the first one's is kept. ``group`` (None:
+    none) is committed at the start of the next period's scan; if the job has no history yet, it begins there. Ranges,
+    attempts and outputs are stored under the name ``job`` (``coordinator.member``): an application with other topics
     needs another one.
 
-    ``rerun_of`` is the root of the run whose ranges are read again, for a rerun beside it: its outputs need a directory
-    of their own, and the group stays where it is. ``options`` are Spark's for its Kafka source, ``config`` the same for
-    the scans. ``on_step`` is told what has been done. Periods that begin at or after ``until_ms`` are left alone.
+    ``rerun_of`` is the root of the run whose ranges are read again, for a separate rerun: its outputs need their own
+    directory, and the group is not changed. ``options`` are Spark's for its Kafka source, ``config`` the same for the
+    scans. ``on_step`` is called after each step. Periods that begin at or after ``until_ms`` are not processed.
 
-    Raises `Superseded` where a later process is at work in its place, `RunEnded` where the run was ended by somebody,
-    `OffsetOutOfRange` where records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted
-    topic, and what ``process`` raises: the next start goes on.
+    Raises `Superseded` if a later process has replaced this one, `RunEnded` if the run was ended, `OffsetOutOfRange` if
+    records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted topic, and what ``process``
+    raises; the next start continues.
     """
     require_supported("run_periods")
     if not topics:
@@ -102,7 +102,7 @@ def run_periods(
     settings, wall = config or ConnectionConfig(), clock or SystemClock()
     wanted, told = rules or PeriodRules(), on_step or _silent
     with ExitStack() as stack:
-        cluster = stack.enter_context(open_cluster(bootstrap, settings))  # of the thread that leads
+        cluster = stack.enter_context(open_cluster(bootstrap, settings))  # used by the leader's thread
         log = PeriodLog(bootstrap, settings)
         stack.callback(log.close)
         if compacted := log.compacted(mine):
@@ -166,17 +166,17 @@ def _run(
             if ended.done:
                 return done
             raise
-        except TimedOut:  # nothing else than ``stop`` ends this wait
+        except TimedOut:  # only ``stop`` ends this wait
             return done
 
 
 def _silent(step: CommitStep, period: Period) -> None:
-    """For whoever wants to hear nothing."""
+    """The default ``on_step``: does nothing."""
     del step, period
 
 
 def _closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:
-    """Waits for a time of the wall clock; False where ``stop`` was set before."""
+    """Waits for a time of the wall clock; False if ``stop`` was set before."""
     stop = stop or threading.Event()
     while (left := at_ms - clock.now_ms()) > 0:
         if stop.wait(min(left / 1000, _LONGEST_SLEEP_S)):
@@ -187,8 +187,8 @@ def _closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:
 def published_outputs(
     zookeeper: str, root: str, job: str, *, config: ConnectionConfig | None = None
 ) -> dict[Period, PublishedOutput]:
-    """The outputs of a job that count, by period, as far as the history goes back. Other directories are of attempts
-    that were overtaken. Raises what `ZookeeperSession` raises."""
+    """The published outputs of a job, by period, as far as the history goes back. Other directories belong to
+    superseded attempts. Raises what `ZookeeperSession` raises."""
     with ZookeeperSession(zookeeper, config) as session:
         works = History(session, root).works().values()
     found = [(work.period, work.published) for work in works if work.job == job and work.published is not None]

@@ -1,7 +1,7 @@
-"""What a query of this driver reads, asked of Spark's own plan: its sources with their clusters, and its checkpoint.
+"""The sources of this driver's queries with their clusters, and their checkpoints, from Spark's own plan.
 
-Checkpoints and progress events name topics but no cluster, and their lines are sources in the order of the plan. The
-plan itself is the only place that says which line is which; it is read here, of the very run that writes those lines.
+Checkpoints and progress events name topics but no cluster, and their lines are sources in the order of the plan. Only
+the plan maps lines to sources, so this module reads the plan of the very run that writes those lines.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from offsetmgr.spark.offset_merge import CommitBlock, SourceProgress, normalised
 _KAFKA: Final = ("KafkaV2[", "KafkaV1[")
 _BOOTSTRAP: Final = "kafka.bootstrap.servers"
 _READ: Final = re.compile(r"KafkaV[12]\[(Subscribe|Assign)\[(.+)\]\]")
-"""How Spark's Kafka sources describe what they read; a pattern of topics says nothing of their names."""
+"""The description of Spark's Kafka sources; a pattern of topics does not contain their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source of a query: how Spark describes it, and its ``kafka.bootstrap.servers`` ("" where it has none)."""
+    """One source of a query: Spark's description of it, and its ``kafka.bootstrap.servers`` ("" if it has none)."""
 
     description: str
     cluster: str = ""
@@ -34,7 +34,7 @@ class Source:
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """The topics that a source of Kafka reads; None where they are not known by name."""
+        """The topics that a Kafka source reads; None if their names are unknown."""
         found = _READ.fullmatch(self.description)
         if found is None:
             return None
@@ -43,7 +43,7 @@ class Source:
 
 
 class StreamingQueryProtocol(Protocol):
-    """A query as the committer sees it. ``id`` stays when it starts again from its checkpoint, ``run`` does not."""
+    """A query as the committer uses it. ``id`` is the same after a restart from its checkpoint, ``run`` is not."""
 
     id: str
     run: str
@@ -58,7 +58,7 @@ class StreamingQueryProtocol(Protocol):
 
 
 class QueryExecution:
-    """A query of this driver. Keeps Spark's own object, so that it can be asked after the query has ended as well."""
+    """A query of this driver. Keeps Spark's own object, so that it can be used after the query has ended."""
 
     def __init__(self, query: Any) -> None:
         """``query`` is a ``pyspark.sql.streaming.StreamingQuery``. Raises `SparkError` for one of Spark Connect."""
@@ -79,7 +79,7 @@ class QueryExecution:
         self._sources: tuple[Source, ...] | None = None
 
     def sources(self) -> tuple[Source, ...] | None:
-        # Set in the middle of planning; the plan itself may only be asked for after that.
+        # Set during planning; only then may the plan be read.
         if self._sources is None and not self._execution.sources().isEmpty():
             leaves = self._execution.logicalPlan().collectLeaves()
             found = (_source(leaves.apply(n)) for n in range(leaves.size()))
@@ -95,8 +95,8 @@ class QueryExecution:
 
 
 def readings(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: str) -> list[SourceProgress]:
-    """How far each Kafka source has come with ``batch``. Without ``sources`` (the query is not at hand) every line of
-    Kafka's form counts. Raises `SparkError` where the plan and the checkpoint have not the same number of sources."""
+    """The progress of each Kafka source after ``batch``. Without ``sources`` (the query is not available) every line in
+    Kafka's format counts. Raises `SparkError` if the plan and the checkpoint have different numbers of sources."""
     if sources is None:
         return [SourceProgress("", end) for end in batch.ends if end is not None]
     if len(sources) != len(batch.ends):
@@ -107,9 +107,9 @@ def readings(batch: CheckpointBatch, sources: tuple[Source, ...] | None, what: s
 
 
 def holds(batch: CheckpointBatch | None, sources: tuple[Source, ...]) -> list[CommitBlock]:
-    """The Kafka sources that have finished nothing up to ``batch`` (None: no batch has finished)."""
+    """The Kafka sources without a finished batch up to ``batch`` (None: no batch has finished)."""
     ends = [None] * len(sources) if batch is None else batch.ends
-    pairs = zip(sources, ends, strict=False)  # of other lengths they are refused by `readings`
+    pairs = zip(sources, ends, strict=False)  # `readings` rejects different lengths
     return [CommitBlock(source.cluster, source.topics) for source, end in pairs if source.kafka and end is None]
 
 
@@ -118,7 +118,7 @@ def _source(leaf: Any) -> Source | None:
     if kind == "StreamingDataSourceV2ScanRelation":
         servers = leaf.relation().options().get(_BOOTSTRAP)
         return Source(str(leaf.stream()), normalised(servers or ""))
-    # Kafka's older source (spark.sql.streaming.disabledV2MicroBatchReaders) does not tell its cluster.
+    # Kafka's older source (spark.sql.streaming.disabledV2MicroBatchReaders) does not expose its cluster.
     return Source(str(leaf.source())) if kind == "StreamingExecutionRelation" else None
 
 

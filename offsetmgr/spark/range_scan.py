@@ -1,8 +1,8 @@
-"""The scan for a period's ranges: every executor looks through some partitions, record by record (`ranges`).
+"""The scan for a period's ranges: every executor reads some partitions, record by record (`period_ranges`).
 
-Kafka's offsets for a time cannot stand in for it: they name the first record that is late enough, and one that is dated
-ahead hides the records of the period behind it.  Only where a run begins they help, for whatever lies before the first
-record that is dated in its first period or later is of no period of it.
+Kafka's offsets for a time cannot replace it: they name the first record that is late enough, and one whose time is
+ahead hides the records of the period after it. They help only at the start of a run, because no record before the first
+one with a time in the first period or later belongs to any period.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _READER: Final = "offsetmgr-periods"
-"""The group id that the client library asks for; nothing is committed to it."""
+"""The client library's group id; nothing is committed to it."""
 
 
 class _RangeShare(NamedTuple):
@@ -36,7 +36,7 @@ def scan(
     bounds: Mapping[TopicPartition, Bounds],
     rule: ScanRule,
 ) -> dict[TopicPartition, ScanResult]:
-    """What each partition has of the period. Raises `PartialFailure` with those that could not be read."""
+    """Scans each partition for the period. Raises `PartialFailure` with those that could not be read."""
     found: dict[TopicPartition, ScanResult] = {}
     failed: dict[TopicPartition, OffsetMgrError] = {}
     unread = {}
@@ -65,7 +65,7 @@ def scan(
 
 
 def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeShare]:
-    """At least as many tasks as there are topics, at most so many a topic."""
+    """At least one task per topic, at most ``tasks`` per topic."""
     topics: dict[str, list[tuple[int, Bounds]]] = {}
     for (topic, partition), wanted in sorted(bounds.items()):
         topics.setdefault(topic, []).append((partition, wanted))
@@ -79,7 +79,8 @@ def _shares(bounds: Mapping[TopicPartition, Bounds], tasks: int) -> list[_RangeS
 def _look(
     share: _RangeShare, bootstrap: str, config: ConnectionConfig, rule: ScanRule
 ) -> Iterator[tuple[TopicPartition, ScanResult | OffsetMgrError]]:
-    """On an executor. Its errors are outcomes: Spark would hand an exception's text to the driver, and no more."""
+    """Runs on an executor. Returns its errors as outcomes: of an exception Spark would pass only the text to the
+    driver."""
     from offsetmgr.manager.log.kafka.settings import loader_settings
     from offsetmgr.spark.log_source import Range, runs
 

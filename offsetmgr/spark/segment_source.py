@@ -1,9 +1,9 @@
-"""``format("offsetmgr-segments")``: the offsets topic of a cluster that does not run, out of its log dirs, as a table.
+"""``format("offsetmgr-segments")``: the offsets topic of a stopped cluster, from its log dirs, as a table.
 
-The rows are those of ``offsetmgr-log`` (`logrows.SCHEMA`): one a record, one task a segment.  Left out are the records
-of transactions that were aborted, and of those that nobody has ended: for that the headers of all entries are read when
-the query is planned.  Damage is a row with its ``error``, which says what of the segment could not be read; so is what
-is not there at all, as ``log offsets`` says it.
+The rows are those of ``offsetmgr-log`` (`log_rows.SCHEMA`): one per record, one task per segment. Records of aborted
+transactions and of transactions without an end are left out; for that the headers of all entries are read when the
+query is planned. Damage is a row with its ``error``, which names the unreadable part of the segment; so are missing
+parts, as in ``log offsets``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _A_BATCH: Final = 20_000
 
 
 class UnsplittableError(NamedTuple):
-    """Transactions whose records count for nothing, by producer: those aborted (first and last offset), and where the
-    one begins that nobody has ended."""
+    """Transactions whose records do not count, by producer: aborted ones (first and last offset), and the start of one
+    without an end."""
 
     aborted: Mapping[int, Sequence[tuple[int, int]]]
     open: Mapping[int, int]
@@ -57,7 +57,7 @@ class UnsplittableError(NamedTuple):
 
 
 class SegmentTask(InputPartition):
-    """One task: a segment, to the size that it had when the query was planned."""
+    """One task: a segment, up to its size when the query was planned."""
 
     def __init__(self, partition: int, log: str, base_offset: int, size: int, uncounted: UnsplittableError) -> None:
         super().__init__(log)
@@ -69,7 +69,7 @@ class SegmentTask(InputPartition):
 
 
 class GapTask(InputPartition):
-    """One task: to say what is not there to be read."""
+    """One task: reports missing parts."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -77,8 +77,8 @@ class GapTask(InputPartition):
 
 
 class SegmentSource(DataSource):
-    """Options: the path, brokers' log dirs or partitions' directories, several with commas, there on every machine;
-    ``topic`` (``__consumer_offsets``); ``group``, names with commas."""
+    """Options: the path, brokers' log dirs or partitions' directories, separated by commas, available on every machine;
+    ``topic`` (``__consumer_offsets``); ``group``, names separated by commas."""
 
     @classmethod
     def name(cls) -> str:
@@ -102,7 +102,7 @@ class SegmentSourceReader(DataSourceReader):
         self._groups = source_options.groups(NAME, given)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises `UsageError` where there is no such topic, or two directories of one partition; `FileFailure`."""
+        """Raises `UsageError` if there is no such topic, or if a partition has two directories; `FileFailure`."""
         sources = find([Path(folder) for folder in self._folders], self._topic)
         tasks: list[InputPartition] = [GapTask(str(gap)) for gap in gaps(sources)]
         for number, folders in sorted(sources.partitions.items()):
@@ -122,7 +122,7 @@ class SegmentSourceReader(DataSourceReader):
         """Raises `FileFailure`."""
         if isinstance(partition, GapTask):
             yield row_of_error(None, partition.why)
-        if not isinstance(partition, SegmentTask):  # Spark's stand-in for "nothing to read"
+        if not isinstance(partition, SegmentTask):  # Spark's placeholder for "nothing to read"
             return
         decoder, waiting = RowDecoder(), _Rows(partition.partition)
         for batch in self._batches(partition, waiting):
@@ -138,7 +138,7 @@ class SegmentSourceReader(DataSourceReader):
 
     @staticmethod
     def _batches(task: SegmentTask, rows: _Rows) -> Iterator[Entries]:
-        """What counts of a segment; what ends it early is left with ``rows``."""
+        """The valid batches of a segment; ``rows`` receives the error that ends it early."""
         segment = Segment(Path(task.log), task.base_offset)
         with segment.walk(end=task.size) as walk:
             try:
@@ -157,7 +157,7 @@ class SegmentSourceReader(DataSourceReader):
 
 
 class _Rows:
-    """Records taken, column by column, and what ended the reading early."""
+    """Collects records, column by column, and the error that ended the reading early."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
@@ -183,14 +183,14 @@ class _Rows:
 
 
 def _uncounted(segments: Sequence[tuple[Segment, int]]) -> UnsplittableError:
-    """What the headers of a partition's entries say. What is damaged ends a segment here as well as when it is read."""
+    """Reads the headers of a partition's entries. Damage ends a segment here, as it does when the segment is read."""
     found = Transactions()
     for segment, size in segments:
         if size:
             try:
                 found.add_all(_of_transactions(segment, size))
             except OffsetMgrError:
-                continue  # its reading says what is wrong
+                continue  # the read reports the damage
     aborted: dict[int, list[tuple[int, int]]] = {}
     for one in found.aborted:
         aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))

@@ -1,8 +1,8 @@
 """The options that our data sources share: addresses, timeouts, credentials, lists of groups.
 
-Options travel to the executors and are shown in query plans, so credentials are never options: they stand in the
-``.properties`` file that ``commandConfig`` names, which must be there on every machine (data rule "secrets stay
-secret"). Spark gives their names in lower case.
+Options travel to the executors and appear in query plans, so credentials are never options: they are in the
+``.properties`` file that ``commandConfig`` names, which must exist on every machine (data rule "secrets stay secret").
+Spark passes option names in lower case.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.groups.selection import is_pattern
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
-"""Named as in Spark's own Kafka source."""
+"""The option of Spark's own Kafka source."""
 _SHARED: Final = ("commandConfig", "timeout", "tasks")
 
 
 def checked(source: str, options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """The options by their names in lower case. Raises `UsageError` for one that there is not: a misspelt one would
-    be ignored in silence. (``path`` is what ``load(...)`` and ``save(...)`` say.)"""
+    """The options by their names in lower case. Raises `UsageError` for an unknown one, since a misspelt option would
+    be ignored silently. (``path`` is the argument of ``load(...)`` and ``save(...)``.)"""
     there = [*known, *_SHARED]
     given = {name.lower(): value for name, value in options.items()}
     if unknown := sorted(given.keys() - {name.lower() for name in there} - {"path"}):
@@ -31,7 +31,7 @@ def checked(source: str, options: Mapping[str, str], known: Iterable[str]) -> di
 
 
 def required(source: str, options: Mapping[str, str], name: str, example: str) -> str:
-    """Raises `UsageError` where it is missing."""
+    """Raises `UsageError` if it is missing."""
     value = options.get(name.lower())
     if not value:
         raise UsageError(f"format({source!r})", f"option {name!r} is missing", f'as in .option("{name}", "{example}")')
@@ -49,7 +49,7 @@ def number(source: str, options: Mapping[str, str], name: str, default: int) -> 
 
 
 def connection(source: str, options: Mapping[str, str]) -> ConnectionConfig:
-    """Read on the machine where it is needed. Raises `ConfigError`, `UsageError`."""
+    """Read on the machine that needs it. Raises `ConfigError`, `UsageError`."""
     config = ConnectionConfig()
     if path := options.get("commandconfig"):
         config = with_properties(config, path)
@@ -57,7 +57,7 @@ def connection(source: str, options: Mapping[str, str]) -> ConnectionConfig:
 
 
 def groups(source: str, options: Mapping[str, str]) -> list[str]:
-    """Option ``group``: names of groups with commas; none means all. Raises `UsageError` for a pattern."""
+    """Option ``group``: names of groups separated by commas; empty means all. Raises `UsageError` for a pattern."""
     names = listed(options.get("group"))
     if glob := next(filter(is_pattern, names), None):
         raise UsageError(f"format({source!r})", f"group {glob!r} is a pattern", "name groups, or filter the table")
@@ -65,5 +65,5 @@ def groups(source: str, options: Mapping[str, str]) -> list[str]:
 
 
 def listed(text: str | None) -> list[str]:
-    """A list with commas; nothing means everything."""
+    """A list separated by commas; empty means everything."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]

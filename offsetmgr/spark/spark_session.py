@@ -1,4 +1,4 @@
-"""`session`: a SparkSession that reads Kafka and whose workers find the packages that the driver has."""
+"""`session`: a SparkSession that reads Kafka and whose workers find the driver's packages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _JVM_END_S: Final = 30.0
 def session(name: str, *, master: str | None = None, connector: str | None = None, **conf: object) -> SparkSession:
     """A Spark session with the Kafka connector.
 
-    ``master`` as Spark takes it (None: as configured outside, else ``local[*]``). ``connector``: a version of the
-    connector in place of PySpark's own, or the newest that can be fetched. ``conf``: Spark's settings, dots written as
-    two underscores (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions": 4}``.
+    ``master`` is Spark's (None: as configured outside, else ``local[*]``). ``connector``: a version of the connector
+    instead of PySpark's own, or the newest available one. ``conf``: Spark's settings, dots written as two underscores
+    (``spark__sql__shuffle__partitions=4``) or as ``**{"spark.sql.shuffle.partitions": 4}``.
 
     Workers run the Python of this process, unless ``PYSPARK_PYTHON`` or the configuration names another. The
-    connector's jars are fetched once, into a directory of their own. Raises `SparkError` where no connector can be
-    fetched, and `UsageError` where a session without it runs already: jars cannot be added to it.
+    connector's jars are fetched once, into their own directory. Raises `SparkError` if no connector can be fetched, and
+    `UsageError` if a session without it is already running: jars cannot be added to it.
     """
     require_supported("a Spark session with the Kafka connector")
     settings = {key.replace("__", "."): value for key, value in conf.items()}
@@ -40,7 +40,7 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
     if running is None:
         _end_jvm_without(jars)
     if "spark.pyspark.python" not in settings:
-        # Else workers take the python3 of their PATH, which may lack every package.
+        # Otherwise workers use the python3 of their PATH, which may lack the packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name).config(_JARS, ",".join([*filter(None, given.split(",")), *jars]))
     if master is not None:
@@ -51,8 +51,7 @@ def session(name: str, *, master: str | None = None, connector: str | None = Non
 
 
 def _end_jvm_without(jars: list[str]) -> None:
-    """PySpark keeps the JVM of a session that was stopped, with its class path: one without the connector is of no
-    use."""
+    """PySpark keeps the JVM of a stopped session, with its class path; one without the connector is useless."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

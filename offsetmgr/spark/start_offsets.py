@@ -1,6 +1,6 @@
-"""Where a streaming job begins: a group's committed offsets as the JSON that Spark's ``startingOffsets`` takes.
+"""Start offsets of a streaming job: a group's committed offsets as the JSON for Spark's ``startingOffsets``.
 
-Spark only looks at it for a query without a checkpoint; with one, the checkpoint counts.
+Spark uses it only for a query without a checkpoint; with one, the checkpoint counts.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _CHOICES: Final[Mapping[str, int | None]] = {"earliest": EARLIEST, "latest": LAT
 
 @dataclass(frozen=True, slots=True)
 class StartingOffsets:
-    """Where each partition of the topics begins. As a text it is the JSON for ``startingOffsets``.
+    """The start offset of each partition of the topics. Its text is the JSON for ``startingOffsets``.
 
     ``offsets`` holds -2 for the earliest and -1 for the latest offset of the log. ``new`` are the partitions without a
-    commit, ``fallen_out`` those whose commit lies outside the log: the commit and the log's range.
+    commit. ``fallen_out`` are those whose commit is outside the log, with the commit and the log's range.
     """
 
     group: str
@@ -51,14 +51,14 @@ class StartingOffsets:
 
     @property
     def unknown(self) -> bool:
-        """Whether the group has committed nothing in any of the topics: its name may be a wrong one."""
+        """Whether the group has no commit in any of the topics, so its name may be wrong."""
         return len(self.new) == len(self.offsets)
 
     def __str__(self) -> str:
         return self.json
 
     def explain(self) -> list[str]:
-        """What was done, in lines for a log."""
+        """Describes the choices, in lines for a log."""
         known = len(self.offsets) - len(self.new) - len(self.fallen_out)
         lines = [f"group {self.group}: {known} of {len(self.offsets)} partitions begin at their committed offset"]
         if self.unknown:
@@ -81,14 +81,13 @@ def starting_offsets(
     out_of_range: str = "earliest",
     config: ConnectionConfig | None = None,
 ) -> StartingOffsets:
-    """Where a job that reads ``topics`` goes on after ``group``.
+    """Returns the offsets at which a job that reads ``topics`` continues after ``group``.
 
-    ``cluster`` is where the topics are: a `Cluster`, or its bootstrap servers (None: the Kafka of a ``kafka://``
-    store). ``default`` is for partitions without a commit, ``out_of_range`` for offsets that have fallen out of the
-    log: ``earliest``, ``latest``, or ``refuse``. Every partition of the topics is in the answer, because Spark asks
-    for that.
+    ``cluster`` is the topics' cluster: a `Cluster`, or its bootstrap servers (None: the Kafka of a ``kafka://`` store).
+    ``default`` applies to partitions without a commit, ``out_of_range`` to offsets outside the log: ``earliest``,
+    ``latest``, or ``refuse``. The result contains every partition of the topics, as Spark requires.
 
-    Raises `PartialFailure` where partitions are refused or could not be read (an unreadable offset is never taken for
+    Raises `PartialFailure` if partitions are rejected or could not be read (an unreadable offset is never treated as
     absent), `UnknownTopicOrPartition` for topics that do not exist, `UsageError`.
     """
     wanted = list(dict.fromkeys(topics))
@@ -134,11 +133,11 @@ def reader_from_group(
     config: ConnectionConfig | None = None,
     **options: object,
 ) -> DataStreamReader:
-    """A reader of ``topics`` that goes on after ``group``: add options, then ``load()``.
+    """A reader of ``topics`` that continues after ``group``: add options, then ``load()``.
 
-    ``bootstrap`` are the servers of the topics' cluster; ``options`` are Spark's for its Kafka source, dots written
-    as two underscores. What was done about new partitions and offsets out of the log goes to the log
-    ``offsetmgr.spark``. Raises as `starting_offsets`.
+    ``bootstrap`` are the servers of the topics' cluster; ``options`` are Spark's for its Kafka source, dots written as
+    two underscores. The choices for new partitions and offsets outside the log go to the log ``offsetmgr.spark``.
+    Raises as `starting_offsets`.
     """
     from offsetmgr.spark.group_committer import LOG
     from offsetmgr.spark.versions import require_supported
@@ -148,7 +147,7 @@ def reader_from_group(
     start = starting_offsets(
         store, group, wanted, cluster=bootstrap, default=default, out_of_range=out_of_range, config=config
     )
-    # An offset that has fallen out of the log, or a group that is not there at all, may well be news to somebody.
+    # An offset outside the log, or an unknown group, is probably unexpected.
     level = logging.WARNING if start.fallen_out or start.unknown else logging.INFO
     for line in start.explain():
         LOG.log(level, "%s", line)

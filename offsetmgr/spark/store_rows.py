@@ -1,7 +1,6 @@
-"""A store's offsets as rows, and rows into a store: what the data source and the functions of `store_tables` have in
-common.
+"""A store's offsets as rows, and rows into a store: shared by the data source and the functions of `store_tables`.
 
-Runs on executors; knows nothing of Spark.
+Runs on executors, independent of Spark.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ OUTCOMES: Final = (
 )
 """`RowOutcome` as Spark's DDL."""
 REFUSED: Final = "refuse-recreated"
-"""The status of a row that points into the deleted log of a topic that was recreated since."""
+"""The status of a row whose offset belongs to the deleted log of a recreated topic."""
 
 
 class RowOrigin(NamedTuple):
-    """The store that rows come from, and what the user states where it belongs to another cluster than the target."""
+    """The store that rows come from, and the user's statement if it belongs to another cluster than the target."""
 
     uri: str
     config: ConnectionConfig
@@ -62,10 +61,10 @@ class RowOrigin(NamedTuple):
 
 
 class RowOutcome(NamedTuple):
-    """What became of one row; fields of the row are null where they were null in it.
+    """The outcome of one row; fields that were null in the row are null.
 
-    ``status`` is `offsetmgr.core.offset_store.EditStatus`'s, or `REFUSED`; ``before`` the offset that was there, null
-    where nothing was or it is not known; ``atomic`` False where others could have written between our comparison and
+    ``status`` is that of `offsetmgr.core.offset_store.EditStatus`, or `REFUSED`. ``before`` is the previous offset,
+    null if there was none or it is unknown. ``atomic`` is False if others could have written between our comparison and
     our write.
     """
 
@@ -84,8 +83,8 @@ def read_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """All offsets of these groups in these topics, in the order of `COLUMNS`.
 
-    What could not be read is a row with its ``error`` (without a topic where it is the group as a whole), or, unless
-    ``errors``, ends the reading: raises `PartialFailure`, or the group's own error.
+    An unreadable offset is a row with its ``error`` (without a topic if the whole group is unreadable). Unless
+    ``errors``, it ends the reading and raises `PartialFailure`, or the group's own error.
     """
     with open_store(uri, config) as store:
         for found in store.scan(groups):
@@ -104,10 +103,10 @@ def read_rows(
 
 
 def groups_of(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> list[str]:
-    """The groups that are meant (names and globs; none: all), sorted.
+    """The selected groups (names and globs; empty: all), sorted.
 
-    Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions no number tells, and `GroupNotFound` for
-    a name or a glob that the store does not know: a misspelt one would be an empty table.
+    Raises `UnsupportedOperation` for stores of Kafka 0.7, whose partitions are not numbers, and `GroupNotFound` for a
+    name or a glob without a match, since a misspelt one would return an empty table.
     """
     names = list(wanted)
     with _numbered(uri, config) as store:
@@ -118,7 +117,7 @@ def groups_of(uri: str, config: ConnectionConfig, wanted: Iterable[str]) -> list
 
 
 def groups_of_both(uris: Iterable[tuple[str, ConnectionConfig]], wanted: Iterable[str]) -> list[str]:
-    """As `groups_of`, of several stores, where a group need not be in each of them."""
+    """Like `groups_of`, for several stores; a group need not be in each of them."""
     names, known = list(wanted), set[str]()
     for uri, config in uris:
         with _numbered(uri, config) as store:
@@ -146,7 +145,7 @@ def _empty(found: GroupOffsets) -> bool:
 
 @contextmanager
 def related(origin: RowOrigin | None, uri: str, config: ConnectionConfig) -> Iterator[CrossClusterCheck | None]:
-    """How the logs of the rows' origin relate to those of the store at ``uri``; None where no origin is known.
+    """The relation between the logs of the rows' origin and those of the store at ``uri``; None if no origin is known.
 
     Raises `OtherCluster` for another cluster that the user has not accepted, and as `OffsetStore.log_origin`.
     """
@@ -162,9 +161,9 @@ def related(origin: RowOrigin | None, uri: str, config: ConnectionConfig) -> Ite
 def refusals(
     rows: Iterable[Any], uri: str, config: ConnectionConfig, origin: RowOrigin
 ) -> Iterator[tuple[str, str, int, str]]:
-    """Group, topic, partition and reason of those rows that `write_rows` would refuse."""
+    """Group, topic, partition and reason of those rows that `write_rows` would reject."""
     with related(origin, uri, config) as crossing:
-        assert crossing is not None  # there is an origin
+        assert crossing is not None  # the origin is given
         left = iter(rows)
         while batch := list(islice(left, _ROWS_AT_ONCE)):
             good = [row for row in batch if _no_commit(row) is None]
@@ -177,14 +176,14 @@ def refusals(
 def write_rows(
     rows: Iterable[Mapping[str, Any] | Any], uri: str, config: ConnectionConfig, origin: RowOrigin | None = None
 ) -> Iterator[RowOutcome]:
-    """Commits rows, forward only, and tells what became of each; rows of one group should follow each other.
+    """Commits rows, forward only, and yields the outcome of each; rows of one group should be adjacent.
 
-    ``origin``: the store that the rows come from. Only if that is of the same cluster as the target, the rows' leader
-    epochs are written; rows of recreated topics are refused as far as the origin shows it.
+    ``origin``: the store that the rows come from. The rows' leader epochs are written only if it belongs to the
+    target's cluster; rows of recreated topics are rejected if the origin reveals them.
 
-    Written again, as a task is whose worker died, they are unchanged. A row that is no commit (its offset is null, say)
-    fails alone, and so do rows that give one partition different commits: nobody could tell which is meant. Raises
-    `Unreachable`, `TimedOut` where the store as a whole cannot be reached.
+    Rows that are written again, because a task's worker died, are unchanged. An invalid row (for example without an
+    offset) fails alone, and so do rows with different commits for one partition, since the right one is unknown. Raises
+    `Unreachable`, `TimedOut` if the store as a whole cannot be reached.
     """
     pending: dict[str, list[dict[TopicPartition, Change]]] = {}
     refused: deque[RowOutcome] = deque()
@@ -196,13 +195,13 @@ def write_rows(
                 pending.setdefault(group, []).append(changes)
                 yield GroupEdit(group, changes)
 
-    # The crossing asks through stores of its own: the one that is written is in the middle of an edit then.
+    # The check uses its own stores, because the target is in the middle of an edit then.
     with related(origin, uri, config) as crossing, open_store(uri, config) as store:
         for result in store.edit(edits()):
             changes = _taken(pending, result)
             for tp, outcome in result.outcomes.items():
                 after = changes[tp].after
-                assert after is not None  # nothing is deleted here
+                assert after is not None  # no row deletes
                 before = getattr(outcome.before, "offset", None)
                 error = None if outcome.error is None else str(outcome.error)
                 yield RowOutcome(result.group, *tp, after.offset, outcome.status.value, before, result.atomic, error)
@@ -214,7 +213,7 @@ def write_rows(
 def _changes(
     rows: Iterable[Any], refused: deque[RowOutcome], crossing: CrossClusterCheck | None = None
 ) -> dict[TopicPartition, Change]:
-    """The changes of one group's rows; what is none goes to ``refused``."""
+    """The changes of one group's rows; invalid rows go to ``refused``."""
     group: str | None = None
     if crossing is not None:
         rows = list(rows)
@@ -244,7 +243,7 @@ def _changes(
 
 
 def _taken(pending: dict[str, list[dict[TopicPartition, Change]]], result: GroupEditResult) -> Any:
-    """The changes that a result is of: a group may have been edited in several parts."""
+    """The changes that belong to a result: a group may have been edited in several parts."""
     of_group = pending[result.group]
     found = next(one for one in of_group if one.keys() == result.outcomes.keys())
     of_group.remove(found)
@@ -254,7 +253,7 @@ def _taken(pending: dict[str, list[dict[TopicPartition, Change]]], result: Group
 
 
 def _no_commit(row: Any) -> str | None:
-    """Why a row cannot be committed; None where it can."""
+    """Why a row cannot be committed; None if it can."""
     there = row.__fields__ if hasattr(row, "__fields__") else row
     if "error" in there and row["error"] is not None:
         return f"it could not be read: {row['error']}"
@@ -265,7 +264,7 @@ def _no_commit(row: Any) -> str | None:
 
 
 def _recreated(row: Any, crossing: CrossClusterCheck) -> str | None:
-    """Why a row points into a deleted log; None where it does not, or where nothing shows it."""
+    """Why a row's offset belongs to a deleted log; None if it does not, or if that is unknown."""
     commit = _commit(row)
     found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
     refused = crossing.refusal(TopicPartition(row["topic"], row["partition"]), found)
@@ -277,7 +276,7 @@ def _failed(group: Any, topic: Any, partition: Any, offset: Any, why: str) -> Ro
 
 
 def _commit(row: Any) -> OffsetAndMetadata:
-    """A row's commit; columns that the table does not have are unknown."""
+    """A row's commit; missing columns are unknown."""
     there = row.__fields__ if hasattr(row, "__fields__") else row
 
     def value(name: str) -> Any:

@@ -1,7 +1,7 @@
 """`store_table` and `copy`: a store as a table, and a table into a store, by the executors; every outcome is a row.
 
-As ``format("offsetmgr")``, for programs that hold a `ConnectionConfig`: it goes to the executors as it is, and into no
-query plan.
+Like ``format("offsetmgr")``, for programs that have a `ConnectionConfig`: it goes to the executors directly, and into
+no query plan.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def store_table(
     config: ConnectionConfig | None = None,
     tasks: int = TASKS,
 ) -> DataFrame:
-    """The committed offsets of these groups (names and globs; none: all) as `storerows.SCHEMA`.
+    """The committed offsets of these groups (names and globs; empty: all) as `store_rows.SCHEMA`.
 
-    ``errors``: see `storerows.read_rows`. Raises `GroupNotFound`, `UnsupportedOperation`, and what listing raises;
-    what reading raises fails the query.
+    ``errors``: see `store_rows.read_rows`. Raises `GroupNotFound`, `UnsupportedOperation`, and what listing raises; a
+    read error fails the query.
     """
     require_supported("store_table")
     names = groups_of(uri, ConnectionConfig() if config is None else config, groups)
@@ -62,7 +62,7 @@ def table_of(
     config: ConnectionConfig | None = None,
     tasks: int = TASKS,
 ) -> DataFrame:
-    """As `store_table`, of exactly these groups, whether the store has them or not."""
+    """Like `store_table`, for exactly these groups, whether the store has them or not."""
     require_supported("table_of")
     settings = ConnectionConfig() if config is None else config
 
@@ -81,28 +81,28 @@ def copy(
     tasks: int = TASKS,
     origin: RowOrigin | None = None,
 ) -> DataFrame:
-    """Commits the rows of ``rows`` (as `storerows.SCHEMA`, of which metadata, epoch and time may be missing) to the
-    store at ``uri``, and gives `storerows.OUTCOMES`, one a row.
+    """Commits the rows of ``rows`` (as `store_rows.SCHEMA`, of which metadata, epoch and time may be missing) to the
+    store at ``uri``, and returns `store_rows.OUTCOMES`, one per row.
 
     ``origin`` names the store that the rows come from. If that belongs to another Kafka cluster than the target,
-    `OtherCluster` is raised before anything is read, unless ``origin`` holds a translation; rows of topics that were
+    `OtherCluster` is raised before anything is read, unless ``origin`` contains a translation; rows of topics that were
     recreated after their commit have the status ``refuse-recreated``. Without it the caller vouches that the offsets
-    belong to the target's logs. Leader epochs are written only if the origin is of the same cluster.
+    belong to the target's logs. Leader epochs are written only if the origin belongs to the same cluster.
 
-    Forward only, each write conditional on what was there. All rows of a group are one task's. The copy happens while
-    the outcomes are read, and again whenever they are read again (what is there already is ``unchanged`` then): keep
-    them with ``persist()`` or write them away. A task whose worker died is done again.
+    Forward only, each write conditional on the present value. All rows of a group are one task's. The copy happens
+    while the outcomes are read, and again whenever they are read again (rows that are already there are ``unchanged``
+    then): keep them with ``persist()`` or write them to a file. A task whose worker died is repeated.
     """
     require_supported("copy")
     return rows.sparkSession.createDataFrame(written(rows, uri, config=config, tasks=tasks, origin=origin), OUTCOMES)
 
 
 def dry_run(rows: DataFrame, there: DataFrame, *, metadata: bool, recreated: DataFrame) -> DataFrame:
-    """What `copy` would do with ``rows``, ``there`` being what the target holds of their groups: ``outcome`` is
-    ``write``, ``unchanged``, ``refuse-rewind`` (it would take the group back) or ``refuse-recreated`` (it is among
-    `recreated`, and ``error`` says why), ``before`` the offset there.
+    """Predicts what `copy` would do with ``rows``; ``there`` is the target's content for their groups. ``outcome`` is
+    ``write``, ``unchanged``, ``refuse-rewind`` (it would rewind the group) or ``refuse-recreated`` (it is among
+    `recreated`, and ``error`` is the reason), ``before`` the present offset.
 
-    ``metadata``: whether the target keeps any, so that another one is a reason to write.
+    ``metadata``: whether the target supports it, so that different metadata is a reason to write.
     """
     require_supported("foreseen")
     held = there.select(
@@ -121,7 +121,7 @@ def dry_run(rows: DataFrame, there: DataFrame, *, metadata: bool, recreated: Dat
 
 
 def recreated(rows: DataFrame, uri: str, origin: RowOrigin, *, config: ConnectionConfig | None = None) -> DataFrame:
-    """Those of ``rows`` (group, topic, partition) that `copy` would refuse, each with its ``error``."""
+    """Those of ``rows`` (group, topic, partition) that `copy` would reject, each with its ``error``."""
     settings = ConnectionConfig() if config is None else config
 
     def refused(part: Iterable[Row]) -> Iterator[tuple[str, str, int, str]]:
@@ -139,10 +139,10 @@ def written(
     tasks: int = TASKS,
     origin: RowOrigin | None = None,
 ) -> RDD[RowOutcome]:
-    """What `copy` does, and its outcomes before they are a table."""
+    """Does what `copy` does; returns its outcomes before they become a table."""
     settings = ConnectionConfig() if config is None else config
     with related(origin, uri, settings):
-        pass  # another cluster is refused here, before an executor reads anything
+        pass  # another cluster is rejected here, before an executor reads anything
 
     def write(part: Iterable[Row]) -> Iterator[RowOutcome]:
         return write_rows(part, uri, settings, origin)

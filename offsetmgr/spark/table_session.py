@@ -1,4 +1,5 @@
-"""`table_session`: a SparkSession that knows our tables and needs no Kafka connector, and `register` for any other."""
+"""`table_session`: a SparkSession with our tables and without a Kafka connector, and `register` for any other
+session."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from offsetmgr.spark.segment_source import SegmentSource
 from offsetmgr.spark.versions import require_supported
 
 LOCAL: Final = "local[*,4]"
-"""Spark on this machine; a task whose Python worker died is tried again, which ``local[*]`` does not."""
+"""Spark on this machine; a task whose Python worker died is retried, which ``local[*]`` does not do."""
 _LOOPBACK: Final = "127.0.0.1"
 _A_CORE: Final = 4
 """Partitions of a shuffle for each core of this machine."""
@@ -32,8 +33,8 @@ _SETTINGS: Final = {
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Makes ``format("offsetmgr")``, ``"offsetmgr-log"`` and ``"offsetmgr-segments"`` known in this session; gives it
-    back."""
+    """Registers ``format("offsetmgr")``, ``"offsetmgr-log"`` and ``"offsetmgr-segments"`` in this session; returns
+    it."""
     require_supported("offsetmgr's tables in Spark")
     spark.dataSource.register(StoreSource)
     spark.dataSource.register(LogSource)
@@ -42,10 +43,10 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def table_session(name: str, *, master: str | None = None, **conf: object) -> SparkSession:
-    """The running session, or a new one; our tables are known in it.
+    """The running session, or a new one, with our tables registered.
 
-    ``master`` as Spark takes it (None: `LOCAL`); ``conf``: Spark's settings, dots written as two underscores. Workers
-    run the Python of this process, unless ``PYSPARK_PYTHON`` names another: on a cluster, one with offsetmgr.
+    ``master`` is Spark's (None: `LOCAL`); ``conf``: Spark's settings, dots written as two underscores. Workers run the
+    Python of this process, unless ``PYSPARK_PYTHON`` names another: on a cluster, one with offsetmgr.
     """
     require_supported("a Spark session with offsetmgr's tables")
     running = SparkSession.getActiveSession()
@@ -57,7 +58,7 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
     if master is None:
         # Spark's 200 are meant for a cluster: here most of an audit's time would go into starting tasks.
         here["spark.sql.shuffle.partitions"] = _A_CORE * (os.cpu_count() or 1)
-        # Nobody else needs to reach the driver.
+        # Only this machine needs to reach the driver.
         here |= {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}
     for key, value in {
         **_SETTINGS,
@@ -70,9 +71,9 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
 
 @contextmanager
 def table_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session for one job: the running one, or one of its own that is stopped at the end.
+    """A session for one job: the running one, or a new one that is stopped at the end.
 
-    Raises `SparkError` for what fails in Spark, with the reason.
+    Raises `SparkError` for failures in Spark, with the reason.
     """
     own = None
     try:
@@ -88,7 +89,7 @@ def table_job(name: str, master: str | None, conf: Mapping[str, str]) -> Iterato
 
 
 def _reason(text: str) -> str:
-    """The line of a Spark failure that says what happened: our own error in a worker, where there is one."""
+    """The line of a Spark failure with the cause: our own error in a worker, if there is one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("offsetmgr.")]
     return ours[-1].partition(": ")[2] if ours else next(iter(lines), "it does not say why")

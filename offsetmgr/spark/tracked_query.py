@@ -1,4 +1,4 @@
-"""`TrackedQuery`: what the committer knows of one query, read from its plan and its checkpoint."""
+"""`TrackedQuery`: the committer's state of one query, read from its plan and its checkpoint."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from offsetmgr.spark.query_plan import StreamingQueryProtocol, holds, readings
 
 @dataclass
 class TrackedQuery:
-    """``readings`` are how far its sources have finished, ``holds`` those of which that is not known. ``error`` is why
-    it could not be read the last time; what was read before still holds then: a checkpoint only goes forward."""
+    """``readings`` is the progress of its sources, ``holds`` the sources with unknown progress. ``error`` is the reason
+    why the last read failed; earlier results then stay valid, because a checkpoint only moves forward."""
 
     query: StreamingQueryProtocol
     ended: bool = False
@@ -22,10 +22,10 @@ class TrackedQuery:
     holds: list[CommitBlock] = field(default_factory=lambda: [CommitBlock()])
     error: OffsetMgrError | None = None
     planned: bool = False
-    """Whether it is known what it reads, or that it will not be."""
+    """Whether its sources are known, or will never be."""
 
     def again(self, query: StreamingQueryProtocol) -> TrackedQuery:
-        """The same query, started again: it goes on from the checkpoint that has been read."""
+        """The same query after a restart: it continues from the checkpoint that has been read."""
         return TrackedQuery(query, readings=self.readings, holds=self.holds)
 
     @property
@@ -33,14 +33,14 @@ class TrackedQuery:
         return f"query {self.query.name or self.query.id}"
 
     def read(self) -> CheckpointBatch | None:
-        """Reads it; the newest finished batch. What hinders is kept in ``error``."""
+        """Reads the query; returns the newest finished batch. Keeps a failure in ``error``."""
         try:
             found = self._read()
             self.error = None
             return found
         except OffsetMgrError as failed:
             self.error = failed
-        except Exception as failed:  # py4j's, when the driver's JVM ends: reported as any other failure
+        except Exception as failed:  # py4j's, when the driver's JVM ends: reported like any other failure
             self.error = SparkError(f"query {self.query.id} cannot be read", str(failed).split("\n", 1)[0])
         return None
 
@@ -52,12 +52,12 @@ class TrackedQuery:
         found = newest_finished(self.query.files) if self.planned else None
         if sources is None:
             if self.ended and not self.readings:
-                # It has failed before it was planned, and may come back: it holds what its checkpoint speaks of.
+                # It failed before it was planned, and may restart: it blocks the topics in its checkpoint.
                 ends = () if found is None else found.ends
                 self.holds = [CommitBlock(topics=frozenset(tp.topic for end in ends if end for tp in end))]
             return None
         if found is not None:
             self.readings, self.holds = readings(found, sources, self.what), holds(found, sources)
         elif self.ended and not self.query.files.names("offsets"):
-            self.readings, self.holds = [], []  # its checkpoint is gone, so nobody will go on from there
+            self.readings, self.holds = [], []  # its checkpoint is gone, so no query will continue from it
         return found

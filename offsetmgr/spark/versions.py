@@ -1,4 +1,4 @@
-"""The versions of PySpark that this package works with, and the one error for all others."""
+"""The supported versions of PySpark, and the one error for all others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SUPPORTED: Final = "4.0 to 4.3"
 
 
 def installed() -> str:
-    """The version of PySpark: of the package, or, where Spark's own directory is on the path, what its module says.
+    """The version of PySpark: of the package, or, if Spark's own directory is on the path, of its module.
 
-    Raises `UnsupportedOperation` where there is none.
+    Raises `UnsupportedOperation` if there is none.
     """
     try:
         return importlib.metadata.version("pyspark")
@@ -31,7 +31,7 @@ def installed() -> str:
 
 
 def require_supported(what: str) -> None:
-    """Raises `SparkError` for a version of PySpark that was not tried, before ``what`` has begun anything.
+    """Raises `SparkError` for an untested version of PySpark, before ``what`` has begun anything.
 
     On PySpark 3.5 a committer would commit nothing, and tables and periods would fail late.
     """

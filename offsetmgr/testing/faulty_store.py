@@ -1,6 +1,6 @@
 """`FaultyStore`: any `OffsetStore`, failing on a schedule; shipped, so that users can test their own recovery.
 
-Faults are values that are armed and healed, never chance: a test that wants chance draws the schedule itself.
+Faults are values that a test arms and heals, never random: a test that needs randomness generates the schedule itself.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Call = Literal["read", "write"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong.
+    """One fault.
 
-    ``call``: reading (fetch, scan, groups, identity) or writing (edit). ``error``: what is reported. ``group`` and
-    ``partition``: only these; None means all, and without either the store as a whole fails. ``times``: for how many
-    calls, None until healed. ``after``: a write is carried out and only its answer is lost.
+    ``call``: reading (fetch, scan, groups, identity) or writing (edit). ``error``: the reported error. ``group`` and
+    ``partition``: only these; None means all, and without either the store as a whole fails. ``times``: number of
+    calls, None until healed. ``after``: a write is carried out and only its response is lost.
     """
 
     call: Call
@@ -48,20 +48,20 @@ class Fault:
         return self.group is None and self.partition is None
 
     def hits(self, group: str, tp: TopicPartition | None = None) -> bool:
-        """Whether this concerns a group's partition; without ``tp``, the group as a whole."""
+        """Whether the fault affects a group's partition; without ``tp``, the group as a whole."""
         if self.group not in (None, group):
             return False
         return self.partition is None if tp is None else self.partition in (None, tp)
 
 
 class FaultyStore(StoreBase):
-    """Wraps ``store``; every call is handed on unless an armed `Fault` hits it."""
+    """Wraps ``store``; every call is delegated unless an armed `Fault` applies."""
 
     def __init__(self, store: OffsetStore) -> None:
         self.store = store
         self.faults: list[Fault] = []
         self.writes = 0
-        """How many edits of single groups have reached the store."""
+        """Number of edits of single groups that have reached the store."""
 
     def fail(
         self,

@@ -37,14 +37,14 @@ from offsetmgr.records.base import Record
 
 PARTITIONS = 10
 TIMEOUT = 20.0
-"""Seconds for whatever must happen; nothing here takes as long."""
+"""Seconds within which every expected event must happen."""
 
 
 class LogContract:
-    """The promises of `PartitionLog`. Override the fixture ``log``, `leave_unfinished` and `recreate`."""
+    """The contract of `PartitionLog`. Override the fixture ``log``, `leave_unfinished` and `recreate`."""
 
     too_large = 2_000_000
-    """A size of a single value, in bytes, that the log never takes."""
+    """A size of a single value, in bytes, that the log always rejects."""
 
     @pytest.fixture
     def log(self) -> PartitionLog | Iterator[PartitionLog]:
@@ -52,7 +52,7 @@ class LogContract:
         raise NotImplementedError("override the fixture `log`")
 
     def leave_unfinished(self, log: PartitionLog, slot: int, batches: Mapping[int, Sequence[Record]]) -> None:
-        """Claims the shard group, begins an append and leaves it, as a process does that dies in the middle."""
+        """Claims the shard group, begins an append and abandons it, as a process that dies in the middle does."""
         raise NotImplementedError("override `leave_unfinished`")
 
     @pytest.fixture
@@ -63,7 +63,7 @@ class LogContract:
 
     @pytest.fixture
     def claim(self, log: PartitionLog) -> Iterator[Callable[[int], ShardGroupWriter]]:
-        """Makes a writer that has claimed a shard group; closes it after the test."""
+        """Returns a function that creates a writer that has claimed a shard group; closes it after the test."""
         writers: list[ShardGroupWriter] = []
 
         def claim(slot: int) -> ShardGroupWriter:
@@ -147,7 +147,7 @@ class LogContract:
         with pytest.raises(LogClosed):
             writer.append({2: [(b"k", b"v")]}, TIMEOUT)
 
-    # --- which log it is ------------------------------------------------------------------------------
+    # --- identity of the log -------------------------------------------------------------------------
 
     def recreate(self, log: PartitionLog) -> None:
         """Deletes the log and recreates it, empty."""
@@ -413,7 +413,7 @@ class LogContract:
         reader.close()
 
     def all_of(self, log: PartitionLog, reader: LogReader, partition: int) -> list[LogRecord]:
-        """Everything that can be read of a partition."""
+        """All readable records of a partition."""
         reader.follow({partition: 0})
         found = list(read_to(reader, log.end_offsets([partition], TIMEOUT)))
         return found + [record for record in reader.poll(1000, 0.2) if record.partition == partition]
@@ -425,7 +425,7 @@ def numbered(first: int, end: int) -> list[Record]:
 
 
 def read(reader: LogReader, count: int) -> list[LogRecord]:
-    """The next so many records, and those that come with them."""
+    """The next ``count`` records, and those that arrive with them."""
     records: list[LogRecord] = []
     deadline = time.monotonic() + TIMEOUT
     while len(records) < count:

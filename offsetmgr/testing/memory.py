@@ -1,5 +1,5 @@
-"""`MemoryStore`: an `OffsetStore` in a dict, for tests of code that only needs *a* store (never in place of a server
-whose behaviour is in question)."""
+"""`MemoryStore`: an `OffsetStore` in a dict, for tests of code that works with any store (never as a substitute for a
+server whose behaviour matters)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from offsetmgr.core.offset_store import (
 
 @dataclass
 class MemoryStore(StoreBase):
-    """Committed offsets in ``data[group][partition]``; ``active`` names groups with members, which refuse edits;
-    ``broken`` maps groups or (group, partition) pairs to the error that reading them gives."""
+    """Committed offsets in ``data[group][partition]``. ``active`` names groups with members, which reject edits;
+    ``broken`` maps groups or (group, partition) pairs to the error that reading them raises."""
 
     id: str = "memory"
     cluster: str = "memory"
@@ -104,4 +104,4 @@ class MemoryStore(StoreBase):
         return same and (expected.version is None or expected.version == found.version)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: no resource is open."""

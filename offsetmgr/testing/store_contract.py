@@ -33,10 +33,10 @@ LONGEST_TOPIC = 249
 
 
 class StoreContract:
-    """The promises of `OffsetStore`. Override the fixture ``store``, and the hooks where the store needs them."""
+    """The contract of `OffsetStore`. Override the fixture ``store``, and the hooks where the store needs them."""
 
     many_groups = 150
-    """How many groups the bulk tests write; enough to need more than one batch of a store."""
+    """Number of groups that the bulk tests write; enough for more than one batch of a store."""
 
     @pytest.fixture
     def store(self) -> OffsetStore | Iterator[OffsetStore]:
@@ -44,7 +44,7 @@ class StoreContract:
         raise NotImplementedError("override the fixture `store`")
 
     def ensure_topic(self, topic: str, partitions: int) -> None:
-        """Called before anything is committed for a topic; a store that takes commits only for topics that exist
+        """Called before anything is committed for a topic. A store that accepts commits only for existing topics
         creates it here (it may exist already). Does nothing by default."""
 
     def tp(self, topic: str, number: int) -> TopicPartition:
@@ -149,7 +149,7 @@ class StoreContract:
         assert set(caught.value.failures) == {bad}
         assert _offsets(store.fetch(group)) == {good: 5}
 
-    # --- what else a commit carries ---------------------------------------------------------------
+    # --- metadata and leader epochs ------------------------------------------------------------------
 
     def test_metadata_is_kept_exactly_where_the_store_says_so(self, store: OffsetStore, group: str, topic: str) -> None:
         tp = self.tp(topic, 0)
@@ -200,7 +200,7 @@ class StoreContract:
         else:
             assert timestamp is None
 
-    # --- unchanged, forward, back -----------------------------------------------------------------
+    # --- unchanged, forward, rewind ------------------------------------------------------------------
 
     def test_committing_the_same_value_again_changes_nothing(self, store: OffsetStore, group: str, topic: str) -> None:
         tp = self.tp(topic, 0)
@@ -489,7 +489,7 @@ class StoreContract:
 
         assert dict(scanned.offsets) == dict(store.fetch(group))
 
-    # --- who the store is -------------------------------------------------------------------------
+    # --- identity of the store -----------------------------------------------------------------------
 
     def test_the_identity_is_stable_and_says_how_it_is_known(self, store: OffsetStore) -> None:
         identity = store.identity()

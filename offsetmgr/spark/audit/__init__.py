@@ -1,5 +1,5 @@
-"""What an offsets topic tells of the groups of a cluster, as functions from tables to tables, and the page about it.
+"""An audit of the groups in an offsets topic: functions from tables to tables, and a report page.
 
-`commits` reads the log's table, `expiry` forecasts, `lag` sets offsets against logs, `compare` sets two stores against
-each other. Times are milliseconds since 1970; what is unknown is null.
+`commits` reads the log's table, `expiry` forecasts, `lag` compares offsets with logs, `compare` compares two stores.
+Times are milliseconds since 1970; unknown values are null.
 """

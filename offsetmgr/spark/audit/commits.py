@@ -1,7 +1,8 @@
-"""From the raw log (`offsetmgr.spark.log_rows.SCHEMA`): the newest offset of each key, and how groups have committed.
+"""From the raw log (`offsetmgr.spark.log_rows.SCHEMA`): the newest offset of each key, and each group's history of
+commits.
 
-The log holds what compaction has left of it: of the past of a partition only its newest record is sure to be there.
-A group's records lie in one partition of the log, so within it ``log_offset`` is the order of commits.
+The log contains the records that compaction has kept: only the newest record of a partition is certain to exist. A
+group's records are in one partition of the log, so within it ``log_offset`` is the order of commits.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ from offsetmgr.spark.log_rows import GROUP, OFFSET, STATE
 KEY: Final = ("group", "topic", "partition")
 DAY_MS: Final = 86_400_000
 GAP_MS: Final = 3_600_000
-"""An hour without a commit is a gap, where the caller says nothing else."""
+"""Default length of a gap: an hour without a commit."""
 _COMMIT: Final = ("offset", "leader_epoch", "metadata", "commit_timestamp", "expire_timestamp", "log_timestamp")
 
 
 def latest(log: DataFrame) -> DataFrame:
-    """The newest record of each group, topic and partition: the commit, or a ``tombstone``; a newest record that could
-    not be read is there with its ``error``, not the one before it."""
+    """The newest record of each group, topic and partition: the commit, or a ``tombstone``. If the newest record could
+    not be read, its row has an ``error``, and an older record does not replace it."""
     newest = sql.max_by(sql.struct("tombstone", *_COMMIT, "error"), sql.col("log_offset")).alias("newest")
     return log.where(sql.col("kind") == OFFSET).groupBy(*KEY).agg(newest).select(*KEY, "newest.*")
 
 
 def committed(newest: DataFrame) -> DataFrame:
-    """Of `latest`, what a fetch would find: neither deleted nor unreadable."""
+    """The rows of `latest` that a fetch would find: neither deleted nor unreadable."""
     return newest.where(~sql.col("tombstone") & sql.col("error").isNull())
 
 
 def history(log: DataFrame, *, gap_ms: int = GAP_MS) -> DataFrame:
-    """How each partition of each group was committed, of the records that the log still holds.
+    """The history of commits of each group's partition, from the records that the log still contains.
 
-    ``commits`` and ``tombstones`` count records; ``commits_per_hour`` is over the time from the first to the last
-    commit, null where that is one moment; ``consumed_per_s`` what the offset grew by in that time. ``rewinds`` counts
-    commits below the one before, ``largest_rewind`` is in offsets. ``gaps`` counts times of more than ``gap_ms`` from
-    one commit to the next, ``longest_silence_ms`` is the longest.
+    ``commits`` and ``tombstones`` count records. ``commits_per_hour`` covers the time from the first to the last commit
+    and is null if that is one moment; ``consumed_per_s`` is the growth of the offset in that time. ``rewinds`` counts
+    commits below the one before, ``largest_rewind`` is in offsets. ``gaps`` counts times of more than ``gap_ms``
+    between two commits, ``longest_silence_ms`` is the longest.
     """
     rows = log.where((sql.col("kind") == OFFSET) & sql.col("error").isNull())
     commits = rows.where(~sql.col("tombstone"))
@@ -70,8 +71,8 @@ def history(log: DataFrame, *, gap_ms: int = GAP_MS) -> DataFrame:
 
 
 def tombstones(log: DataFrame) -> DataFrame:
-    """Deletions that the log still holds, one row a group: how many, of how many partitions, and the last one's time
-    (the broker's, when it was appended)."""
+    """Deletions that the log still contains, one row per group: their number, their number of partitions, and the time
+    of the last one (by the broker, when it was appended)."""
     return (
         log.where((sql.col("kind") == OFFSET) & sql.col("tombstone"))
         .groupBy("group")
@@ -95,12 +96,11 @@ def silent_groups(newest: DataFrame, *, days: float, now_ms: int) -> DataFrame:
 
 
 def groups(log: DataFrame) -> DataFrame:
-    """What the log says of each group besides offsets, its newest word: ``members`` and ``group_timestamp`` as in the
-    log's table, ``new_protocol`` for groups of KIP-848, whose members it does not tell here; deleted ones are left
-    out."""
+    """Each group's newest group metadata: ``members`` and ``group_timestamp`` as in the log's table. ``new_protocol``
+    marks groups of KIP-848, whose members this table does not contain. Deleted groups are left out."""
     rows = log.where(sql.col("kind").isin(GROUP, STATE) & sql.col("error").isNull())
     newest = sql.max_by(sql.struct("kind", "tombstone", "members", "group_timestamp"), sql.col("log_offset"))
-    # A group of KIP-848 has several keys; that of the group itself (3) says whether it is there.
+    # A group of KIP-848 has several keys; that of the group itself (3) shows whether it exists.
     return (
         rows.where((sql.col("kind") == GROUP) | (sql.col("key_version") == 3))
         .groupBy("group")
@@ -116,7 +116,7 @@ def groups(log: DataFrame) -> DataFrame:
 
 
 def _per(count: Column, spent_ms: Column, unit_ms: int) -> Column:
-    """So many a unit of time; null where no time has passed."""
+    """A rate per unit of time; null if no time has passed."""
     return _rounded(sql.when(spent_ms > 0, count * float(unit_ms) / spent_ms))
 
 

@@ -1,4 +1,4 @@
-"""Two stores' tables (`offsetmgr.spark.store_rows.SCHEMA`) set against each other, as in `offsetmgr.groups.diff`."""
+"""Compares the tables (`offsetmgr.spark.store_rows.SCHEMA`) of two stores, as `offsetmgr.groups.diff` does."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from offsetmgr.core.offset_store import Capabilities
 from offsetmgr.spark.store_rows import COLUMNS
 
 LOG: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=True, conditional="none")
-"""What the records of an offsets topic carry."""
+"""The capabilities of an offsets topic's records."""
 
 
 def log_side(newest: DataFrame) -> DataFrame:
-    """Of `commits.latest`, what a store's table would have: all but the deleted, what is unreadable with its error."""
+    """Converts `commits.latest` to a store's table: without deleted rows, and unreadable rows with their error."""
     return newest.where("not tombstone").select(*COLUMNS)
 
 
 def differences(left: DataFrame, right: DataFrame, capabilities: tuple[Capabilities, Capabilities]) -> DataFrame:
-    """The partitions on which they disagree: ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``,
-    ``leader-epoch`` or ``unreadable``, then with ``error``; both sides' values stand beside it.
+    """The partitions that differ: ``kind`` is ``only-left``, ``only-right``, ``offset``, ``metadata``, ``leader-epoch``
+    or ``unreadable``, then with ``error``; both sides' values are in the row.
 
-    What only one of the stores can carry is not compared. Groups that could not be read as a whole have no topic.
+    Fields that only one of the stores supports are not compared. Groups that could not be read as a whole have no
+    topic.
     """
     here, there = _side(left, "left"), _side(right, "right")
     on = (

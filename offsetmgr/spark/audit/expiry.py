@@ -1,4 +1,4 @@
-"""When committed offsets expire, if nothing happens until then (KIP-211), and how that is known."""
+"""Forecasts when committed offsets expire if nothing happens until then (KIP-211), and the basis of each forecast."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from offsetmgr.spark.audit.commits import committed
 
 
 def expiry(newest: DataFrame, groups: DataFrame, *, retention_ms: int | None, now_ms: int) -> DataFrame:
-    """One row a committed offset, from `commits.latest` and `commits.groups`.
+    """One row per committed offset, from `commits.latest` and `commits.groups`.
 
-    ``expires_at`` is null where nothing expires, or it cannot be known; ``how`` says which: ``members`` (a group with
-    members keeps what it subscribes to), ``own`` (the client set the time), ``left`` (one retention after the last
-    member left, or after the commit if that is later), ``commit`` (never had members: one retention after the commit),
-    ``new-protocol`` (the log does not tell the members of a KIP-848 group), ``retention-unknown``.
-    ``overdue`` says that the time has passed: the broker deletes it at its next look.
-    ``retention_ms`` is the broker's ``offsets.retention.minutes`` in milliseconds, None where it is not known.
+    ``expires_at`` is null if the offset does not expire or the time is unknown. ``how`` is the basis: ``members`` (a
+    group with members keeps its subscribed topics), ``own`` (the client set the time), ``left`` (one retention after
+    the last member left, or after the commit if that is later), ``commit`` (never had members: one retention after the
+    commit), ``new-protocol`` (the log does not contain the members of a KIP-848 group), ``retention-unknown``.
+    ``overdue`` means that the time has passed: the broker deletes the offset at its next check. ``retention_ms`` is the
+    broker's ``offsets.retention.minutes`` in milliseconds, None if unknown.
     """
     retention = sql.lit(retention_ms).cast("bigint")
     members, own = sql.col("members"), sql.col("expire_timestamp")
@@ -28,7 +28,7 @@ def expiry(newest: DataFrame, groups: DataFrame, *, retention_ms: int | None, no
         .when(sql.col("group_timestamp").isNotNull(), "left")
         .otherwise("commit")
     )
-    since = sql.greatest("commit_timestamp", "group_timestamp")  # leaves out what is null
+    since = sql.greatest("commit_timestamp", "group_timestamp")  # ignores null
     expires = sql.when(sql.col("how") == "own", own).when(sql.col("how").isin("left", "commit"), since + retention)
     return (
         committed(newest)

@@ -1,4 +1,4 @@
-"""What a page's plots are drawn from, moment by moment: how fast groups have committed, how far behind they were."""
+"""Time series for the page's plots: the groups' commit rates and lags."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from offsetmgr.spark.audit.commits import DAY_MS
 from offsetmgr.spark.audit.plots import Point
 
 LONGEST_MS: Final = 7 * DAY_MS
-"""A plot begins no earlier than so long before the audit: one old commit would press all the others together."""
+"""A plot begins at most this long before the audit, since one old commit would squeeze all others together."""
 _STEPS: Final = 28
 
 
 def moments(commits: DataFrame, now_ms: int) -> list[int]:
-    """Times from the first commit (`LONGEST_MS` ago at most) to now, both included; none without a commit."""
+    """Times from the first commit (at most `LONGEST_MS` ago) to now, both included; empty without a commit."""
     ends = commits.agg(sql.min("commit_timestamp"), sql.max("commit_timestamp")).first()
     if ends is None or ends[0] is None:
         return []
-    last = max(ends[1], now_ms)  # groups commit while the log is read
+    last = max(ends[1], now_ms)  # groups commit while the log is being read
     first = max(ends[0], last - LONGEST_MS)
     return sorted({first + (last - first) * n // _STEPS for n in range(_STEPS + 1)})
 
 
 def commit_rate(commits: DataFrame, times: Sequence[int]) -> dict[str, list[Point]]:
-    """Commits of offsets a minute, from each moment to the next, shown at the later one."""
+    """Commits of offsets per minute, from each moment to the next, plotted at the later one."""
     if len(times) < 2:
         return {}
     slots = len(times) - 1
@@ -45,15 +45,15 @@ def commit_rate(commits: DataFrame, times: Sequence[int]) -> dict[str, list[Poin
 def lag_over_time(
     commits: DataFrame, cluster: Cluster, groups: Sequence[str], times: Sequence[int]
 ) -> dict[str, list[Point]]:
-    """The lag of each group at each moment, of partitions that had a commit by then and whose log is known.
+    """The lag of each group at each moment, over partitions that had a commit by then and whose log is known.
 
-    Where a log ended at a time is told by the timestamps of its records; at the last moment it is as the lag's table.
+    The timestamps of a log's records show where it ended at a time; the last moment agrees with the lag's table.
     """
     if not groups or not times:
         return {}
     of_groups = commits.where(sql.col("group").isin(list(groups)))
     at = of_groups.sparkSession.createDataFrame([(moment,) for moment in times], "moment bigint")
-    when = sql.coalesce("commit_timestamp", "log_timestamp")  # a tombstone has the broker's time alone
+    when = sql.coalesce("commit_timestamp", "log_timestamp")  # a tombstone has only the broker's time
     newest = (
         of_groups.crossJoin(sql.broadcast(at))
         .where(when <= sql.col("moment"))
@@ -76,9 +76,9 @@ def lag_over_time(
 
 
 def _behind(offset: int, log: LogRange | OffsetMgrError | None, end_then: int | OffsetMgrError | None) -> int | None:
-    """How many records that the log still holds lay between an offset and the log's end at a time; None if unknown.
+    """Number of records still in the log that were between an offset and the log's end at a time; None if unknown.
 
-    ``end_then`` None: no record is later, so the log ended where it ends now.
+    ``end_then`` None: no record is later, so the log had its present end.
     """
     if not isinstance(log, LogRange) or isinstance(end_then, OffsetMgrError) or offset > log.end:
         return None

@@ -1,4 +1,4 @@
-"""How far behind the end of its log each committed offset is, as `offsetmgr.groups.lag` counts it."""
+"""The lag of each committed offset behind the end of its log, with the definition of `offsetmgr.groups.lag`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Cluster
 
 ENDS: Final = "topic string, partition int, log_start_offset bigint, log_end_offset bigint, log_error string"
-"""Where logs begin and end, or why that is not known, as Spark's DDL."""
+"""The start and end of each log, or the error, as Spark's DDL."""
 
 
 def log_ends(spark: SparkSession, cluster: Cluster, offsets: DataFrame) -> DataFrame:
-    """The logs of all partitions that ``offsets`` names (after it was read, so that no lag is negative): one bulk
-    question from the driver."""
+    """The logs of all partitions in ``offsets``, in one bulk request from the driver. Call it after ``offsets`` was
+    read, so that no lag is negative."""
     asked = [TopicPartition(*row) for row in offsets.select("topic", "partition").distinct().collect()]
     return ends_table(spark, cluster.log_ranges(asked) if asked else {})
 
 
 def ends_table(spark: SparkSession, found: Mapping[TopicPartition, LogRange | OffsetMgrError]) -> DataFrame:
-    """What a cluster answered, as a table."""
+    """A cluster's result as a table."""
     rows: Iterable[tuple[object, ...]] = (
         (*tp, None, None, str(log)) if isinstance(log, OffsetMgrError) else (*tp, log.start, log.end, None)
         for tp, log in found.items()
@@ -36,8 +36,8 @@ def lag(offsets: DataFrame, ends: DataFrame) -> DataFrame:
     """``offsets`` (group, topic, partition, offset) with ``log_start_offset``, ``log_end_offset``, ``lag`` and
     ``note``.
 
-    The lag counts from the log's start where the offset lies below it, and is null where the log is not known or the
-    offset lies beyond its end (a topic recreated, say), which ``note`` says.
+    The lag counts from the log's start if the offset is below it. It is null if the log is unknown or the offset is
+    beyond its end (for example after the topic was recreated), which ``note`` explains.
     """
     offset, start, end = sql.col("offset"), sql.col("log_start_offset"), sql.col("log_end_offset")
     note = (

@@ -1,4 +1,4 @@
-"""The page of an audit: one HTML file with everything in it, to be read without Spark and without a network. Pure."""
+"""The report page of an audit: one self-contained HTML file, readable without Spark and without a network. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from offsetmgr.spark.audit.page_style import STYLE
 from offsetmgr.spark.audit.plots import Point, bars, lines, moment
 
 PAGE: Final = "index.html"
-"""Its name in an audit's directory."""
+"""File name in an audit's directory."""
 SHOWN: Final = 20
 """Rows of each table of the page, at most."""
 
 
 class UnsteadyGroup(NamedTuple):
-    """A group whose commits went back or stopped for a while; ``largest_rewind`` in offsets, None without a rewind."""
+    """A group whose commits went back or paused; ``largest_rewind`` in offsets, None without a rewind."""
 
     group: str
     rewinds: int
@@ -27,8 +27,8 @@ class UnsteadyGroup(NamedTuple):
 
 
 class DifferingRow(NamedTuple):
-    """A group that the log and the other store tell differently: on how many partitions, and by how many offsets each
-    is ahead where both have one."""
+    """A group that differs between the log and the other store: the number of partitions, and by how many offsets each
+    side is ahead if both have one."""
 
     group: str
     partitions: int
@@ -38,7 +38,7 @@ class DifferingRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The log against another store: differing partitions by kind (`compare.differences`), and by group."""
+    """The differences between the log and another store: partitions by kind (`compare.differences`), and by group."""
 
     store: str
     kinds: Sequence[tuple[str, int]]
@@ -47,12 +47,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class PageData:
-    """What the page shows. Times are milliseconds since 1970; None is "not known".
+    """The content of the page. Times are milliseconds since 1970; None means unknown.
 
     ``title`` is the topic, ``source`` its brokers. ``facts`` are numbers with their names. ``lag_over_time`` and
     ``commit_rate`` (commits a minute) are lines by group, ``top`` the groups with the largest lag. Rows of ``lag``:
     group, partitions, lag, partitions of unknown lag; of ``silent``: group, last commit, days; of ``expiring``: group,
-    partitions, the first to expire, how that is known. ``comparison`` is None where no store was compared.
+    partitions, the first to expire, the basis of the forecast. ``comparison`` is None if no store was compared.
     """
 
     title: str
@@ -78,7 +78,7 @@ class _Column(NamedTuple):
 
 _GROUP: Final = _Column("group", "name")
 _SIDE_BY_SIDE: Final = 30
-"""So many letters of titles stand side by side on a phone."""
+"""Maximum number of title characters side by side on a phone."""
 _KINDS: Final = {
     "only-left": "only in the log",
     "only-right": "only in the store",
@@ -87,7 +87,7 @@ _KINDS: Final = {
     "leader-epoch": "another leader epoch",
     "unreadable": "could not be read",
 }
-"""What `compare.differences` calls them, the log being left, and what the page does."""
+"""The kinds of `compare.differences` (the log is left), and their texts on the page."""
 
 
 def page(data: PageData) -> str:
@@ -167,14 +167,15 @@ def _compared(found: Comparison) -> list[str]:
 
 
 def _part(title: str, table: str, columns: Sequence[_Column], rows: Sequence[Sequence[Any]], meaning: str = "") -> str:
-    """``table`` is that of `run.COMPARED` which holds all rows; ``meaning`` what the columns' titles do not say."""
+    """``table`` is the table of `run.COMPARED` with all rows; ``meaning`` explains the columns."""
     more = f"The first {SHOWN}; the table {table} has more." if len(rows) >= SHOWN else ""
     told = " ".join(filter(None, (meaning if rows else "", more)))
     return f"<h2>{escape(title)}</h2>{f'<p>{escape(told)}</p>' if told else ''}{_table(columns, rows)}"
 
 
 def _table(columns: Sequence[_Column], rows: Sequence[Sequence[Any]]) -> str:
-    """In a narrow window the name stands above the other cells, or, with many or long titles, each cell by itself."""
+    """In a narrow window the name is above the other cells, or, with many or long titles, each cell is on its own
+    line."""
     if not rows:
         return '<p class="none">None.</p>'
     head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in columns)

@@ -1,4 +1,4 @@
-"""From an audit's tables to what its page shows: a few hundred numbers, collected on the driver."""
+"""Collects the content of the page from an audit's tables: a few hundred numbers, on the driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def page_data(
     source: str,
     compared_with: str | None = None,
 ) -> PageData:
-    """What the page shows of an audit's tables (`run.TABLES`); asks the cluster where logs ended at earlier times.
+    """The page's content from an audit's tables (`run.TABLES`); asks the cluster where logs ended at earlier times.
 
     ``compared_with`` names the store of `run.DIFFERENCES`, if ``tables`` has it.
     """

@@ -1,4 +1,4 @@
-"""How the page of an audit looks: light and dark, at any width from a phone's on. Fonts are the reader's own."""
+"""The style of the page of an audit: light and dark, at any width from a phone's on, with the reader's own fonts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots as inline SVG: lines over time, and bars. Pure text; names are escaped, colours come from the page's style."""
+"""Plots as inline SVG: lines over time, and bars. Pure text; names are escaped, the page's style sets the colours."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Point = tuple[int, float]
 """A time in milliseconds since 1970, and a value."""
 
 COLOURS: Final = 6
-"""How many lines a plot can tell apart; the page's style has a colour for each."""
+"""Maximum number of distinguishable lines in a plot; the page's style has a colour for each."""
 _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 30
 _STEPS: Final = 4
 _SECONDS: Final = 600_000
-"""A shorter span of time than this (ms) is told to the second."""
+"""Below this time span (ms) labels include seconds."""
 
 
 def tick(least: float) -> float:
-    """The smallest round number (1, 2, 2.5 or 5 times a power of ten) that is not below ``least``; 1 for 0."""
+    """The smallest round number (1, 2, 2.5 or 5 times a power of ten) that is at least ``least``; 1 for 0."""
     if least <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(least))
@@ -38,7 +38,7 @@ def short(value: float) -> str:
 
 def lines(series: Mapping[str, Sequence[Point]], title: str) -> str:
     """One line for each name, at most `COLOURS` of them, values from 0 up to a round number. Without any point, a
-    sentence says so."""
+    sentence replaces the plot."""
     points = [point for line in series.values() for point in line]
     if not points:
         return f'<p class="none">{escape(title)}: nothing to show.</p>'
@@ -87,7 +87,7 @@ def bars(values: Sequence[tuple[str, float]], title: str) -> str:
 
 
 def moment(at: int, *, seconds: bool = False) -> str:
-    """``2026-01-31 12:00`` (UTC), with ``:30`` if asked to; what no calendar holds stays a number."""
+    """``2026-01-31 12:00`` (UTC), with ``:30`` if requested; a time outside the calendar's range stays a number."""
     try:
         return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d %H:%M" + ":%S" * seconds)
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""One audit: the offsets topic read once, every table made from what was read, and all of them kept as Parquet."""
+"""One audit: reads the offsets topic once, computes every table from it, and stores all tables as Parquet."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ TABLES: Final = {
     LAG: "how far behind each partition is",
     UNREADABLE: "records that could not be read",
 }
-"""The tables of an audit, in their order, and what each is."""
+"""The tables of an audit, in their order, with descriptions."""
 DIFFERENCES: Final = "differences"
 COMPARED: Final = {**TABLES, DIFFERENCES: "where the log and the other store differ"}
-"""The same with the one that `compared` adds."""
+"""The same with the table that `compared` adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,9 @@ def run_audit(
     spark: SparkSession, log: DataFrame, cluster: Cluster, folder: Path, options: AuditOptions
 ) -> dict[str, DataFrame]:
     """Reads ``log`` (``format("offsetmgr-log")``) once, writes every table of `TABLES` to ``folder`` as Parquet, and
-    gives them as they were written.
+    returns them as written.
 
-    Log ends are asked for after the log was read, so that no lag is negative. Raises `UsageError` where ``folder``
-    holds something.
+    The log ends are read after the log, so that no lag is negative. Raises `UsageError` if ``folder`` is not empty.
     """
     require_supported("run_audit")
     if folder.exists() and any(folder.iterdir()):
@@ -87,10 +86,10 @@ def compared(
 ) -> dict[str, DataFrame]:
     """The tables of an audit, and `DIFFERENCES`: the log (left) against another store's table (right).
 
-    Make ``store`` (`copying.store_table`) after the audit, so that it knows every group that the log has.
+    Create ``store`` (`copying.store_table`) after the audit, so that it contains every group of the log.
     """
     found = differences(log_side(tables[LATEST]), store, (LOG, capabilities))
-    # One file; by a shuffle, which leaves the comparison itself to all executors.
+    # One file, by a shuffle, which leaves the comparison itself to all executors.
     return {**tables, DIFFERENCES: _kept(store.sparkSession, found.repartition(1), folder / DIFFERENCES)}
 
 
