@@ -1,8 +1,8 @@
-"""The barrier: which period is open, who has finished it, and when it closes. Pure.
+"""The barrier: the open period, the partitions that have finished it, and when it closes. Pure.
 
-A period closes when every partition *of that period* has finished it. Its partitions are fixed when it opens: a topic
-that grows meanwhile joins at the next. What a partition has finished it has finished for good, whoever reported it and
-whether that member still lives.
+A period closes when every partition *of that period* has finished it. Its partitions are fixed when it opens;
+partitions that a topic gains meanwhile join at the next one. A finished partition stays finished, regardless of the
+member that reported it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Period, PeriodSchedule
 
 Finished: TypeAlias = Mapping[TopicPartition, int]
-"""Partition -> the number of the newest period that it has finished. One that is not there has finished none."""
+"""Partition -> the number of the newest period that it has finished. A missing partition has finished none."""
 
 
 class TimePosition(Enum):
-    """Where a record's time lies."""
+    """A record's time relative to the open period."""
 
     EARLIER = "earlier"
     """Before the open period: the record is late."""
@@ -31,15 +31,15 @@ class TimePosition(Enum):
 
 
 class ReportStatus(Enum):
-    """What a report that a partition has finished a period is worth."""
+    """The status of a report that a partition has finished a period."""
 
     ACCEPTED = "counted"
     DUPLICATE = "repeated"
-    """It had been reported before."""
+    """It was already reported."""
     LATE = "late"
     """The period was closed without it: the partition joined later."""
     TOO_EARLY = "jumped"
-    """The period is not open yet: nobody can have finished it."""
+    """The period is not open yet, so the partition cannot have finished it."""
     NOT_PARTICIPATING = "not asked"
     """The partition takes part from the next period on."""
 
@@ -58,12 +58,12 @@ class OpenPeriod:
 
 
 def opening(schedule: PeriodSchedule, partitions: Iterable[TopicPartition]) -> OpenPeriod:
-    """The first period. Raises `UsageError` where nobody takes part: such a barrier would close at once, for ever."""
+    """The first period. Raises `UsageError` without partitions: such a barrier would close at once, forever."""
     return OpenPeriod(schedule.period(0), _some(partitions))
 
 
 def check_report(open_: OpenPeriod, finished: Finished, partition: TopicPartition, number: int) -> ReportStatus:
-    """What the report "``partition`` has finished period ``number``" is worth, given what was reported before."""
+    """Returns the status of the report "``partition`` has finished period ``number``", given the earlier reports."""
     if number > open_.period.number:
         return ReportStatus.TOO_EARLY
     if number <= finished.get(partition, -1):
@@ -82,9 +82,9 @@ def lagging_partitions(open_: OpenPeriod, finished: Finished) -> list[TopicParti
 def advance(
     schedule: PeriodSchedule, open_: OpenPeriod, finished: Finished, partitions: Iterable[TopicPartition]
 ) -> OpenPeriod:
-    """The next period, with the ``partitions`` that there are now.
+    """The next period, with the present ``partitions``.
 
-    Raises `Conflict` while somebody holds the open one, `UsageError` as `opening`.
+    Raises `Conflict` while a partition holds the open one, `UsageError` as `opening`.
     """
     if held := lagging_partitions(open_, finished):
         shown = ", ".join(map(str, held[:3])) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
@@ -93,7 +93,7 @@ def advance(
 
 
 def merged(reports: Iterable[Finished]) -> dict[TopicPartition, int]:
-    """What all members' reports say together: the newest of each partition."""
+    """Merges all members' reports: the newest of each partition."""
     found: dict[TopicPartition, int] = {}
     for report in reports:
         for partition, number in report.items():

@@ -1,11 +1,11 @@
 """`PeriodCoordinator`: one member of a group that goes through periods in step.
 
-One thread of its own talks to ZooKeeper (`following`); everything here reads what that thread has seen (`knowledge`),
-and waits for it.
+One thread communicates with ZooKeeper (`member_thread`). The methods here read what that thread has received
+(`member_state`), and wait for it.
 
-What happens to a period's end, in order: a partition's work is durable -> `finished` -> the report is in ZooKeeper ->
-the leader has read it -> one transaction opens the next period -> `wait` returns in every member.  A member or leader
-that dies between two of these leaves the step before it done for good; whoever leads then goes on from there.
+The end of a period, in order: a partition's work is durable -> `finished` -> the report is in ZooKeeper -> the leader
+has read it -> one transaction opens the next period -> `wait` returns in every member. If a member or leader dies
+between two of these, the completed steps remain, and the next leader continues from there.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _CANCEL: Final = 0.05
-"""Seconds between two looks at the event that cancels a wait."""
+"""Seconds between two checks of the event that cancels a wait."""
 
 
 class PeriodCoordinator:
-    """See the module's docstring. No I/O before `start`; a context manager. Methods may be called from any thread.
+    """See the module's docstring. No I/O before `start`; a context manager. All methods are thread-safe.
 
-    A lost connection or session is repaired by itself: whoever waits goes on waiting, and `place` says
-    `OpenPeriodUnknown` meanwhile. What cannot be repaired ends the membership, and every later call raises it.
+    The member recovers from a lost connection or session by itself: waiting calls continue to wait, and `place` raises
+    `OpenPeriodUnknown` meanwhile. A permanent error ends the membership, and every later call raises it.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class PeriodCoordinator:
         session_timeout_ms: int = 6_000,
         clock: Clock | None = None,
     ) -> None:
-        """``schedule`` counts where no period was ever opened under ``root``; afterwards the first one's is kept.
+        """``schedule`` applies if no period was ever opened under ``root``; afterwards the first one's is kept.
 
-        ``topics`` gives every partition that takes part, as they are now. ``idle`` tells which of some partitions have
-        no record in a period (`idle.idle_partitions`); it is asked once the period's end and ``grace_ms`` have passed
-        by the wall clock. The leader keeps the newest ``history_kept`` periods' entries. Raises `InvalidUri`,
+        ``topics`` returns every partition that takes part at present. ``idle`` returns which of some partitions have no
+        record in a period (`idle_partitions.idle_partitions`); it is called once the period's end and ``grace_ms`` have
+        passed by the wall clock. The leader keeps the newest ``history_kept`` periods' entries. Raises `InvalidUri`,
         `UsageError`.
         """
         if not member or "/" in member or member in (".", ".."):
             raise UsageError(f"member {member!r}", "cannot be the name of a node")
         session = ZookeeperSession(zookeeper, config)
-        BarrierStateStore(session, root)  # wrong addresses and paths are told at once
+        BarrierStateStore(session, root)  # reports invalid addresses and paths at once
         self.member = member
         self.root = root
         self._zookeeper = f"ZooKeeper at {session.hosts}"
@@ -79,7 +79,7 @@ class PeriodCoordinator:
     # --- life ---------------------------------------------------------------------------------------
 
     def start(self, timeout: float = 30.0) -> Self:
-        """Joins and waits (seconds) until it is known which period is open. Raises what hindered it, `TimedOut`."""
+        """Joins and waits (seconds) until the open period is known. Raises the error that prevented it, `TimedOut`."""
         knowledge = self._knowledge
         self._following.start()
         try:
@@ -97,7 +97,7 @@ class PeriodCoordinator:
         return self
 
     def stop(self) -> None:
-        """Leaves, within a few seconds. What was reported and is in ZooKeeper stays; whoever waits is told."""
+        """Leaves, within a few seconds. Reports that are in ZooKeeper stay; waiting calls raise an error."""
         self._following.stop()
 
     def __enter__(self) -> Self:
@@ -109,10 +109,10 @@ class PeriodCoordinator:
         self.stop()
 
     def registered(self, timeout: float = 30.0) -> int:
-        """This process's epoch, larger than that of every process of this member's name before it; waits (seconds)
-        until it is registered. It may have been overtaken meanwhile: what is written must carry the epoch.
+        """This process's epoch, larger than that of every earlier process of this member's name; waits (seconds) until
+        it is registered. Another process may have replaced it meanwhile, so all writes must carry the epoch.
 
-        Raises `Conflict` where another live process has the name, `TimedOut`, and what ended the membership.
+        Raises `Conflict` if another live process has the name, `TimedOut`, and the error that ended the membership.
         """
         knowledge = self._knowledge
         with knowledge.changed:
@@ -122,14 +122,14 @@ class PeriodCoordinator:
             assert knowledge.epoch is not None
             return knowledge.epoch
 
-    # --- what a member asks -------------------------------------------------------------------------
+    # --- member API ----------------------------------------------------------------------------------
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
         return self._knowledge.owned
 
     def own(self, partitions: Iterable[TopicPartition]) -> None:
-        """From now on this member consumes exactly these. What earlier owners of them had finished is looked up."""
+        """Sets the partitions that this member consumes from now on. The progress of their earlier owners is read."""
         self._knowledge.own(partitions)
         self._following.wake()
 
@@ -140,7 +140,7 @@ class PeriodCoordinator:
     def limit(self, partition: TopicPartition) -> int | None:
         """The time (ms) from which records of this partition must wait; None while it is unknown. Never waits.
 
-        A partition that takes part from the next period on waits from the open one's start.
+        For a partition that takes part from the next period on it is the open one's start.
         """
         open_ = self.open_period()
         if open_ is None:
@@ -148,10 +148,10 @@ class PeriodCoordinator:
         return open_.period.end_ms if partition in open_.partitions else open_.period.start_ms
 
     def place(self, timestamp_ms: int, partition: TopicPartition) -> TimePosition:
-        """Where a record belongs, for this partition: one of a period that the partition has finished is EARLIER.
+        """The position of a record for this partition: EARLIER if the partition has finished its period.
 
-        Raises `OpenPeriodUnknown`, also while ZooKeeper has not answered for so long that others may have gone on: a
-        member that was frozen and wakes is not told that its record's period is open.
+        Raises `OpenPeriodUnknown`, also while ZooKeeper has not responded for so long that others may have continued: a
+        member that was frozen and wakes must not treat its record's period as open.
         """
         return self._knowledge.place(timestamp_ms, partition)
 
@@ -176,13 +176,13 @@ class PeriodCoordinator:
         number: int | None = None,
         timeout: float = 30.0,
     ) -> dict[TopicPartition, ReportStatus]:
-        """Reports that these have finished period ``number``, their work being durable; returns when that is in
-        ZooKeeper. With a mapping it also says which offsets the period had, for the history.
+        """Reports that these have finished period ``number`` and that their work is durable; returns when the report is
+        in ZooKeeper. A mapping adds each partition's offsets of the period, for the history.
 
-        Without ``number`` it is the period that the caller was told of last: for a partition by `place` or
-        `current_period_complete`, else by `wait` or `start`. A report that is not `ReportStatus.COUNTED` or `REPEATED`
-        changes nothing: the caller has jumped over a period, or comes late. Raises `OpenPeriodUnknown`, `TimedOut` (the
-        report will be written later; asking again is safe), and what ended the membership.
+        Without ``number`` it is the period that the caller received last: for a partition from `place` or
+        `current_period_complete`, else from `wait` or `start`. Reports other than `ReportStatus.COUNTED` and
+        `DUPLICATE` have no effect: the caller has skipped a period, or is late. Raises `OpenPeriodUnknown`, `TimedOut`
+        (the report will be written later; repeating it is safe), and the error that ended the membership.
         """
         return self._finished(partitions, number, _Deadline(timeout))[0]
 
@@ -205,11 +205,10 @@ class PeriodCoordinator:
         return verdicts, at
 
     def wait(self, after: int, timeout: float | None = None, cancel: threading.Event | None = None) -> Period:
-        """Waits until a period after number ``after`` is open, and gives it.
+        """Waits until a period after number ``after`` is open, and returns it.
 
-        It need not be the next one: where others finished this member's partitions meanwhile, periods lie between.
-        Raises `TimedOut` (also when ``cancel`` is set), `RunEnded` where no further period will open, and `Conflict`
-        where this member left.
+        It need not be the next one: others may have finished this member's partitions meanwhile. Raises `TimedOut`
+        (also when ``cancel`` is set), `RunEnded` if no further period will open, and `Conflict` if this member left.
         """
         return self._wait(after, _Deadline(timeout, cancel), ())
 
@@ -227,13 +226,13 @@ class PeriodCoordinator:
         timeout: float | None = None,
         cancel: threading.Event | None = None,
     ) -> Period:
-        """Reports these partitions, and waits until every other one has finished too; gives the next period.
+        """Reports these partitions, and waits until every other one has finished too; returns the next period.
 
-        For a member that consumes several partitions: `finished` each by itself, pause those in `paused`, go on with
-        the others, and `wait` only when all are; one thread that waits here for one of two partitions would hold up
-        the other for ever, so that is refused with `Conflict`. ``timeout`` (None: for ever) and ``cancel`` are of both
-        together. A report that comes late is told in the log, and the period that is given then is not the one after
-        it. Raises what `finished` and `wait` raise.
+        For a member that consumes several partitions: call `finished` for each, pause those in `paused`, continue with
+        the others, and `wait` only when all are finished. A thread that waited here for one of two partitions would
+        block the other forever, so that is rejected with `Conflict`. ``timeout`` (None: forever) and ``cancel`` apply
+        to both steps together. A late report is logged, and the returned period is then not the one after it. Raises
+        what `finished` and `wait` raise.
         """
         named = partitions if isinstance(partitions, Mapping) else list(partitions)
         if not named:
@@ -255,7 +254,7 @@ class PeriodCoordinator:
 
 
 class _Deadline:
-    """How long a call may wait, in all (seconds; None: for ever), and what cancels it."""
+    """The time limit of a call in total (seconds; None: forever), and the event that cancels it."""
 
     def __init__(self, timeout: float | None, cancel: threading.Event | None = None) -> None:
         self._timeout = timeout
@@ -263,7 +262,7 @@ class _Deadline:
         self._cancel = cancel
 
     def left(self, what: str, why: str, cancelled: str) -> float | None:
-        """Seconds until it must be asked again; None: no need. Raises `TimedOut`, also where the wait is cancelled."""
+        """Seconds until the next check; None: not needed. Raises `TimedOut`, also if the wait is cancelled."""
         left = None if self._deadline is None else self._deadline - time.monotonic()
         if self._cancel is not None and self._cancel.is_set():
             raise TimedOut(what, f"{cancelled} was cancelled")

@@ -29,7 +29,7 @@ _MARK: Final = node_bytes({"by": "offsetmgr"})
 
 @dataclass(frozen=True, slots=True)
 class WorkClaim:
-    """The right to publish, as long as nobody has begun a later attempt: the node's content and version."""
+    """The right to publish, as long as no later attempt has begun: the node's content and version."""
 
     work: Work
     version: int
@@ -40,8 +40,8 @@ class WorkClaim:
 
 
 class History:
-    """Under a run's root, in one session. All methods raise what `ZookeeperSession` raises, `CorruptData` and
-    `UnknownVersion`."""
+    """The history under a run's root, in one session. All methods raise what `ZookeeperSession` raises, `CorruptData`
+    and `UnknownVersion`."""
 
     def __init__(self, session: ZookeeperSession, root: str) -> None:
         self._session = session
@@ -50,21 +50,22 @@ class History:
     def fix(
         self, job: str, period: Period, ranges: Mapping[TopicPartition, OffsetRange], now_ms: int
     ) -> tuple[Work, bool]:
-        """Fixes the ranges of a period for a job, unless they are: what is fixed, and whether by this call.
+        """Fixes the ranges of a period for a job, unless they already are; returns the fixed ranges, and whether this
+        call fixed them.
 
-        Raises `Conflict` where they are fixed for a period of other times: the run is another one; `TimedOut` where
-        ZooKeeper did not answer, and asking again is safe.
+        Raises `Conflict` if they are fixed for a period of other times, because the run is a different one; `TimedOut`
+        if ZooKeeper did not respond (repeating the call is safe).
         """
         return self.fix_work(Work(job, period, dict(ranges), now_ms))
 
     def fix_work(self, work: Work) -> tuple[Work, bool]:
-        """As `fix`, with what was found on the way to the ranges."""
+        """Like `fix`, including the results of the scans."""
         job, period = work.job, work.period
         _check(job)
         if self._written(Create(self._path(job, period.number), encode_work(work))):
             return work, True
         found = self.read(job, period.number)
-        if found is None:  # the answer was lost, and the write with it
+        if found is None:  # the response was lost, and the write with it
             raise TimedOut(f"period {period.number} of job {job}", "its ranges were not fixed", "asking again is safe")
         if found.period != period:
             why = f"has its ranges fixed for {found.period.start_ms} to {found.period.end_ms}"
@@ -72,13 +73,13 @@ class History:
         return found, False
 
     def read(self, job: str, number: int) -> Work | None:
-        """None where nothing has been fixed."""
+        """None if nothing has been fixed."""
         node = self._session.get(self._path(job, number))
         return None if node is None else decode_work(self._path(job, number), node.data)
 
     def attempt(self, job: str, number: int, member: str, epoch: int, now_ms: int) -> WorkClaim:
-        """Begins an attempt: from now on no earlier one can publish. Raises `Conflict` where nothing is fixed, or
-        it is published already; `Superseded` where a later process of this member's name has begun."""
+        """Begins an attempt, after which no earlier one can publish. Raises `Conflict` if nothing is fixed, or it is
+        already published; `Superseded` if a later process of this member's name has begun."""
         work, version = self._there(job, number)
         if work.published is not None:
             raise Conflict(f"period {number} of job {job}", f"is published, by attempt {work.published.attempt}")
@@ -87,47 +88,47 @@ class History:
         begun = work.begin(Attempt(member, epoch, now_ms))
         if not self._written(SetData(self._path(job, number), encode_work(begun), version)):
             found, version_now = self._there(job, number)
-            if found != begun or version_now != version + 1:  # else the answer was lost, and not the write
+            if found != begun or version_now != version + 1:  # otherwise the response was lost, and not the write
                 raise Conflict(f"period {number} of job {job}", "somebody else began at the same moment", "begin again")
         return WorkClaim(begun, version + 1)
 
     def publish(self, ticket: WorkClaim, output: str, counts: Mapping[str, int], now_ms: int) -> Work:
-        """Makes this attempt's output the one that counts, by one conditional write. Safe to repeat.
+        """Publishes this attempt's output, by one conditional write. Safe to repeat.
 
-        Raises `TimedOut` where ZooKeeper did not answer; `Superseded` where a later attempt has begun or another was
-        published: this output counts for nothing.
+        Raises `TimedOut` if ZooKeeper did not respond; `Superseded` if a later attempt has begun or another was
+        published, so that this output does not count.
         """
         job, number = ticket.work.job, ticket.work.period.number
         done = replace(ticket.work, published=PublishedOutput(ticket.attempt, output, now_ms, dict(counts)))
         if self._written(SetData(self._path(job, number), encode_work(done), ticket.version)):
             return done
         found, _ = self._there(job, number)
-        if found.attempts == ticket.work.attempts:  # the answer was lost: the write itself was, or was not
+        if found.attempts == ticket.work.attempts:  # the response was lost, with or without the write
             if found.published is not None:
                 return found
             raise TimedOut(f"period {number} of job {job}", "was not published", "asking again is safe")
         raise Superseded(f"period {number} of job {job}", f"attempt {ticket.attempt} was overtaken by a later one")
 
     def forget(self, job: str, number: int) -> None:
-        """Deletes the entry of an old period, if it is there and nobody changes it at this moment."""
+        """Deletes the entry of an old period, if it exists and no other client changes it at this moment."""
         path = self._path(job, number)
         node = self._session.get(path)
         if node is not None:
             self._written(Delete(path, node.version))
 
     def latest(self, job: str, before: int) -> Work | None:
-        """The newest work of a job on a period below number ``before``; None where there is none."""
+        """The newest work of a job on a period below number ``before``; None if there is none."""
         for number in sorted(self._numbers(job, before), reverse=True):
             work = self.read(job, number)
-            if work is not None:  # else it was forgotten at this moment
+            if work is not None:  # otherwise it was just deleted
                 return work
         return None
 
     def covering(self, job: str, period: Period, before: int | None = None) -> Work | None:
-        """The newest work of a job (on a period below number ``before``) whose period holds all of this one's times.
+        """The newest work of a job (on a period below number ``before``) whose period contains all of this one's times.
 
-        None where no work has anything to do with these times. Raises `Conflict` where some has, but none holds them
-        all: what each of those had taken could not be told apart.
+        None if no work overlaps these times. Raises `Conflict` if some overlap but none contains them all, because
+        their records could not be separated.
         """
         overlapping = []
         for number in sorted(self._numbers(job, before), reverse=True):
@@ -182,7 +183,8 @@ class History:
         return decode_work(path, node.data), node.version
 
     def _written(self, operation: Operation) -> bool:
-        """Whether it was; False: somebody was there before, or (with the answer lost) read whether it was."""
+        """Returns whether the write happened; False if another client was first, or if the response was lost (read
+        again to find out)."""
         outcome = self._session.transaction([operation])
         if outcome.code == ZookeeperError.NO_NODE and isinstance(operation, Create):
             made = self._session.transaction([Create(self._folder, _MARK)])

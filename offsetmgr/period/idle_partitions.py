@@ -1,8 +1,8 @@
-"""Which partitions have no record in a period, as the cluster knows it: they do not hold the barrier.
+"""Partitions without a record in a period, according to the cluster: they do not hold the barrier.
 
-What counts as seen is one thing alone: no record of the partition is dated at or after the period's start. Where a
-later record follows, the cluster's offsets for times do not prove that none of the period does: one record dated ahead
-hides those behind it. Such a partition is not idle; its consumer meets the later record and reports by itself.
+The only evidence is that the partition has no record with a time at or after the period's start. If a later record
+exists, the cluster's offsets for times do not prove that the period has none: one record whose time is ahead hides the
+records after it. Such a partition is not idle; its consumer reaches the later record and reports by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class IdleCheck:
     partition: TopicPartition
     period: Period
     end: int
-    """The log's end before it was asked: whatever is dated in the period lies at or after it, and came later."""
+    """The log's end before the request: any record in the period has this offset or a higher one."""
 
     def __str__(self) -> str:
         return f"{self.partition}: no record below offset {self.end} is dated {self.period.start_ms} or later"
@@ -36,10 +36,10 @@ class IdleCheck:
 def look(
     cluster: Cluster, period: Period, partitions: Iterable[TopicPartition]
 ) -> Mapping[TopicPartition, IdleCheck | OffsetMgrError | None]:
-    """For each partition the evidence that it has no record in the period; None where it has, or may have, some; the
-    error where it could not be asked. Raises `Unreachable`, `TimedOut`."""
+    """For each partition the evidence that it has no record in the period; None if it has, or may have, some; the error
+    if the request failed. Raises `Unreachable`, `TimedOut`."""
     asked = sorted(set(partitions))
-    # The ends are read first: what comes between the two questions is after the end that the evidence names.
+    # The ends are read first: a record that arrives between the two requests is after the end in the evidence.
     ends = cluster.log_ranges(asked)
     first = cluster.offsets_for_time([tp for tp in asked if not isinstance(ends[tp], OffsetMgrError)], period.start_ms)
     found: dict[TopicPartition, IdleCheck | OffsetMgrError | None] = {}
@@ -57,7 +57,7 @@ def look(
 
 
 def idle_partitions(cluster: Cluster) -> Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]:
-    """For `PeriodCoordinator`'s ``idle``: asks this cluster. A partition that could not be asked holds the barrier."""
+    """For `PeriodCoordinator`'s ``idle``: asks this cluster. A partition whose request failed holds the barrier."""
 
     def ask(period: Period, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
         empty = []

@@ -1,7 +1,7 @@
-"""What a node of `History` holds, and its bytes: one job's work on one period. Pure.
+"""The content and encoding of a `History` node: one job's work on one period. Pure.
 
-The form is that of `node_codec`. Fields that a job need not tell (scans, counts, where ranges were taken from) may be
-missing, and are then empty.
+The format is that of `node_codec`. Optional fields (scans, counts, the origin of ranges) may be missing, and are then
+empty.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ SET_ASIDE: Final = "set_aside"
 
 @dataclass(frozen=True, slots=True)
 class RangeScan:
-    """What was looked at in one partition to find a period's range. Offsets; each ``end`` does not belong to it."""
+    """The scan of one partition for a period's range. Offsets; each ``end`` is exclusive."""
 
     start: int
-    """Where it began: everything below was accounted for in earlier periods."""
+    """The start of the scan: earlier periods have counted every record below it."""
     late_from: int
-    """From here on no earlier scan had looked: an earlier period's record at or behind it has come late."""
+    """No earlier scan has seen records from here on: an earlier period's record at or after it is late."""
     end: int
     resume: int
-    """Where the next period's begins: the first record of a later period, or ``end``. Whatever lies below it and is
-    dated in a later period was set aside, for it was dated too far ahead."""
+    """The start of the next period's scan: the first record of a later period, or ``end``. Records below it with a
+    later period's time were set aside, because their time was too far ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,19 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PublishedOutput:
-    """The attempt whose output counts."""
+    """The published attempt, whose output counts."""
 
     attempt: int
     output: str
-    """Where it is, in the job's words."""
+    """The location of the output, as the job names it."""
     published_ms: int
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Records by kind: taken, late, set aside; the job's words."""
+    """Records by kind: taken, late, set aside, with the job's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one job does with one period."""
+    """One job's work on one period."""
 
     job: str
     period: Period
@@ -69,40 +69,40 @@ class Work:
     published: PublishedOutput | None = None
     scans: Mapping[TopicPartition, RangeScan] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
-    """What the scans counted, by kind; a kind that is not there is not known."""
+    """The scans' counts, by kind; a missing kind is unknown."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """What Kafka called each topic (KIP-516): a topic that was recreated has another id, and other records."""
+    """Each topic's id (KIP-516): a recreated topic has another id, and other records."""
     forgotten: int = 0
-    """Attempts before those in ``attempts``: of a job that fails again and again the node must not grow for ever."""
+    """Number of attempts before those in ``attempts``, which bounds the node's size for a job that fails repeatedly."""
     same_as: str = ""
-    """The work whose ranges were taken instead of looking again, in words; empty where they were found for this one."""
+    """Describes the work whose ranges were reused instead of a scan; empty if they were found for this one."""
 
     @property
     def begun(self) -> int:
-        """How many attempts there were."""
+        """Number of attempts so far."""
         return self.forgotten + len(self.attempts)
 
     def begin(self, attempt: Attempt) -> Work:
-        """With one attempt more."""
+        """Returns the work with one more attempt."""
         kept = self.attempts[-(ATTEMPTS_KEPT - 1) :]
         return replace(self, attempts=(*kept, attempt), forgotten=self.begun - len(kept))
 
     def late_ranges(self) -> dict[TopicPartition, OffsetRange]:
-        """Where the records that came late lie: those dated before the period. Empty where none did."""
+        """Ranges that contain the late records, with times before the period; empty if there are none."""
         if self.counts.get(LATE) == 0:
             return {}
         return {tp: OffsetRange(scan.late_from, scan.end) for tp, scan in self.scans.items()}
 
     def set_aside_ranges(self) -> dict[TopicPartition, OffsetRange]:
-        """Where the records that were set aside lie: those dated after the period. Empty where none were."""
+        """Ranges that contain the records set aside, with times after the period; empty if there are none."""
         if self.counts.get(SET_ASIDE) == 0:
             return {}
         return {tp: OffsetRange(scan.start, scan.resume) for tp, scan in self.scans.items()}
 
     def part(self, period: Period, said: str) -> Work:
-        """The same ranges for a period within this one: a rerun's. ``said`` says where they come from.
+        """The same ranges for a period within this one, for a rerun. ``said`` describes their origin.
 
-        What came late goes with the first of its parts, what was set aside with the last.
+        Late records belong to the first part, records set aside to the last.
         """
         first, last = period.start_ms == self.period.start_ms, period.end_ms == self.period.end_ms
         scans = {

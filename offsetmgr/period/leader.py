@@ -1,4 +1,5 @@
-"""`LeaderRound`: one round of the leader: turn, or see whether those who hold the period have nothing to finish."""
+"""`LeaderRound`: one round of the leader: opens the next period, or checks whether the partitions that hold it are
+idle."""
 
 from __future__ import annotations
 
@@ -15,23 +16,24 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 
 Topics: TypeAlias = Callable[[], Iterable[TopicPartition]]
-"""Every partition that takes part, as they are now. May ask a cluster; raises `OffsetMgrError`."""
+"""Every partition that takes part at present. May ask a cluster; raises `OffsetMgrError`."""
 
 Idle: TypeAlias = Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]
 """Which of some partitions have no record in a period. May ask a cluster; raises `OffsetMgrError`."""
 
 HISTORY_KEPT: Final = 10_000
-"""Closed periods of which the history has entries: the names of all of them must fit into one answer of ZooKeeper."""
+"""Number of closed periods in the history: all of their names must fit into one response of ZooKeeper."""
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _FRESH: Final = 1.0
-"""Seconds for which an answer of `Topics`, or its failure, counts: a turn must not wait for a cluster each time."""
+"""Seconds for which a result of `Topics`, or its failure, is cached, so that a round does not wait for a cluster each
+time."""
 _LOOKS: Final = (1.0, 30.0)
-"""Seconds between two looks at partitions that may have no records: at first, and at last."""
+"""Seconds between two checks of partitions that may have no records: the first and the longest interval."""
 _LONGEST_SLEEP: Final = 60.0
-"""Seconds after which the wall clock is looked at again, in case that it was set."""
+"""Seconds after which the wall clock is read again, in case it was set."""
 _KEPT: Final = 2
-"""Periods after which what dead members had finished is forgotten."""
+"""Number of periods after which dead members' progress is deleted."""
 
 
 class LeaderRound:
@@ -58,11 +60,11 @@ class LeaderRound:
         self._pause = _LOOKS[0]
 
     def step(self, room: BarrierStateStore, view: BarrierView, leader: Leader) -> bool:
-        """One round; whether there may be more to do at once. Raises what reading and writing raise, and
-        `ServerError` where nodes were deleted so that the run cannot go on."""
+        """Runs one round; returns whether there may be more to do at once. Raises what reading and writing raise, and
+        `ServerError` if nodes were deleted so that the run cannot continue."""
         if view.seen.open_ is None:
             room.require_new()
-        # A generator: the cluster is asked only where a period opens.
+        # A generator: the cluster is asked only if a period opens.
         turn = next_step(view.seen, self._schedule, self._now_there(view), leader, self._clock.now_ms())
         if isinstance(turn, Advance):
             done = room.turn(turn, view)
@@ -75,7 +77,7 @@ class LeaderRound:
         return bool(turn) and self._close_idle(room, view, turn, leader)
 
     def next_look(self, view: BarrierView) -> float | None:
-        """Seconds until a round may find something although nothing changes; None: it never will."""
+        """Seconds until a round may find something without a change; None: never."""
         barrier, open_ = view.seen.barrier(), view.seen.open_
         if self._idle is None or barrier is None or (open_ is not None and open_.stopped):
             return None
@@ -84,10 +86,10 @@ class LeaderRound:
         return min(max(over_in, due_in, 0.0), _LONGEST_SLEEP)
 
     def _now_there(self, view: BarrierView) -> Iterator[TopicPartition]:
-        """What takes part now; where that is not known, what did before. Raises where neither is known."""
+        """The present participants; if unknown, the previous ones. Raises if neither is known."""
         now = self._clock.monotonic()
         if now - self._asked > _FRESH:
-            # Never an own answer of long ago, from a time when another one may have led since.
+            # Never a cached result of its own from long ago, because another member may have led since.
             before = view.seen.partitions.partitions if view.seen.partitions else self._partitions
             try:
                 found = frozenset(self._topics())
@@ -127,7 +129,7 @@ class LeaderRound:
         return room.report(node, view.progress_versions[leader.member])
 
     def _forget(self, room: BarrierStateStore, view: BarrierView, closed: int) -> None:
-        """What dead members have finished long ago is of no use any more, and the history is bounded."""
+        """Deletes dead members' old progress, and history beyond its limit."""
         old = [
             name
             for name, node in view.seen.progress.items()

@@ -1,12 +1,12 @@
-"""What a leader does next, from what it has read: open the first period, turn to the next one, or wait. Pure.
+"""Decides the leader's next step from what it has read: open the first period, advance to the next one, or wait. Pure.
 
-A `Advance` is one transaction: the open period, its partitions and the history of the closed one change together or not
-at all, on condition that nobody has changed the first two since they were read. So it does not matter how many members
-take themselves for the leader, nor when each of them is frozen, killed or woken: of several turns of one period one
-happens.
+An `Advance` is one transaction: the open period, its partitions and the history of the closed one change together or
+not at all, provided that the first two have not changed since they were read. So it does not matter how many members
+consider themselves the leader, or when each of them is frozen, killed or woken: of several advances of one period one
+succeeds.
 
-Reports may have been read at different moments, and may be of members that are gone. That does no harm: what is
-finished stays finished, so a period that looks closed in them is closed.
+Reports may have been read at different moments, and may come from members that are gone. That does no harm: a finished
+partition stays finished, so a period that looks closed in them is closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from offsetmgr.period.schedule import PeriodSchedule
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """What is under the root. ``open_`` and ``partitions`` come and go together; both None before the first period."""
+    """The nodes under the root. ``open_`` and ``partitions`` are None together, before the first period."""
 
     open_: OpenNode | None
     partitions: PartitionsNode | None
@@ -30,8 +30,8 @@ class LeaderView:
     """By member."""
 
     def barrier(self) -> OpenPeriod | None:
-        """The open period; None before the first, and while the two nodes, read one after the other, do not belong
-        together: then they have just changed."""
+        """The open period; None before the first, and if the two nodes, read one after the other, do not match because
+        they have just changed."""
         if self.open_ is None or self.partitions is None or self.open_.number != self.partitions.number:
             return None
         return OpenPeriod(self.open_.schedule.period(self.open_.number), self.partitions.partitions)
@@ -42,7 +42,7 @@ class LeaderView:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who turns: its name, and its epoch, which is larger than that of every leader before it."""
+    """The leader's name, and its epoch, which is larger than that of every earlier leader."""
 
     member: str
     epoch: int
@@ -50,23 +50,23 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What to write, together."""
+    """The nodes to write together."""
 
     open_: OpenNode
     partitions: PartitionsNode
     closed: ClosedPeriod | None
-    """For the history; None where the first period opens."""
+    """The entry for the history; None when the first period opens."""
 
 
 def next_step(
     seen: LeaderView, schedule: PeriodSchedule, partitions: Iterable[TopicPartition], leader: Leader, now_ms: int
 ) -> Advance | list[TopicPartition]:
-    """The turn that is due, or the partitions that hold the open period (none where what was read does not fit
-    together, or the run has been stopped).
+    """The due advance, or the partitions that hold the open period (empty if the nodes do not match, or the run has
+    been stopped).
 
-    ``schedule`` counts for the first period only; afterwards that of the open one is kept.
-    ``partitions`` are asked for only where a period opens, for asking may mean asking a cluster.
-    Raises `UsageError` where there is no partition at all.
+    ``schedule`` applies only to the first period; afterwards that of the open one is kept. ``partitions`` is evaluated
+    only if a period opens, because that may involve a request to a cluster. Raises `UsageError` if there is no
+    partition at all.
     """
     if seen.open_ is None:
         first = opening(schedule, partitions)
@@ -95,9 +95,9 @@ def next_step(
 
 
 def after(open_: OpenNode, now_ms: int) -> tuple[PeriodSchedule, Rerun | None] | None:
-    """By which schedule the next period opens, and whether it is a rerun's; None: this was the last one.
+    """The schedule of the next period, and its rerun if it belongs to one; None: this was the last one.
 
-    A rerun that takes on another schedule goes on with its own small periods until one of the other's begins.
+    A rerun that will adopt another schedule continues with its own small periods until one of the other's begins.
     """
     rerun, end = open_.rerun, open_.limit_ms
     if rerun is None:

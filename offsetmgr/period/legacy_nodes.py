@@ -1,8 +1,8 @@
 """The original coordinator's nodes: plain text without a version. They are read, never written. Pure.
 
 ``coordinator``: a time in ms; ``topic-partitions``: ``a:0,1;b:0;``; ``progress``: ``a.0:time;a.1:time;``, where a
-topic's name may hold dots, so that the last one ends it. Members that write these know nothing of what guards ours:
-nobody may run beside them. Source: the period coordinator's document, "shared storage".
+topic's name may contain dots, so that the last one ends it. Members that write these nodes ignore the conditions that
+protect ours, so they must not run at the same time. Source: the period coordinator's document, "shared storage".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TIME: Final = re.compile("[0-9]{1,19}")
 
 
 def is_old(data: bytes) -> bool:
-    """Whether a node that is not empty holds the old form: ours are JSON objects."""
+    """Whether a non-empty node is in the old format: ours are JSON objects."""
     return bool(data.strip()) and not data.lstrip().startswith(b"{")
 
 
@@ -68,7 +68,7 @@ def _items(path: str, data: bytes) -> Iterator[str]:
 
 
 def _partition(path: str, item: str, text: str) -> int:
-    """The document writes ``partition0`` where a number is meant."""
+    """The document writes ``partition0`` for a number."""
     number = text.strip().removeprefix("partition")
     if not _NUMBER.fullmatch(number):
         raise _broken(path, f"{item[:40]!r} names no partition by its number")

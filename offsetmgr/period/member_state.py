@@ -1,8 +1,8 @@
-"""`MemberState`: what one member knows, under one lock: read from ZooKeeper by one thread, waited for by others.
+"""`MemberState`: the state of one member, under one lock: one thread fills it from ZooKeeper, others wait for it.
 
-It also keeps which period the member's own code was told of last. A report without a number is about that one, never
-about whichever happens to be open: a consumer that was frozen at its work, and wakes when others are periods further,
-would otherwise vouch for a period that it has never seen.
+It also records the last period that the member's own code received. A report without a number concerns that period,
+never the one that happens to be open. Otherwise a consumer that was frozen, and wakes when others are periods further,
+would report a period that it has never seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NEVER: Final = -1
 
 
 class MemberState:
-    """Guarded by ``changed``, which is notified of whatever changes. Methods take the lock themselves."""
+    """Guarded by ``changed``, which is notified of every change. Methods acquire the lock themselves."""
 
     def __init__(self, member: str, root: str, owned: Iterable[TopicPartition]) -> None:
         self.member = member
@@ -34,27 +34,27 @@ class MemberState:
         self.ended = False
         self.error: OffsetMgrError | None = None
         self.epoch: int | None = None
-        """This process's, while its session is believed to live."""
+        """This process's epoch, while its session is believed to be alive."""
         self.valid: Callable[[], bool] = lambda: False
-        """Whether the session is known to live: the lease's word (`SessionLease`)."""
+        """Whether the session is known to be alive, according to its `SessionLease`."""
         self._known: dict[TopicPartition, int] = {}
-        """Finished, as far as this member has read or written it."""
+        """Finished partitions, as far as this member has read or written them."""
         self._reported: dict[TopicPartition, int] = {}
-        """Finished by this member, and in ZooKeeper only once it is in ``_known``."""
+        """Partitions that this member has finished; in ZooKeeper only once they are in ``_known``."""
         self._ranges: dict[TopicPartition, tuple[int, OffsetRange]] = {}
         self._told: dict[TopicPartition, int] = {}
         self._given = _NEVER
         self._all_seen = False
-        """Whether what others had finished was read since the owned partitions or the session changed last."""
+        """Whether the others' progress has been read since the owned partitions or the session last changed."""
 
-    # --- for the member's own code ------------------------------------------------------------------
+    # --- called by the member's own code -------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether everything has been read that answers depend on."""
+        """Whether all nodes that results depend on have been read."""
         return self.open is not None and self._all_seen
 
     def check(self) -> None:
-        """Raises what ended the membership."""
+        """Raises the error that ended the membership."""
         if self.ended:
             raise self.error or Conflict(f"member {self.member}", "has left")
 
@@ -77,7 +77,7 @@ class MemberState:
         return open_
 
     def place(self, timestamp_ms: int, partition: TopicPartition) -> TimePosition:
-        """Raises `OpenPeriodUnknown` also while nobody knows whether what was read still holds."""
+        """Raises `OpenPeriodUnknown`, also while it is unknown whether the nodes have changed."""
         with self.changed:
             open_ = self.surely_open()
             if not self._all_seen or not self.valid():
@@ -99,7 +99,8 @@ class MemberState:
             return sorted(tp for tp in self.owned if tp not in self.partitions or self.done(tp, self.open.number))
 
     def give(self, number: int, partitions: Iterable[TopicPartition] = ()) -> Period:
-        """The period ``number``, of which the member's code hears now, for these or for all of its partitions."""
+        """Returns period ``number`` and records that the member's code has received it, for these or for all of its
+        partitions."""
         with self.changed:
             assert self.open is not None
             told = list(partitions)
@@ -110,7 +111,7 @@ class MemberState:
             return self.open.schedule.period(number)
 
     def told(self, partition: TopicPartition) -> int:
-        """The period of which the member's code was told last, for a partition that it has not finished there."""
+        """The period that the member's code received last, for a partition that it has not finished there."""
         told = self._told.get(partition, _NEVER)
         return self._given if told == _NEVER or self.done(partition, told) else told
 
@@ -124,7 +125,7 @@ class MemberState:
     def report(
         self, partitions: Iterable[TopicPartition], number: int | None, ranges: Mapping[TopicPartition, OffsetRange]
     ) -> tuple[dict[TopicPartition, ReportStatus], dict[TopicPartition, int]]:
-        """Takes a report in; gives each partition's verdict and the period that it was about."""
+        """Records a report; returns each partition's status and the report's period."""
         with self.changed:
             self.check()
             open_ = self.surely_open()
@@ -137,28 +138,28 @@ class MemberState:
                     if partition in ranges:
                         self._ranges[partition] = (at[partition], ranges[partition])
                 elif verdict is ReportStatus.LATE and self._told.get(partition, _NEVER) <= at[partition]:
-                    self._told.pop(partition, None)  # its caller hears now that this period is over
+                    self._told.pop(partition, None)  # the caller learns now that this period is over
             return verdicts, at
 
     def written(self, at: Mapping[TopicPartition, int]) -> bool:
         return all(self._known.get(partition, _NEVER) >= number for partition, number in at.items())
 
-    # --- for the thread that talks to ZooKeeper -----------------------------------------------------
+    # --- called by the thread that communicates with ZooKeeper ---------------------------------------
 
     def must_read_all(self) -> bool:
-        """Whether the open period alone is not enough: others' progress matters, or a report is to be written."""
+        """Whether the open period alone is not sufficient: others' progress matters, or a report must be written."""
         with self.changed:
             return not self._all_seen or any(n > self._known.get(tp, _NEVER) for tp, n in self._reported.items())
 
     def forget_session(self) -> None:
-        """What was read holds no more until it has been read in a new session."""
+        """Invalidates everything until it has been read in a new session."""
         with self.changed:
             self.valid = lambda: False
             self.epoch = None
             self._all_seen = False
 
     def take_registered(self, epoch: int, valid: Callable[[], bool]) -> None:
-        """The member is registered under ``epoch``, as long as ``valid`` says so."""
+        """The member is registered under ``epoch``, as long as ``valid`` returns True."""
         with self.changed:
             self.epoch, self.valid = epoch, valid
             self.changed.notify_all()
@@ -169,13 +170,13 @@ class MemberState:
             self.changed.notify_all()
 
     def trouble(self, error: OffsetMgrError) -> None:
-        """What hinders; told to whoever waits for the start only."""
+        """Records the present problem, which only a waiting `start` raises."""
         with self.changed:
             self.error = error
             self.changed.notify_all()
 
     def take_finished(self, finished: Mapping[TopicPartition, int], described: frozenset[TopicPartition]) -> None:
-        """What all members have finished, read while ``described`` were this member's partitions."""
+        """Records all members' progress, read while ``described`` were this member's partitions."""
         with self.changed:
             for partition, number in finished.items():
                 self._known[partition] = max(number, self._known.get(partition, _NEVER))
@@ -183,7 +184,7 @@ class MemberState:
             self.changed.notify_all()
 
     def take_open(self, open_: OpenNode | None, partitions: PartitionsNode | None) -> bool:
-        """Whether the two did not belong together and must be read again."""
+        """Returns whether the two nodes did not match and must be read again."""
         if open_ is None or partitions is None or partitions.number != open_.number:
             return open_ is not None
         with self.changed:
@@ -193,9 +194,10 @@ class MemberState:
         return False
 
     def unwritten(self, before: ProgressNode | None, epoch: int) -> ProgressNode | None:
-        """What this member's node must say instead of ``before``; None where it says so already.
+        """The new content of this member's node, which is ``before`` now; None if it is up to date.
 
-        Once a session that is written even without news: its epoch keeps an earlier process of this name from writing.
+        It is written once per session even without news: its epoch prevents an earlier process of this name from
+        writing.
         """
         finished: Mapping[TopicPartition, int] = before.finished if before else {}
         with self.changed:

@@ -1,8 +1,8 @@
-"""`MemberThread`: the thread of one member that talks to ZooKeeper, session after session.
+"""`MemberThread`: the thread of one member that communicates with ZooKeeper, session after session.
 
-It registers the member, follows which period is open, writes what was reported and, in the oldest member, leads. It
-reads again because a watch fired or somebody here reported, never because time has passed; a leader looks again where
-it waits for partitions that may have no records.
+It registers the member, tracks the open period, writes reports and, in the oldest member, leads. It reads again after a
+watch fired or a local report arrived, never because time has passed; only a leader checks again if it waits for
+partitions that may have no records.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from offsetmgr.zookeeper.client.session_lease import SessionLease
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _PAUSE: Final = 0.5
-"""Seconds before what failed is tried again."""
+"""Seconds before a failed operation is tried again."""
 _END_S: Final = (0.5, 3.0)
-"""Waited for the thread's end: by itself, and after its session was closed under it."""
+"""Limits for the thread's end: by itself, and after its session was closed."""
 
 
 class MemberThread:
@@ -52,7 +52,7 @@ class MemberThread:
         self._thread: threading.Thread | None = None
         self._session: ZookeeperSession | None = None
         self.connected = False
-        """Whether ZooKeeper has ever answered."""
+        """Whether ZooKeeper has ever responded."""
 
     def start(self) -> None:
         self._thread = threading.Thread(
@@ -64,14 +64,14 @@ class MemberThread:
         self._wake.set()
 
     def stop(self) -> None:
-        """Returns within a few seconds, also where a server or a caller's function does not."""
+        """Returns within a few seconds, even if a server or a caller's function blocks."""
         self._stopping.set()
         self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(_END_S[0])
             if thread.is_alive() and self._session is not None:
-                self._session.close()  # which ends what waits for a server, and the member's registration
+                self._session.close()  # ends waiting requests and the member's registration
                 thread.join(_END_S[1])
         self._knowledge.end(None)
 
@@ -87,13 +87,13 @@ class MemberThread:
                 _LOG.warning("period member %s: %s; joining again", member, expired)
             except OffsetMgrError as error:
                 if self._stopping.is_set():
-                    break  # its session was closed under it
+                    break  # its session was closed
                 _LOG.warning("period member %s: %s", member, error)
                 if error.retriable or isinstance(error, Conflict):
                     self._knowledge.trouble(error)
                 else:
                     self._end(error)
-            except Exception as error:  # a caller's function, or a fault of ours: whoever waits must not wait for ever
+            except Exception as error:  # a caller's function failed, or a defect: waiting callers must not wait forever
                 _LOG.exception("period member %s", member)
                 self._end(CallbackFailed(f"member {member}", f"{type(error).__name__}: {error}"))
             finally:
@@ -125,7 +125,7 @@ class MemberThread:
             if knowledge.owned != me.owned and room.describe(knowledge.member, changed := _me(knowledge)):
                 me = changed
             leads = view is not None and view.leader == knowledge.member
-            # Watches stand before what they tell of is read. Where no period is open yet, its node does not exist.
+            # Watches are set before their nodes are read. If no period is open yet, its node does not exist.
             parents = [room.members_path, *([room.root] if knowledge.open is None else ())]
             again = watches.follow([room.open_path], [*parents, *([room.progress_path] if leads else ())])
             if view is not None and leads:
@@ -143,8 +143,8 @@ class MemberThread:
                 self._wake.wait(self._leading.next_look(view) if leads else None)
 
     def _take(self, room: BarrierStateStore, view: BarrierView, epoch: int, me: MemberNode) -> bool:
-        """Takes what was read for known, and writes what was reported; whether it must be read again. Raises `Conflict`
-        where a later process has this member's name."""
+        """Processes what was read, and writes reports; returns whether it must be read again. Raises `Conflict` if a
+        later process has this member's name."""
         own = view.seen.progress.get(self._knowledge.member)
         if own is not None and own.epoch > epoch:
             raise Conflict(f"member {self._knowledge.member}", "another process of this name has taken over")
@@ -177,8 +177,8 @@ class _Watches:
             return path in self._set
 
     def follow(self, nodes: Collection[str], parents: Collection[str]) -> bool:
-        """Watches those of these that are not watched yet; whether one of ``parents`` was among them, whose children
-        may have changed therefore. Raises `ServerError` where a directory has been deleted."""
+        """Watches those nodes that are not watched yet; returns whether one of ``parents`` was among them, since its
+        children may have changed. Raises `ServerError` if a directory has been deleted."""
         with self._lock:
             nodes = [path for path in nodes if path not in self._set]
             parents = [path for path in parents if path not in self._set]

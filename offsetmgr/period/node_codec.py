@@ -1,4 +1,4 @@
-"""How every node of a coordinator is written: a JSON object with a version, sets of partitions as runs. Pure."""
+"""The encoding of a coordinator's nodes: a JSON object with a version, sets of partitions as runs. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from offsetmgr.core.model import TopicPartition
 
 VERSION: Final = 1
 MOST_PARTITIONS: Final = 1_000_000
-"""Of one run of numbers, so that a broken node cannot fill the memory."""
+"""Limit for one run of numbers, so that a corrupt node cannot exhaust the memory."""
 
 RUN: Final = re.compile("(0|[1-9][0-9]{0,9})(?:-(0|[1-9][0-9]{0,9}))?")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Offsets of one partition: ``first`` belongs to it, ``end`` does not."""
+    """Offsets of one partition: ``first`` is inclusive, ``end`` exclusive."""
 
     first: int
     end: int
 
 
 class NodeReader:
-    """A node's object, its fields read one by one; fields that nobody knows are left alone."""
+    """Reads the fields of a node's object one by one; unknown fields are ignored."""
 
     def __init__(self, path: str, data: bytes) -> None:
         self._path = path
@@ -65,7 +65,7 @@ class NodeReader:
         return value
 
     def optional_number(self, name: str) -> int | None:
-        """None where the field is null or not there."""
+        """None if the field is null or missing."""
         return None if self._fields.get(name) is None else self.number(name)
 
     def numbers(self, name: str) -> dict[str, int]:
@@ -79,7 +79,7 @@ class NodeReader:
         return {key: self._part(fields).text(key) for key in fields}
 
     def items(self, name: str) -> list[NodeReader]:
-        """The objects of a list, each read as this one; they have no version of their own."""
+        """The objects of a list, each with its own reader; they have no version."""
         value = self._fields.get(name)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.broken(f"has no list of objects {name!r}")
@@ -94,7 +94,7 @@ class NodeReader:
         return name in self._fields
 
     def ranges(self, name: str) -> dict[TopicPartition, OffsetRange]:
-        """Topic -> partition -> [first, end], as `ranges_of` writes them; empty where the field is not there."""
+        """Topic -> partition -> [first, end], as `ranges_of` writes them; empty if the field is missing."""
         found = {tp: OffsetRange(first, end) for tp, (first, end) in self.offsets(name, ("FIRST", "END")).items()}
         if broken := [tp for tp, offsets in found.items() if offsets.first > offsets.end]:
             raise self.broken(f"the offsets of {broken[0].topic} are not PARTITION: [FIRST, END]")
@@ -103,7 +103,7 @@ class NodeReader:
     def offsets(self, name: str, row: tuple[str, ...]) -> dict[TopicPartition, list[int]]:
         """Topic -> partition -> as many offsets as ``row`` has names, as `rows_of` writes them.
 
-        Empty where the field is not there.
+        Empty if the field is missing.
         """
         if name not in self._fields:
             return {}

@@ -1,7 +1,7 @@
-"""What the coordinator's nodes hold, and their bytes: JSON with a version in each. Pure.
+"""The content and encoding of the coordinator's nodes: JSON with a version in each. Pure.
 
-One node of a member says all that it has finished. The names are those of the original's nodes (`legacy_nodes`), the
-form is that of `node_codec`.
+One node per member holds its whole progress. The names are those of the original's nodes (`legacy_nodes`), the format
+is that of `node_codec`.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """That a run goes through the past, until when, and what then."""
+    """A rerun of past periods: its end, and the schedule after it."""
 
     until_ms: int | None
-    """No period beginning at or after this time is a rerun's; None: those that have not passed yet are not."""
+    """Periods that begin at or after this time are not part of the rerun; None: those that are not over yet."""
     then: PeriodSchedule | None
-    """The schedule that it takes on then, at the first of that one's beginnings; None: the run ends."""
+    """The schedule that the run adopts afterwards, at the next start of one of its periods; None: the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenNode:
-    """``coordinator``: which period is open."""
+    """``coordinator``: the open period."""
 
     schedule: PeriodSchedule
     number: int
     leader: str
     """The member that opened it."""
     epoch: int
-    """The leader's; never goes down."""
+    """The leader's epoch; never decreases."""
     opened_ms: int
-    """When, by the leader's clock."""
+    """Opening time, by the leader's clock."""
     stopped: str = ""
-    """Why no further period will open; empty while the run goes on."""
+    """Why no further period will open; empty while the run continues."""
     rerun: Rerun | None = None
     done: bool = False
-    """Whether it stopped because it was done, with its last period closed."""
+    """Whether the run ended because its last period has closed."""
 
     @property
     def limit_ms(self) -> int:
@@ -51,40 +51,40 @@ class OpenNode:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsNode:
-    """``topic-partitions``: who must finish the open period."""
+    """``topic-partitions``: the partitions that must finish the open period."""
 
     number: int
-    """The period that this is said of."""
+    """The period that the partitions belong to."""
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressNode:
-    """``progress/MEMBER``: what a member, and those of its name before it, have finished."""
+    """``progress/MEMBER``: the progress of a member and of its predecessors of the same name."""
 
     member: str
     epoch: int
-    """The member's: larger than that of every earlier one of its name, which can therefore write nothing more."""
+    """The member's epoch: larger than that of every earlier one of its name, which therefore cannot write any more."""
     finished: Mapping[TopicPartition, int]
     idle: frozenset[TopicPartition] = field(default=frozenset())
-    """Those of them that had no record in the period, known from Kafka's offsets for a time."""
+    """Those of them without a record in the period, according to Kafka's offsets for a time."""
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
-    """The offsets that the newest finished period of a partition had, where its consumer told."""
+    """The offsets of a partition's newest finished period, if its consumer reported them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberNode:
-    """``members/MEMBER``: who is there, and for what."""
+    """``members/MEMBER``: a live member and its partitions."""
 
     host: str
     process: int
     owned: frozenset[TopicPartition]
-    """The partitions that it consumes; said so that a stuck one has somebody to ask."""
+    """The partitions that it consumes, so that operators know whom to ask about a stuck one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedPeriod:
-    """``history/NUMBER``: a period that every partition has finished (or that was given up).
+    """``history/NUMBER``: a period that every partition has finished (or that was abandoned).
 
     Times by the leaders' clocks, in ms.
     """
@@ -95,13 +95,13 @@ class ClosedPeriod:
     leader: str
     epoch: int
     by: Mapping[str, frozenset[TopicPartition]]
-    """Who reported which partitions."""
+    """Member -> the partitions that it reported."""
     idle: frozenset[TopicPartition] = field(default=frozenset())
-    """Those that had no record in it."""
+    """Partitions without a record in it."""
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
-    """The offsets of those whose consumers told them."""
+    """The offsets of partitions whose consumers reported them."""
     abandoned: str = ""
-    """Why it was given up instead of being finished; empty for a period that was closed."""
+    """Why it was abandoned; empty for a period that was closed."""
 
 
 def encode_open(node: OpenNode) -> bytes:

@@ -1,12 +1,12 @@
-"""Reruns: a range of past periods again, cut smaller, beside the live run or instead of it.
+"""Reruns: a range of past periods again, in smaller periods, in a separate run or instead of the live run.
 
-*Beside*: a run of its own under ``ROOT/reruns/NAME``, with members of its own; the live one knows nothing of it.
-*Instead*: the live run itself goes back. Its open period is given up (the history says so), and the next one that opens
-is the rerun's first; numbers go on, so nobody mistakes an old report for a new one. Members see the next period begin
+*Separate*: its own run under ``ROOT/reruns/NAME``, with its own members, independent of the live one. *Instead*: the
+live run itself goes back. Its open period is abandoned (the history records it), and the next one that opens is the
+rerun's first. Numbers continue, so an old report cannot be confused with a new one. Members see the next period begin
 earlier than the last, and go back to its offsets.
 
-At its end, a time or the present, a rerun ends by itself or takes on another schedule: the live one's, as a rule.
-What happens then is decided by whoever leads (`turning.after`).
+At its end, a time or the present, a rerun ends by itself or adopts another schedule, usually the live one's. The leader
+at that time decides (`leader_decision.after`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ BY: Final = "period rerun"
 
 
 def rerun_root(root: str, name: str) -> str:
-    """Raises `UsageError` for a name that is none of a node."""
+    """Raises `UsageError` for a name that cannot be a node's."""
     if not name or "/" in name or name in (".", ".."):
         raise UsageError(f"rerun {name!r}", "cannot be the name of a node")
     return f"{root}/{FOLDER}/{name}"
 
 
 def check(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> PeriodSchedule:
-    """The rerun's schedule. Raises `UsageError` where it cannot end as it should, or is no smaller one of the past."""
+    """The rerun's schedule. Raises `UsageError` if it cannot end as required, or its periods are not smaller ones of
+    the past."""
     schedule = PeriodSchedule(first_ms, length_ms)
     if length_ms > live.schedule.length_ms:
         why = f"are longer than the live run's, of {live.schedule.length_ms} ms"
@@ -54,7 +55,7 @@ def check(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> Period
 
 
 def following(live: OpenNode) -> PeriodSchedule:
-    """The live run's schedule, as far as times are concerned: for a rerun to take on."""
+    """The times of the live run's schedule, for a rerun to adopt."""
     return PeriodSchedule(live.schedule.first_ms, live.schedule.length_ms)
 
 
@@ -65,13 +66,13 @@ def _of(view: BarrierView) -> tuple[OpenNode, PartitionsNode]:
 
 
 def require_new(room: BarrierStateStore) -> None:
-    """Raises `Conflict` where a rerun has begun here before."""
+    """Raises `Conflict` if a rerun of this name has already begun."""
     if room.read().seen.open_ is not None:
         raise Conflict(f"rerun {room.root}", "has begun already", "give this one another name")
 
 
 def require_no_rerun(root: str, live: OpenNode) -> None:
-    """Raises `Conflict` where the run itself is in a rerun."""
+    """Raises `Conflict` if the run itself is in a rerun."""
     if live.rerun is not None:
         raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or rerun beside it")
 
@@ -79,7 +80,7 @@ def require_no_rerun(root: str, live: OpenNode) -> None:
 def begin_beside(
     room: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, now_ms: int
 ) -> None:
-    """Opens the rerun's first period, with the live run's partitions. Raises `Conflict` where it has begun before."""
+    """Opens the rerun's first period, with the live run's partitions. Raises `Conflict` if it has already begun."""
     _, partitions = _of(live)
     room.prepare()
     first = OpenNode(schedule, 0, BY, 0, now_ms, rerun=rerun)
@@ -90,7 +91,7 @@ def begin_beside(
 def begin_instead(
     room: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, why: str, now_ms: int
 ) -> Advance:
-    """Gives the open period up and opens the rerun's first. Raises `Conflict` where the live run has just turned."""
+    """Abandons the open period and opens the rerun's first. Raises `Conflict` if the live run has just advanced."""
     open_, partitions = _of(live)
     require_no_rerun(room.root, open_)
     number = open_.number + 1

@@ -1,6 +1,6 @@
-"""`PeriodSchedule`: event time cut into periods of one length. Pure.
+"""`PeriodSchedule`: divides event time into periods of one length. Pure.
 
-Times are milliseconds since 1970 and 64 bits wide; the original coordinator kept them in fewer.
+Times are milliseconds since 1970 and 64 bits wide; the original coordinator used fewer bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_TIME_MS: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Period:
-    """One slice: the start belongs to it, the end to the next."""
+    """One slice of event time: the start is inclusive, the end exclusive."""
 
     number: int
     start_ms: int
@@ -27,9 +27,9 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class PeriodSchedule:
-    """Periods of ``length_ms``, number ``base`` beginning at ``first_ms``. Given once, and kept. Raises `UsageError`.
+    """Periods of ``length_ms``; number ``base`` begins at ``first_ms``. Fixed when a run begins. Raises `UsageError`.
 
-    ``base`` is not 0 where a run has changed its length on its way (`rerun`): numbers go on, times are cut again.
+    ``base`` is not 0 after a run has changed its length (`rerun`): numbers continue, with different times.
     """
 
     first_ms: int
@@ -52,7 +52,7 @@ class PeriodSchedule:
         return Period(number, start, start + self.length_ms)
 
     def number_of(self, timestamp_ms: int) -> int:
-        """The number of the period that a time belongs to; below ``base`` before the first."""
+        """The number of the period that contains a time; below ``base`` before the first."""
         return self.base + (timestamp_ms - self.first_ms) // self.length_ms
 
     def begins_at(self, timestamp_ms: int) -> bool:

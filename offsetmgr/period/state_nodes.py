@@ -52,10 +52,10 @@ from offsetmgr.zookeeper.client.transactions import (
 from offsetmgr.zookeeper.groups.membership import ensure
 
 _HISTORY: Final = 2
-"""Which operation of a turn's transaction it is that writes the history."""
+"""The index of the operation that writes the history in an advance's transaction."""
 _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
 _MARK: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
-"""Of the directories: the original coordinator keeps text in a node of the same name."""
+"""Content of the directories: the original coordinator stores text in a node of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class LiveMember:
 
 @dataclass(frozen=True, slots=True)
 class BarrierView:
-    """What was read. Not one moment's picture, which turns and reports make good by their conditions."""
+    """The nodes as read. Not a snapshot; the conditions of writes compensate for that."""
 
     seen: LeaderView
     open_version: int | None
@@ -84,7 +84,7 @@ class BarrierView:
 
 
 class BarrierStateStore:
-    """One root, seen through one session. All methods raise what the session raises."""
+    """One root, accessed through one session. All methods raise what the session raises."""
 
     def __init__(self, session: ZookeeperSession, root: str) -> None:
         """``root`` is a path under the session's chroot. Raises `UsageError`."""
@@ -97,7 +97,7 @@ class BarrierStateStore:
         self.history_path = f"{root}/history"
 
     def prepare(self) -> None:
-        """Makes the directories. Raises `LegacyMembersPresent` where the original coordinator has written here."""
+        """Creates the directories. Raises `LegacyMembersPresent` if the original coordinator has written here."""
         self.check_form()
         parts = self.root.split("/")[1:]
         ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
@@ -107,19 +107,19 @@ class BarrierStateStore:
                 self._done(outcome)
 
     def check_form(self) -> None:
-        """Raises `LegacyMembersPresent` where one of the nodes holds the original's text."""
+        """Raises `LegacyMembersPresent` if one of the nodes contains the original's text."""
         paths = [self.open_path, self.partitions_path, self.progress_path]
         for path, node in zip(paths, self._session.get_many(paths), strict=True):
             _ours(self, path, node)
 
     def full(self, path: str) -> str:
-        """A path as other clients of the server know it."""
+        """A path with the chroot, as other clients of the server see it."""
         return self._session.chroot + path
 
     # --- reading ------------------------------------------------------------------------------------
 
     def read(self) -> BarrierView:
-        """Everything but the history, in two requests. Raises `CorruptData`, `UnknownVersion` too."""
+        """Everything except the history, in two requests. Also raises `CorruptData`, `UnknownVersion`."""
         listed = self._session.children_many([self.progress_path, self.members_path])
         reporting, living = (_names(names) for names in listed)
         paths = [
@@ -156,7 +156,7 @@ class BarrierStateStore:
         )
 
     def read_open(self) -> tuple[OpenNode | None, PartitionsNode | None]:
-        """The open period alone, in one request. Raises `CorruptData`, `UnknownVersion` too."""
+        """Only the open period, in one request. Also raises `CorruptData`, `UnknownVersion`."""
         open_, partitions = self._session.get_many([self.open_path, self.partitions_path])
         opened = _ours(self, self.open_path, open_)
         named = _ours(self, self.partitions_path, partitions)
@@ -166,9 +166,9 @@ class BarrierStateStore:
         )
 
     def history(self, numbers: Sequence[int] | None = None) -> dict[int, ClosedPeriod]:
-        """Closed periods by number, those asked for or all; one that is not there is not in the answer.
+        """Closed periods by number, the requested ones or all; missing ones are omitted.
 
-        Raises `CorruptData`, `UnknownVersion` too.
+        Also raises `CorruptData`, `UnknownVersion`.
         """
         if numbers is None:
             names = _names(self._session.children(self.history_path))
@@ -181,13 +181,13 @@ class BarrierStateStore:
         }
 
     def watch(self, nodes: Sequence[str], parents: Sequence[str], changed: WatchCallback) -> list[str]:
-        """As `ZookeeperSession.watch_many`."""
+        """See `ZookeeperSession.watch_many`."""
         return self._session.watch_many(nodes, parents, changed)
 
     # --- writing ------------------------------------------------------------------------------------
 
     def register(self, member: str, node: MemberNode) -> int:
-        """Registers the member in this session and gives its epoch. Raises `Conflict` where another session has it."""
+        """Registers the member in this session and returns its epoch. Raises `Conflict` if another session has it."""
         path = f"{self.members_path}/{member}"
         outcome = self._session.transaction([Create(path, encode_member(node), ephemeral=True)])
         if outcome.state is OperationState.UNKNOWN:
@@ -204,9 +204,9 @@ class BarrierStateStore:
         return found.czxid
 
     def describe(self, member: str, node: MemberNode) -> bool:
-        """Replaces what the member, which is registered in this session, says of itself. False: try again.
+        """Replaces the node of the member, which is registered in this session. False: try again.
 
-        Raises `Conflict` where it is registered no more.
+        Raises `Conflict` if it is no longer registered.
         """
         path = f"{self.members_path}/{member}"
         found = self._session.get(path)
@@ -215,17 +215,18 @@ class BarrierStateStore:
         return self._won(self._session.transaction([SetData(path, encode_member(node), found.version)]))
 
     def report(self, node: ProgressNode, version: int | None) -> bool:
-        """Writes a member's progress over the one at ``version`` (None: there is none). False: somebody was there
-        before, or it is not known whether it was written: read again."""
+        """Writes a member's progress over the one at ``version`` (None: there is none). False: another client was
+        first, or the outcome is unknown: read again."""
         path, data = f"{self.progress_path}/{node.member}", encode_progress(node)
         return self._won(
             self._session.transaction([Create(path, data) if version is None else SetData(path, data, version)])
         )
 
     def turn(self, turn: Advance, view: BarrierView) -> bool:
-        """Carries out a turn that was decided from ``view``; all of it or, with False, nothing that is known of.
+        """Carries out an advance that was decided from ``view``, as a whole. False: it was not carried out, or the
+        outcome is unknown.
 
-        Raises `ServerError` where the history has the period already that would be closed.
+        Raises `ServerError` if the history already contains the period to be closed.
         """
         operations: list[Operation] = [
             _put(self.open_path, encode_open(turn.open_), view.open_version),
@@ -235,14 +236,14 @@ class BarrierStateStore:
             operations.append(Create(f"{self.history_path}/{turn.closed.period.number}", encode_closed(turn.closed)))
         outcome = self._session.transaction(operations)
         if turn.closed is not None and outcome.state is OperationState.REFUSED and outcome.failed_operation == _HISTORY:
-            # What stands before it in the transaction still holds, so this is no race that somebody else has won.
+            # The operations in front of it in the transaction would have succeeded, so no other leader has won a race.
             if outcome.code == ZookeeperError.NODE_EXISTS:
                 raise self._not_new(turn.closed.period.number)
             self.prepare()  # the directory has been deleted
         return self._won(outcome)
 
     def require_new(self) -> None:
-        """Before the first period opens. Raises `ServerError` where the history has periods already."""
+        """Called before the first period opens. Raises `ServerError` if the history already contains periods."""
         numbers = [int(name) for name in _names(self._session.children(self.history_path)) if name.isdigit()]
         if numbers:
             raise self._not_new(max(numbers))
@@ -255,26 +256,26 @@ class BarrierStateStore:
         )
 
     def begin(self, open_: OpenNode, partitions: PartitionsNode) -> bool:
-        """Opens a run's first period from outside, as its creator wants it. False: it has begun already."""
+        """Opens a run's first period for its creator. False: it has already begun."""
         nodes = [_put(self.open_path, encode_open(open_), None)]
         nodes.append(_put(self.partitions_path, encode_partitions(partitions), None))
         return self._won(self._session.transaction(nodes))
 
     def end(self, view: BarrierView, why: str) -> bool:
-        """Lets no further period open. False: it changed meanwhile, or nothing had begun."""
+        """Ends the run after the open period. False: it changed meanwhile, or nothing had begun."""
         if view.seen.open_ is None or view.open_version is None:
             return False
         data = encode_open(replace(view.seen.open_, stopped=why))
         return self._won(self._session.transaction([SetData(self.open_path, data, view.open_version)]))
 
     def forget(self, members: Iterable[str], view: BarrierView) -> None:
-        """Deletes the progress of these; one that has changed since it was read stays."""
+        """Deletes the progress of these members; progress that has changed since it was read stays."""
         for member in members:
             path = f"{self.progress_path}/{member}"
             self._won(self._session.transaction([Delete(path, view.progress_versions[member])]))
 
     def forget_history(self, number: int) -> None:
-        """Deletes the entry of one old period, if it is there; entries are never changed."""
+        """Deletes the entry of one old period, if it exists; entries are never changed."""
         self._won(self._session.transaction([Delete(f"{self.history_path}/{number}", 0)]))
 
     def _won(self, outcome: TransactionResult) -> bool:
@@ -296,7 +297,7 @@ def _put(path: str, data: bytes, version: int | None) -> Operation:
 
 
 def _ours(room: BarrierStateStore, path: str, node: Node) -> bytes:
-    """A node's data; empty where there is none. Raises `LegacyMembersPresent`: an old member may begin beside us at any
+    """A node's data; empty if it does not exist. Raises `LegacyMembersPresent`, because an old member may start at any
     time."""
     data = _data(node)
     if legacy_nodes.is_old(data):

@@ -1,4 +1,4 @@
-"""Where a run stands, from what was read: which partition holds the barrier, since when, and whom to ask. Pure."""
+"""The status of a run: which partition holds the barrier, since when, and which member consumes it. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class PartitionStatus:
     finished: bool
     idle: bool
     last: int | None
-    """The newest period that it has finished; None where none is known."""
+    """The newest period that it has finished; None if unknown."""
     waiting_ms: int | None
-    """How long the period has been open without it, by this machine's clock; None where it has finished."""
+    """How long the period has waited for it, by this machine's clock; None if it has finished."""
     owner: str | None
-    """The live member that says it consumes it; None where none does."""
+    """The live member that consumes it; None if there is none."""
     host: str | None
     process: int | None
 
@@ -37,7 +37,7 @@ class RunStatus:
     stopped: str
     rerun: bool
     leader: str | None
-    """The live member that leads; None where no member lives."""
+    """The live member that leads; None if there is no live member."""
     members: int
     partitions: tuple[PartitionStatus, ...]
 
@@ -49,7 +49,7 @@ class RunStatus:
 def status_of(view: BarrierView, now_ms: int) -> RunStatus | None:
     """None before the first period.
 
-    Raises `Conflict` where what was read does not belong together: it has just turned; read again.
+    Raises `Conflict` if the nodes do not match because the run has just advanced; read again.
     """
     open_, barrier = view.seen.open_, view.seen.barrier()
     if open_ is None:
