@@ -1,6 +1,6 @@
-"""The entry point ``offsetmgr``: the list of command groups, and what happens when one of them fails.
+"""The entry point ``offsetmgr``: the list of command groups, and the handling of their failures.
 
-A group's module is imported only when one of its commands is asked for, so that ``--help`` answers at once.
+A group's module is imported only when one of its commands is used, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "period": ("offsetmgr.cli.period:app", "Runs of the period coordinator: status, history, rerun, abort."),
     "sandbox": ("offsetmgr.cli.sandbox:app", "Real servers on this machine, for trying things."),
 }
-"""Command group -> (where its typer app is, one line of help)."""
+"""Command group -> (location of its typer app, one line of help)."""
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 failed, partly failed, or a check found a difference; 2 wrong usage. "
@@ -51,7 +51,7 @@ EPILOG: Final = (
 
 
 class LazyGroup(TyperGroup):
-    """Command groups that are imported when asked for; the list of them needs no import."""
+    """Command groups that are imported on use; listing them needs no import."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer hands it over
         return list(REGISTRY)
@@ -68,7 +68,7 @@ class LazyGroup(TyperGroup):
             raise UnsupportedOperation(f"offsetmgr {cmd_name}", "this installation does not contain it") from missing
         command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
         command.name = cmd_name
-        for one in command.commands.values():  # the whole first paragraph, which would be cut otherwise
+        for one in command.commands.values():  # the whole first paragraph, which typer would cut
             one.short_help = " ".join((one.help or "").split("\n\n")[0].split())
         sigint.begin()
         return command
@@ -95,17 +95,18 @@ def offsetmgr(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Where is each consumer group, and how to move that answer without losing or repeating work."""
+    """Inspect Kafka consumer-group offsets in ZooKeeper and Kafka, and migrate groups without losing or reprocessing
+    messages."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command line and gives its exit code; everything that went wrong has been printed."""
+    """Runs one command line and returns its exit code; all errors have been printed."""
     with signals_as_before():
         return _run(arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """The same, and what the command did about signals stays."""
+    """Like `run`, but leaves the command's signal handlers in place."""
     arguments, debug = _take_debug(arguments)
     try:
         _refuse_both(arguments)
@@ -120,7 +121,7 @@ def _run(arguments: Sequence[str]) -> int:
         return BROKEN_PIPE
     except SystemExit:
         raise
-    except BaseException as error:  # this is the one place where everything ends
+    except BaseException as error:  # the one place that handles every failure
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help text itself
             print(getattr(error, "format_message", lambda: "")(), file=sys.stderr)
             return 2
@@ -131,25 +132,25 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """The arguments without ``--debug``, which every command understands without declaring it."""
+    """The arguments without ``--debug``, which every command accepts without declaring it."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [a for a in arguments[:end] if a != "--debug"]
     return [*kept, *arguments[end:]], len(kept) != end
 
 
 def _refuse_both(arguments: Sequence[str]) -> None:
-    """Raises `UsageError` for --dry-run beside --execute: the option parser would let the last one win."""
+    """Raises `UsageError` for --dry-run together with --execute: the option parser would use the last one."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if {"--dry-run", "--execute"} <= set(arguments[:end]):
         raise UsageError("--dry-run and --execute", "are both given", "only one of them; without any it is a dry run")
 
 
 def main() -> None:
-    """One command line, from its arguments to the process's exit code."""
-    # Rows are built by the ten thousand and hold no cycles: looking for some after every 700 costs 15 %, after every
-    # 50,000 still 5 %.
+    """Runs the process's command line and exits with its code."""
+    # Commands create tens of thousands of rows without reference cycles: a collection after every 700 costs 15 %, after
+    # every 50,000 still 5 %.
     gc.set_threshold(400_000, 20, 100)
-    # A client's own thread works for microseconds at each answer, and every time waits so long for us: with Python's
+    # A client's own thread works for microseconds at each response, but waits for this thread each time: with Python's
     # 5 ms the server idles while rows are built.
     sys.setswitchinterval(0.0002)
     code = FAILED
@@ -165,18 +166,18 @@ def main() -> None:
         code = BROKEN_PIPE
     except FileFailure as failure:
         code = report(failure)
-    except KeyboardInterrupt:  # a second one, while the first was told
+    except KeyboardInterrupt:  # a second Ctrl-C, during the report of the first
         code = INTERRUPTED
     if code:
         _flush_or_forget()
-    # The interpreter ends with a last look for cycles among all that there is, at three times what the rest of its end
-    # takes; nothing here waits for being found by it.
+    # At exit the interpreter searches all objects for cycles, which takes three times as long as the rest; nothing here
+    # depends on it.
     gc.freeze()
     sys.exit(code)
 
 
 def _flush_or_forget() -> None:
-    """After a failure, what is left is written if it can be; that it cannot was said before."""
+    """After a failure, writes the remaining output if possible; a failure to do so was already reported."""
     try:
         sys.stdout.flush()
     except (OSError, OffsetMgrError, AttributeError):

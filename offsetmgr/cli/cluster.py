@@ -1,4 +1,4 @@
-"""``offsetmgr cluster``: the brokers of a cluster, their releases, and what offsetmgr can do with them."""
+"""``offsetmgr cluster``: the brokers of a cluster, their releases and capabilities."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EACH: Final = (*BROKERS, *CAPABILITIES)
 
 @app.callback()
 def _group() -> None:
-    """Keeps ``describe`` a command of its own."""
+    """Keeps ``describe`` a separate command."""
 
 
 @app.command()

@@ -11,8 +11,8 @@ from offsetmgr.core.errors import UsageError
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks, unless ``yes``. Raises `Declined` where the answer is no, `UsageError` where there is no terminal to ask
-    at, or it was closed before the answer."""
+    """Asks, unless ``yes``. Raises `Declined` if the answer is no, `UsageError` if there is no terminal, or it was
+    closed before the answer."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -21,10 +21,10 @@ def confirm(question: str, *, yes: bool) -> None:
     try:
         sys.stderr.write(f"{question} [y/N] ")
         sys.stderr.flush()
-        with suppress(OSError):  # of a terminal that is gone
+        with suppress(OSError):  # the terminal may be gone
             answer = sys.stdin.readline()
         if not answer:
-            ignore_hangups()  # SIGHUP says no more than that
+            ignore_hangups()  # the lost terminal has already been handled
     except KeyboardInterrupt as error:
         if hung_up() or not sys.stdin.isatty():
             raise _unanswered(question) from error

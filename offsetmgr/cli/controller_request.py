@@ -1,4 +1,4 @@
-"""What every request to the controller goes through: show, ask, write, and wait until it has been carried out."""
+"""The steps of every request to the controller: show, ask, write, and wait until the controller has carried it out."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Wait = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the plan: ``key`` is the name under which `RequestProgress.open` tells of it, ``cells`` all columns
-    but outcome and note. ``wanted`` is False where nothing has to be done."""
+    """One line of the plan: ``key`` is its name in `RequestProgress.open`, ``cells`` all columns except outcome and
+    note. ``wanted`` is False if nothing has to be done."""
 
     key: str
     cells: tuple[Any, ...]
@@ -46,14 +46,14 @@ class Row:
 
 
 class ControllerRequest:
-    """One request: its rows, and how it is made and watched."""
+    """One request: its rows, how to submit it, and how to follow it."""
 
     def __init__(self, name: str, columns: Sequence[Column], rows: Iterable[Row], *, whole: bool) -> None:
         self.name = name
         self.columns = columns
         self.rows = list(rows)
         self.whole = whole
-        """Whether one refusal refuses everything."""
+        """Whether one rejected row rejects the whole request."""
 
     @property
     def refused(self) -> list[Row]:
@@ -61,7 +61,7 @@ class ControllerRequest:
 
     @property
     def todo(self) -> list[Row]:
-        """Rows that are to be carried out; none where all are refused because one is."""
+        """Rows to be carried out; empty if one rejected row rejects all."""
         if self.whole and self.refused:
             return []
         return [row for row in self.rows if row.wanted and row.refused is None]
@@ -77,7 +77,7 @@ class ControllerRequest:
         write_rows(columns, ((*row.cells, outcome, text or None) for row, (outcome, text) in found), output)
 
     def tell_refusals(self) -> None:
-        """One line each, on stderr."""
+        """Prints one line for each rejected row on stderr."""
         for row in self.refused:
             note(f"error: {row.refused}")
         for hint in dict.fromkeys(row.refused.hint for row in self.refused if row.refused and row.refused.hint):
@@ -96,8 +96,8 @@ class ControllerRequest:
         undo: str | None = None,
         give_up: str | None = None,
     ) -> int:
-        """The whole way; ``do`` says what happens, as in "elect 3 leaders", ``give_up`` how to end what is left open.
-        The exit code."""
+        """Runs all steps; ``do`` describes the request, as in "elect 3 leaders", ``give_up`` how to end unfinished
+        items. Returns the exit code."""
         todo = self.todo
         self.tell_refusals()
         if not execute or not todo:
@@ -125,7 +125,7 @@ class ControllerRequest:
 
     @staticmethod
     def _left_alone(row: Row) -> tuple[str, str]:
-        """What became of a row where nothing was done."""
+        """The outcome of a row that was not carried out."""
         if row.refused is not None:
             return "refused", row.refused.why or row.refused.what
         return ("not done", "another part is refused") if row.wanted else ("unchanged", row.note)
@@ -184,7 +184,8 @@ def _plan_note(row: Row) -> str | None:
 
 
 class _Line:
-    """What happens, on stderr: a line that is written over on a terminal, else one when it changes or now and then."""
+    """Progress on stderr: a line that is overwritten on a terminal, otherwise a new one after a change or from time to
+    time."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""What every editing command does with its proposal: show, ask, carry out, say what was done and how to undo it."""
+"""The steps of every editing command: show the plan, ask, carry it out, report the results and how to undo them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MOST_FAILURES_SHOWN: Final = 200
 def checked_crossing(
     what: str, source: TranslatingStore, target: OffsetStore, translate: Translate | None
 ) -> CrossClusterCheck:
-    """Compares the logs of both sides and prints the result. Raises `OtherCluster` where that forbids the edit."""
+    """Compares the logs of both sides and prints the result. Raises `OtherCluster` if that forbids the edit."""
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
     if crossing.compared.relation is not Relation.SAME:
@@ -60,12 +60,12 @@ def checked_crossing(
 
 
 def _topic_ids(store: OffsetStore, proposal: EditPlan) -> Mapping[str, str]:
-    """Ids of the topics that the edit writes, as far as the store knows them: before-images are valid for these."""
+    """Ids of the topics that the edit writes, if the store knows them: before-images are valid only for these."""
     return store.topic_ids({change.partition.topic for group in proposal for change in group.changes if change.writes})
 
 
 class Edit:
-    """One editing command: its name, what it would do, and how it was told to go about it."""
+    """One editing command: its name, its plan, and its options."""
 
     def __init__(
         self,
@@ -89,20 +89,20 @@ class Edit:
         self.output = output
         self.image = Path(image) if image else None
         self.asked = False
-        """Whether somebody (or --yes) has agreed to this edit."""
+        """Whether the user (or --yes) has agreed to this edit."""
         self.as_csv = as_csv
-        """Whether stdout gets the new offsets alone, in the CSV form of kafka-consumer-groups --export."""
+        """Whether stdout gets only the new offsets, in the CSV form of kafka-consumer-groups --export."""
         self.announce = announce
-        """Whether the ways to undo it are printed at its end; they are in ``undo`` in any case."""
+        """Whether the commands that undo it are printed at its end; ``undo`` holds them in any case."""
         self.undo: list[str] = []
-        """Command lines that take back what was changed; none where nothing was."""
+        """Command lines that undo the changes; empty if nothing was changed."""
         self.repeated = connect.repeated
         self._weaknesses: tuple[Weakness, ...] = ()
         self.failed: set[str] = set()
-        """Groups of which something was refused or failed."""
+        """Groups with a rejected or failed partition."""
 
     def run(self, groups: Iterable[GroupEditPlan], *, guard: Guard = Guard.LOCK) -> int:
-        """Shows, asks, acts, reports; the exit code is 1 where anything was refused or failed."""
+        """Shows, asks, acts, reports; the exit code is 1 if anything was rejected or failed."""
         try:
             proposal = EditPlan.of(refuse_active(self.directory, progress(groups, "reading")))
         except KeyboardInterrupt as error:
@@ -133,7 +133,8 @@ class Edit:
             note(f"mind: {weakness.text}")
 
     def _show(self, proposal: EditPlan) -> None:
-        """The plan, on stdout. When acting, programs get the outcomes there instead, once they are known."""
+        """Prints the plan on stdout. During execution, machine-readable formats get the outcomes instead, when they are
+        known."""
         if self.as_csv:
             write_plain_csv(_kafka_rows(proposal))
         elif self.output is OutputFormat.TABLE or not self.execute:
@@ -157,7 +158,7 @@ class Edit:
         failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
         verdicts = dict.fromkeys(EditStatus, 0)
         not_atomic: set[str] = set()
-        # outcomes other than "written", by group; a group that is not in here has no outcome
+        # outcomes other than "written", by group; a group that is missing here has no outcome
         others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
         undo, results = self._carry_out(proposal, path, guard)
         try:
@@ -181,7 +182,7 @@ class Edit:
         try:
             if self.output is not OutputFormat.TABLE and not self.as_csv:
                 write_rows(OUTCOME, _outcome_rows(proposal, others), self.output)
-        finally:  # what was done is said even where stdout takes nothing
+        finally:  # the results are reported even if stdout fails
             for how in sorted(not_atomic):
                 note(f"not atomic: {how}")
             _list_failures(failures)
@@ -215,7 +216,8 @@ class Edit:
             )
 
     def _carry_out(self, proposal: EditPlan, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
-        """How to undo it, and the results as they come. Of a store that keeps two others each has its own images."""
+        """Returns the commands that undo it, and the results as they arrive. For a pair of stores each has its own
+        before-images."""
         tool = f"offsetmgr {__version__}"
         store = self.store
         if not isinstance(store, DualEdit):
@@ -239,7 +241,7 @@ class Edit:
 
 
 def _in_doubt(error: OffsetMgrError) -> bool:
-    """Whether a write that failed so may have been done all the same."""
+    """Whether a write that failed with this error may have been carried out all the same."""
     from offsetmgr.core.errors import OffsetMgrError
 
     return isinstance(error, (TimedOut, Unreachable, ServerError)) or type(error) is OffsetMgrError
@@ -250,7 +252,7 @@ def _amount(writes: int, groups: int) -> str:
 
 
 def _kafka_rows(proposal: EditPlan) -> Iterator[tuple[str | int, ...]]:
-    """``topic,partition,offset``, with the group before it where there are several, of all that is not refused."""
+    """``topic,partition,offset``, with the group in front if there are several, for everything that is not rejected."""
     single = len({group.group for group in proposal}) == 1
     for group in proposal:
         for change in group.changes if group.problem is None else ():
@@ -275,7 +277,7 @@ def _plan_rows(proposal: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
 
 
 def _refusal(error: OffsetMgrError) -> str:
-    """What a refused row says; the members of an active group are named once, with the errors."""
+    """The text for a rejected row; the members of an active group are listed once, with the errors."""
     return "refused: active" if isinstance(error, GroupActive) else f"refused: {error.why or error.what}"
 
 
@@ -297,7 +299,7 @@ def _outcome_rows(
 
 
 def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetMgrError]]) -> int:
-    """One line each on stderr, and their number. A flood is cut, and the cut is said."""
+    """Prints one line each on stderr, up to a limit that is reported, and returns their number."""
     count = 0
     hints: dict[str, None] = {}
     for group, tp, error in (entry for some in failures for entry in some):
@@ -317,7 +319,7 @@ def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetM
 
 
 def run_edit(code: int) -> None:
-    """Ends the command, of which all is done, with ``code``."""
+    """Ends the finished command with ``code``."""
     ending()
     if code:
         raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""The console script: it watches for Ctrl-C before anything else is imported."""
+"""The console script: it handles Ctrl-C before anything else is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ sigint.watch()
 
 
 def main() -> None:
-    """What the console script calls."""
+    """The console script's function."""
     from offsetmgr.cli import app
 
     app.main()

@@ -1,7 +1,7 @@
-"""How failures reach people: one line that says what and why, one that says what to do, and the exit code.
+"""Reports failures: one line with the failure and its cause, one line with the remedy, and the exit code.
 
 The only place that turns exceptions into text and exit codes: 0 done; 1 failed, partly failed, or a check found a
-difference; 2 wrong usage; 130 interrupted. Tracebacks are for ``--debug`` alone.
+difference; 2 wrong usage; 130 interrupted. Tracebacks are printed only with ``--debug``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FAILED: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
-"""What a shell reports of a process that SIGPIPE ended: 128 + 13."""
+"""The shell's exit code for a process that SIGPIPE ended: 128 + 13."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in the middle of something; ``left`` says what was not done and how to go on."""
+    """Ctrl-C during the work; ``left`` describes the rest and how to continue."""
 
     def __init__(self, left: str) -> None:
         super().__init__(left)
@@ -29,15 +29,15 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Declined(Exception):
-    """The answer to a question was no: nothing was done."""
+    """The user answered no: nothing was done."""
 
 
 def report(error: BaseException, *, debug: bool = False) -> int:
-    """Writes ``error`` to stderr as people should see it, and gives the exit code that goes with it."""
+    """Prints ``error`` on stderr, and returns its exit code."""
     if debug:
         traceback.print_exception(error)
     if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
-        error = error.__cause__  # Ctrl-C while C code, as librdkafka's binding, called Python
+        error = error.__cause__  # Ctrl-C while C code, such as librdkafka's binding, called Python
     if isinstance(error, KeyboardInterrupt):
         left = error.left if isinstance(error, Interrupted) else "stopped before the end"
         _line(f"interrupted: {left}")
@@ -57,7 +57,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
 
 
 def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
-    """Says errors that stand beside results, each once, with what can be done; gives the exit code that they mean."""
+    """Prints errors that accompany results, each once, with a remedy; returns their exit code."""
     failed = list(errors)
     for text in dict.fromkeys(_one_line(str(error)) for error in failed):
         _line(f"error: {text}")
@@ -77,9 +77,9 @@ def _report_ours(error: OffsetMgrError) -> int:
 
 
 def _command_line_message(error: BaseException) -> str | None:
-    """The text of an error that the option parser raised.
+    """The text of an error from the option parser.
 
-    Told by its shape, because typer carries a copy of click of its own in some versions and not in others.
+    It is recognized by its attributes, because some versions of typer contain their own copy of click.
     """
     format_message = getattr(error, "format_message", None)
     return _one_line(format_message()) if callable(format_message) else None

@@ -1,4 +1,4 @@
-"""What a command says while it waits for the group locks of a former run."""
+"""Messages while a command waits for the group locks of an earlier run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EVERY_S: Final = 3.0
 
 
 class LockWait:
-    """Says at once that it waits, and what is left now and then."""
+    """Reports at once that it waits, and the remaining time periodically."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -35,12 +35,12 @@ class LockWait:
 
 
 def patient(directory: Directory) -> Directory:
-    """The directory of a command that edits: it waits for such locks."""
+    """The directory for a command that edits: it waits for such locks."""
     return outwaited(directory, SystemClock(), LockWait())
 
 
 class _PatientCluster:
-    """A cluster that describes groups only when such locks have ended."""
+    """A cluster that describes groups only after such locks have ended."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

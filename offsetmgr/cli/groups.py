@@ -1,4 +1,4 @@
-"""``offsetmgr groups``: what groups there are and what they do; deleting, copying and renaming them."""
+"""``offsetmgr groups``: lists and describes groups; deletes, copies and renames them."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def list_groups(
         if isinstance(found, OffsetMgrError):
             errors.append(found)
             return None
-        # a store knows the group by its offsets, so for it the group is not dead
+        # A store with the group's offsets still has the group, so it is not dead.
         return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
 
     rows = ((name, shown(name))[: 1 if state is None else 2] for name in names)
@@ -145,7 +145,7 @@ def list_groups(
 
 
 def _plain_state(name: str) -> str:
-    """A state's name as it is compared: Kafka's tool writes PreparingRebalance, its protocol PREPARING_REBALANCE."""
+    """A state's name for comparison: Kafka's tool writes PreparingRebalance, its protocol PREPARING_REBALANCE."""
     return name.strip().replace("_", "").upper()
 
 
@@ -219,7 +219,7 @@ def _partition_rows(
     only_with_lag: bool,
     where: str,
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows of groups; ``where`` says in which topics, with a space before it, where some were asked for."""
+    """The rows of groups; ``where`` names the selected topics, with a space in front, if there are any."""
     from offsetmgr.groups.lag import needs_log_range
 
     for one in found:
@@ -310,7 +310,7 @@ def delete(
 
 
 def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) -> int:
-    """Removes groups whose offsets are gone, wherever the store keeps groups beside offsets."""
+    """Removes groups without offsets from stores that keep groups separately."""
     from offsetmgr.groups.edits import remove_groups
     from offsetmgr.stores.pair_uri import inner_uris
     from offsetmgr.stores.uri import parse_uri
@@ -412,7 +412,7 @@ def rename(
         announce=False,
     )
     image = f"{before_image}.deleted" if before_image else None
-    # asked once already, for the whole of it
+    # the user has agreed to the whole rename
     second = Edit(
         "groups rename delete",
         connect,

@@ -1,7 +1,7 @@
-"""``offsetmgr log``: Kafka's logs as they lie on disk. Only puts together the commands, each of a module of its own.
+"""``offsetmgr log``: Kafka's logs on disk. Only combines the commands, each in its own module.
 
 A new command: a module ``log_NAME.py`` with its own ``app = typer.Typer()``, named in `PARTS`, in the order of the
-help; the text of `offsetmgr.cli.app.REGISTRY` names it too. What is heavy is imported inside the command.
+help; the text of `offsetmgr.cli.app.REGISTRY` names it too. Heavy modules are imported inside the command.
 """
 
 from __future__ import annotations

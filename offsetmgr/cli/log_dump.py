@@ -1,4 +1,4 @@
-"""``offsetmgr log dump``: the messages in log files, with keys and values decoded where we know their format."""
+"""``offsetmgr log dump``: the messages in log files, with keys and values decoded if their format is known."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Isolation(StrEnum):
 
 
 class Log(NamedTuple):
-    """What is dumped as one: segments of one partition, which is None where no directory tells it."""
+    """One log to dump: segments of one partition, which is None if no directory names it."""
 
     partition: TopicPartition | None
     segments: tuple[Segment, ...]
@@ -84,7 +84,7 @@ Told = Callable[[OffsetMgrError], None]
 
 
 class Failures:
-    """Says errors when they are met, since there may be as many of them as rows."""
+    """Reports errors as they occur, since there may be as many of them as rows."""
 
     def __init__(self) -> None:
         self.any = False
@@ -157,10 +157,10 @@ def dump(
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """The messages in log files, in every format since Kafka 0.8, as they lie on disk.
+    """Print the messages in log files, in every format since Kafka 0.8.
 
-    Nothing is written, and no broker is needed; the files of a running one can be read as well. What is damaged is
-    said, and the rest is shown. Tables cut long keys and values; --format json and csv have them whole.
+    The command reads only, needs no broker, and can read the files of a running one. It reports damage and shows the
+    rest. Tables cut long keys and values; --format json and csv print them whole.
     """
     from offsetmgr.segments.compression import LIMIT
     from offsetmgr.segments.entries import LARGEST
@@ -191,7 +191,7 @@ def dump(
 
 
 def _logs(paths: list[Path], topics: list[str], failed: Told) -> Iterator[Log]:
-    """What the arguments name. One that cannot be read hides no other."""
+    """The logs that the arguments name. An unreadable one does not hide the others."""
     from offsetmgr.groups.selection import TopicSelection
 
     chosen = TopicSelection.parse(topics)
@@ -230,7 +230,7 @@ def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
 
 
 def _named_by(folder: Path) -> TopicPartition | None:
-    """The partition of a file's directory; a file may also have been copied elsewhere."""
+    """The partition of a file's directory; None if the file was copied elsewhere."""
     from offsetmgr.segments.partition import partition_of
 
     try:
@@ -240,7 +240,7 @@ def _named_by(folder: Path) -> TopicPartition | None:
 
 
 def _limited(rows: Iterator[tuple[Any, ...]], most: int | None) -> Iterator[tuple[Any, ...]]:
-    """So many rows; where they do not move on a terminal themselves, how far they are is said."""
+    """At most ``most`` rows, with progress unless the rows themselves scroll on a terminal."""
     from itertools import islice
 
     return islice(rows if sys.stdout.isatty() else progress(rows, "reading"), most)

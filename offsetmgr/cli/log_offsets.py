@@ -1,4 +1,4 @@
-"""``offsetmgr log offsets``: committed offsets out of the directories of a cluster that does not run any more."""
+"""``offsetmgr log offsets``: committed offsets from the log directories of a stopped cluster."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ def offsets(
 ) -> None:
     """Save committed offsets from the disks of a lost cluster: the latest of each group, read without a broker.
 
-    Without --to they are shown. Of several brokers' replicas the one that goes farthest is read. A damaged tail is cut
-    as a broker's recovery would; damage elsewhere is an error of that partition, the others go on, and the exit code
-    is 1. Offsets of transactions that nobody ended are left out.
+    Without --to the command prints them. Of several brokers' replicas it reads the longest. It cuts a damaged tail as a
+    broker's recovery would; damage elsewhere is an error of that partition, the others continue, and the exit code is
+    1. Offsets of transactions without an end are left out.
     """
     from offsetmgr.cli.scenario import parse_datetime
     from offsetmgr.groups.disk_layout import find
@@ -188,7 +188,7 @@ def offsets(
 
 
 def _refuse_unfit(target: StoreUri | None, of_files: dict[str, bool], of_stores: dict[str, bool]) -> None:
-    """Raises `UsageError` for a flag that is given and would do nothing with what is written to."""
+    """Raises `UsageError` for a flag that has no effect on the target."""
     if target is None:
         unfit, why, hint = {**of_files, **of_stores}, "nothing is written", "name where the offsets go with --to URI"
     elif target.kind == "file":
@@ -201,7 +201,7 @@ def _refuse_unfit(target: StoreUri | None, of_files: dict[str, bool], of_stores:
 
 
 def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> None:
-    """A snapshot, as ``offsets export`` writes it. What could not be read is in it where its format can say so."""
+    """Writes a snapshot, as ``offsets export`` does. It includes errors if its format supports them."""
     from offsetmgr.core.version import __version__
     from offsetmgr.groups.disk_layout import SavedLogs, cluster_id
     from offsetmgr.segments.broker_lock import require_unused_parent
@@ -236,7 +236,7 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
 
 
 class _NothingFound(OffsetMgrError):
-    """Ends the writing of a file that would have nothing in it, so that none is made and none replaced."""
+    """Ends the writing of an empty file, so that none is created or replaced."""
 
 
 def _some(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
@@ -248,7 +248,7 @@ def _some(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
 
 
 class _SavedOffsets:
-    """What is read, with what is said of it meanwhile. A `Listener`."""
+    """The offsets read, with the messages about them. A `Listener`."""
 
     def __init__(
         self, sources: Sources, groups: list[str], topics: TopicSelection, processes: int, expiry: Expiry | None
@@ -264,7 +264,7 @@ class _SavedOffsets:
         self._meter = Meter("reading MiB", _MIB)
 
     def groups(self) -> Iterator[SavedGroup]:
-        """The groups that are meant, with what is meant of them; what cannot be read is said as well."""
+        """The selected groups, with the selected offsets; errors are reported as well."""
         from offsetmgr.groups.disk_recovery import saved_groups
         from offsetmgr.groups.selection import matching_groups
 
@@ -288,7 +288,7 @@ class _SavedOffsets:
                 yield (name, tp[0], tp[1], "committed", offset, metadata, epoch, committed, expires, at)
 
     def offsets(self, *, errors: bool = True) -> Iterator[GroupOffsets]:
-        """The groups as stores take them; without ``errors``, what cannot be read is only said."""
+        """The groups in the form for stores; without ``errors``, unreadable offsets are only reported."""
         from offsetmgr.groups.disk_recovery import group_offsets
 
         for group in self.groups():
@@ -297,7 +297,7 @@ class _SavedOffsets:
                 yield found if errors else replace(found, errors={})
 
     def finish(self, target: StoreUri | None) -> int:
-        """Says what was looked for and is not there; the exit code."""
+        """Reports selections without a match; returns the exit code."""
         from offsetmgr.core.errors import GroupNotFound
         from offsetmgr.groups.disk_layout import CONSUMER_OFFSETS
         from offsetmgr.groups.selection import literal_of
@@ -318,7 +318,7 @@ class _SavedOffsets:
         return FAILED if self._failed else 0
 
     def nothing(self, what: str) -> None:
-        """That there was nothing to save is a failure to save."""
+        """Reports that there is nothing to save, which is a failure."""
         hint = "are these the right disks, --offsets-topic, --group and --topic?"
         self.error(OffsetMgrError(what, f"none of the offsets that are meant can be read in {self._where}", hint))
 
@@ -339,7 +339,7 @@ class _SavedOffsets:
         note(text)
 
     def error(self, error: OffsetMgrError) -> None:
-        """Said at once: whoever is asked whether to go on should know."""
+        """Reports at once, so that the user knows it when the command asks whether to continue."""
         self._meter.clear()
         self._failed = True
         report_and_exit_code([error])

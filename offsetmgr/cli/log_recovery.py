@@ -1,4 +1,4 @@
-"""``offsetmgr log recover``: cutting Kafka's logs where they are no longer sound, in a copy or in place."""
+"""``offsetmgr log recover``: truncates damaged Kafka logs, in a copy or in place."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def recover(
     yes: Yes = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Cut logs behind their last sound entry, as a broker does after a crash: in a copy, or in place.
+    """Truncate logs after their last valid entry, as a broker does after a crash: in a copy, or in place.
 
-    Of a partition's directory the segments are looked at that a broker would recover, from its recovery point to the
-    newest; where one is cut, those behind it are REMOVED. A file is taken by itself. Logs of a running broker are never
-    written to: it is said how that is known.
+    For a partition's directory, the command checks the segments that a broker would recover, from its recovery point to
+    the newest. If it truncates one, the later segments are REMOVED. A file is processed by itself. Logs of a running
+    broker are never written; the command reports how it determined that none runs.
     """
     if in_place == (to is not None):
         both = "both --to and --in-place are given" if in_place else "neither --to nor --in-place is given"
@@ -90,7 +90,7 @@ def recover(
 
 
 class _PlannedRecovery:
-    """A log, where it will be cut, and what has become of that."""
+    """A log, the position where it will be truncated, and the outcome."""
 
     def __init__(
         self, source: Path, seen: ExaminedSegment, cut: TruncationPoint | None, action: str, copy: Path | None
@@ -112,7 +112,7 @@ class _PlannedRecovery:
 
 
 class _Recovery:
-    """What one ``log recover`` does with each log."""
+    """The work of one ``log recover`` on each log."""
 
     def __init__(self, to: Path | None, keep: Path | None, strict: bool, errors: list[OffsetMgrError]) -> None:
         self._to = to
@@ -148,7 +148,7 @@ class _Recovery:
         return ends
 
     def plan(self, source: Path, seen: ExaminedSegment) -> _PlannedRecovery:
-        """Where to cut it. What cannot be done is among the errors."""
+        """Where to truncate it. Obstacles are added to the errors."""
         from offsetmgr.segments.broker_lock import Use, detect_broker, in_use, refuse_beside
         from offsetmgr.segments.repair import kept_copy
         from offsetmgr.segments.truncation import cut_of
@@ -178,7 +178,7 @@ class _Recovery:
             return _PlannedRecovery(source, seen, None, "refused", None)
 
     def execute(self, one: _PlannedRecovery) -> None:
-        """Does it; what fails is among the errors."""
+        """Carries it out; failures are added to the errors."""
         from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
         from offsetmgr.segments.repair import copy_folder, copy_log, cut_in_place
 

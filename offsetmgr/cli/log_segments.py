@@ -1,4 +1,4 @@
-"""What the commands on segments share: the logs that their arguments mean, and the columns about a segment."""
+"""Shared by the commands on segments: the logs that their arguments name, and the columns about a segment."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ SEGMENT: Final = (
 
 
 def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tuple[Segment, ...]]]:
-    """The log files and partitions' directories that a path means, each with its segments; what cannot be read is among
-    the errors. Raises `UsageError` for a path that holds no log."""
+    """The log files and partitions' directories under a path, each with its segments; unreadable ones are added to the
+    errors. Raises `UsageError` for a path without a log."""
     from offsetmgr.segments.partition import is_partition_dir, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
@@ -60,7 +60,7 @@ def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tu
 
 
 def mib_in(segments: Iterable[Segment]) -> int:
-    """How many steps `looking` takes for them, about."""
+    """The approximate number of progress steps for them."""
     return sum(_size(segment) // _MIB + 1 for segment in segments)
 
 
@@ -68,7 +68,7 @@ def _size(segment: Segment) -> int:
     try:
         return segment.size
     except FileFailure:
-        return 0  # it will be told when it is looked at
+        return 0  # the read reports it
 
 
 def state(seen: ExaminedSegment) -> str:

@@ -1,7 +1,7 @@
-"""Keys and values of records as people and programs see them; pure.
+"""Formats keys and values of records for people and for programs; pure.
 
-Programs get JSON: text as a string, other bytes as ``{"hex": "..."}``, null as null, and as an object what we know the
-format of. People get one line.
+Programs get JSON: text as a string, other bytes as ``{"hex": "..."}``, null as null, and known formats as an object.
+People get one line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Json: TypeAlias = Any
 
 
 class ValueFormat(StrEnum):
-    """What ``--decode`` takes."""
+    """The values of ``--decode``."""
 
     AUTO = "auto"
     OFFSETS = "offsets"
@@ -37,8 +37,8 @@ class ValueFormat(StrEnum):
 
 
 class ValueDecoder:
-    """Keys and values of one partition. ``auto`` takes ``__consumer_offsets`` for Kafka's offsets, and everywhere keys
-    of the offset manager's own form for what they are."""
+    """Keys and values of one partition. ``auto`` decodes ``__consumer_offsets`` as Kafka's offsets, and keys in the
+    offset manager's own format everywhere."""
 
     def __init__(self, decode: ValueFormat, topic: str | None) -> None:
         self._decode = decode
@@ -46,7 +46,7 @@ class ValueDecoder:
         self._formats: dict[str, RecordFormat] = {name: make() for name, make in FORMATS.items()}
 
     def json(self, record: Record) -> tuple[Json, Json]:
-        """A record's key and value, as programs get them."""
+        """A record's key and value, for programs."""
         known = self._format(record.key)
         if known is None or record.key is None:
             return raw(record.key), raw(record.value)
@@ -66,7 +66,7 @@ class ValueDecoder:
 
 
 def raw(data: bytes | None) -> Json:
-    """Bytes of which no more is known."""
+    """Bytes of an unknown format."""
     if data is None:
         return None
     try:
@@ -76,7 +76,7 @@ def raw(data: bytes | None) -> Json:
 
 
 def line(value: Json) -> str | None:
-    """The same for people, cut where it is long."""
+    """The same for people, shortened if it is long."""
     if value is None:
         return None
     text = value if isinstance(value, str) else _fields(value)
@@ -84,7 +84,7 @@ def line(value: Json) -> str | None:
 
 
 def control_value(record: Record, marker: Marker) -> Json:
-    """What a control record says beside its kind."""
+    """The fields of a control record besides its kind."""
     if marker.coordinator_epoch is not None:
         return {"coordinator_epoch": marker.coordinator_epoch}
     return None if record.value is None else {"hex": record.value.hex()}
@@ -135,5 +135,5 @@ def _value(known: RecordFormat, key: Key, value: bytes | None) -> Json:
 
 
 def _failed(data: bytes, error: OffsetMgrError) -> Json:
-    """What has a known format's key and breaks the format is shown as it is, with the reason."""
+    """A record with a known key format that violates it is shown raw, with the reason."""
     return {"hex": data.hex(), "error": str(error)}

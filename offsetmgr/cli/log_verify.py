@@ -1,4 +1,4 @@
-"""``offsetmgr log verify``: what of Kafka's logs is sound."""
+"""``offsetmgr log verify``: checks the integrity of Kafka's logs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ def verify(
     only_damaged: Annotated[bool, typer.Option("--only-damaged", help="Leave out segments that are sound.")] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Find out whether every entry of every segment is whole and has the right checksum, and its offset can be right.
+    """Check that every entry of every segment is complete, has the right checksum and a plausible offset.
 
-    SOUND is the bytes before the first damage, NEXT-OFFSET the log's end there, BROKER what Kafka's own recovery would
-    do with the segment. Nothing is written. Exit code 0: all is sound; 1: something is not.
+    SOUND is the number of bytes before the first damage, NEXT-OFFSET the log's end there, BROKER what Kafka's own
+    recovery would do with the segment. The command writes nothing. Exit code 0: everything is valid; 1: something is
+    not.
     """
     errors: list[OffsetMgrError] = []
     segments = list(_segments(paths, errors))
@@ -72,7 +73,7 @@ def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[S
 
 
 def _looked_at(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[ExaminedSegment]:
-    """Each examined, with progress in MiB; those that cannot be read are among the errors."""
+    """Examines each, with progress in MiB; unreadable ones are added to the errors."""
     from offsetmgr.segments.truncation import looking
 
     def steps() -> Iterator[ExaminedSegment | None]:

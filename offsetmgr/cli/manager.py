@@ -1,4 +1,4 @@
-"""``offsetmgr manager``: the offset manager as a server, and how it is."""
+"""``offsetmgr manager``: runs the offset manager as a server, and shows its state."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ app = typer.Typer(
 
 
 class RecordFormatName(StrEnum):
-    """How records of the offsets topic are written."""
+    """The format of records in the offsets topic."""
 
     AVRO = "avro"
     KAFKA = "kafka"
 
 
 class LogFormat(StrEnum):
-    """How events are logged."""
+    """The format of the log."""
 
     TEXT = "text"
     JSON = "json"
@@ -174,11 +174,11 @@ def serve(
     ] = 600_000,
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How events are logged.")] = LogFormat.TEXT,
 ) -> None:
-    """Runs a manager until Ctrl-C or SIGTERM: then it hands its shards over and ends.
+    """Run a manager until Ctrl-C or SIGTERM: then it hands its shards over and ends.
 
-    With --bootstrap-server alone it keeps offsets in a topic of its own, shared with all managers of that topic. With
-    --store URI it is the same front for that store: ZooKeeper for modern clients, dual: for dual commit. The store's
-    offsets must belong to the Kafka cluster of --bootstrap-server.
+    With --bootstrap-server alone it stores offsets in its own topic, shared with all managers of that topic. With
+    --store URI it serves that store instead: ZooKeeper for modern clients, dual: for dual commit. The store's offsets
+    must belong to the Kafka cluster of --bootstrap-server.
     """
     only_tell_hangups()
     import sys
@@ -207,7 +207,7 @@ def serve(
         advertise=reached,
         relay=relay,
         relay_ports=port_range(relay_ports) if relay_ports else None,
-        # Only the flag: a context's store, or the brokers, are not meant to be served by accident.
+        # Only the flag: a store from a context, or the brokers, must not be served by accident.
         store=connect.flags.store,
         translate=translate,
         topic=offsets_topic,
@@ -251,7 +251,7 @@ def status(
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Shards, their owners, loads, and how far standbys are behind; exit code 1 where something is wrong.
+    """Show shards, their owners, loads, and the lag of standbys; exit code 1 if there is a problem.
 
     --bootstrap-server (or --store manager://...) names any manager.
     """
@@ -290,7 +290,7 @@ def dump(
     shard: Annotated[list[int], typer.Option("--shard", min=0, metavar="N", help="A shard's number; repeatable.")],
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """What the owner of a shard holds in memory, as it would answer fetches; exit code 1 where it cannot read some."""
+    """Print the offsets that the owner of a shard holds in memory; exit code 1 if it cannot decode some."""
     from offsetmgr.cli.manager_view import unread
     from offsetmgr.kafka.client.managers import Managers
 
@@ -298,7 +298,7 @@ def dump(
         rows = (tuple(row[column.name] for column in ENTRIES) for number in shard for row in running.dump(number))
         if not write_rows(ENTRIES, rows, output):
             note("nothing is committed there")
-        # Asked afterwards: the dump itself is what looks at every value.
+        # Read afterwards: the dump itself decodes every value.
         hidden = {number: unread(owned) for number in shard if (owned := running.owned(number)) and unread(owned)}
     for number, count in hidden.items():
         note(f"alarm: shard {number} has {count} more records, which its owner cannot read; its log names them")

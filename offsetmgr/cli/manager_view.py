@@ -1,4 +1,4 @@
-"""What `manager status` makes of the reports of all managers: a row a shard, and the alarms; pure."""
+"""The output of `manager status` from the reports of all managers: one row per shard, and the alarms; pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _UNREAD: Final = [column.name for column in SHARDS].index("unreadable")
 
 
 def manager_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
-    """One row a manager."""
+    """One row per manager."""
     for node_id, address, status, error in reports:
         if status is None:
             yield (node_id, str(address), None, None, None, None, None, None, None, str(error))
@@ -64,7 +64,7 @@ def manager_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
 
 
 def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
-    """One row a shard: its owner, and how far behind the standbys are (the one that is furthest)."""
+    """One row per shard: its owner, and the lag of the standby that is furthest behind."""
     found: dict[int, list[tuple[ManagerReport, Mapping[str, Any]]]] = {}
     for report in reports:
         for shard in (report.status or {}).get("shards", ()):
@@ -91,7 +91,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
                 None,
             )
             continue
-        for report, shard in owners:  # two claim it for a moment while it moves: both are shown
+        for report, shard in owners:  # two managers may claim it for a moment while it moves: both are shown
             loading = shard["state"] == "LOADING" and shard["load_total"]
             yield (
                 partition,
@@ -111,7 +111,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
 
 
 def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
-    """What an operator has to know, a sentence each; nothing where all is well."""
+    """The operator's alarms, one sentence each; empty if there is no problem."""
     for report in reports:
         if report.error is not None:
             yield f"manager {report.address}: {str(report.error).removeprefix(f'manager {report.address}: ')}"
@@ -137,8 +137,8 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
 
 
 def unread(shard: Mapping[str, Any]) -> int:
-    """Records of a shard that its owner cannot read: values, and keys of versions that it does not know."""
-    return int(shard["unreadable"]) + int(shard.get("unknown_keys", 0))  # an older manager does not tell
+    """Number of records of a shard that its owner cannot decode: values, and keys of unknown versions."""
+    return int(shard["unreadable"]) + int(shard.get("unknown_keys", 0))  # older managers do not report it
 
 
 def serves_a_topic(status: Mapping[str, Any]) -> bool:

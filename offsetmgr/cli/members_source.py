@@ -1,4 +1,4 @@
-"""Where the live members of a store's groups are known: coordinators, ZooKeeper's registry, or both (dual)."""
+"""Finds the live members of a store's groups: from coordinators, ZooKeeper's registry, or both (dual)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
 def registry_directory(session: ZookeeperSession) -> Directory:
     """Members of old consumers, from ``/consumers/G/ids`` and ``/consumers/G/owners``.
 
-    ZooKeeper keeps no state of a group: with members it is STABLE, without EMPTY, or DEAD where it has no node.
+    ZooKeeper stores no state of a group: with members it is STABLE, without EMPTY, or DEAD if it has no node.
     """
 
     def describe(groups: Iterable[str]) -> Descriptions:
@@ -33,7 +33,7 @@ def registry_directory(session: ZookeeperSession) -> Directory:
         for name in groups:
             try:
                 paths.check_group(name)
-            except UsageError:  # no node can carry this name, so nobody is registered under it
+            except UsageError:  # no node can have this name, so it has no registrations
                 out[name] = GroupDescription(name, "DEAD")
             else:
                 names.append(name)
@@ -62,17 +62,17 @@ def registry_directory(session: ZookeeperSession) -> Directory:
 
 
 def cluster_directory(cluster: Cluster) -> Directory:
-    """Members as the groups' coordinators know them."""
+    """Members according to the groups' coordinators."""
     return cluster.describe_groups
 
 
 def no_directory(groups: Iterable[str]) -> Descriptions:
-    """For files: nobody consumes from them."""
+    """For files, which have no consumers."""
     return {group: GroupDescription(group, "DEAD") for group in groups}
 
 
 def both(first: Directory, second: Directory) -> Directory:
-    """Members known to either; the first one's state, unless only the second knows of members."""
+    """Members known to either; the first one's state, unless only the second has members."""
 
     def describe(groups: Iterable[str]) -> Descriptions:
         names = list(groups)
@@ -83,8 +83,8 @@ def both(first: Directory, second: Directory) -> Directory:
 
 
 def beside(coordinator: Directory, cluster: Cluster, session: ZookeeperSession) -> Directory:
-    """Members as the coordinator knows them, and old consumers that the registry beside it knows: with dual commit they
-    commit into the same group, as which nobody sees them. A ZooKeeper of another cluster tells nothing of this one."""
+    """Members known to the coordinator, and old consumers registered in ZooKeeper: with dual commit they commit to the
+    same group without being its members. A ZooKeeper of another cluster is ignored."""
     with_registry = both(coordinator, registry_directory(session))
 
     def describe(groups: Iterable[str]) -> Descriptions:
@@ -97,7 +97,7 @@ def beside(coordinator: Directory, cluster: Cluster, session: ZookeeperSession) 
 
 
 def _of_another(session: ZookeeperSession, cluster: Cluster) -> bool:
-    """Whether this ZooKeeper is seen to be another cluster's: not where one of the two has no id (before 0.10.1)."""
+    """Whether this ZooKeeper is known to be another cluster's; False if one of the two has no id (before 0.10.1)."""
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id
 

@@ -1,4 +1,4 @@
-"""``offsetmgr migrate``: plan, apply, status, verify, finalize, rollback, mirror; `switch` has a module of its own."""
+"""``offsetmgr migrate``: plan, apply, status, verify, finalize, rollback, mirror; `switch` has its own module."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ def plan_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """Decide what would be moved, write it down, touch nothing.
+    """Decide what a migration would move and write it to a plan; nothing else is changed.
 
-    The plan is frozen: apply writes exactly what stands in it, and only where the target still holds what it held.
+    The plan is frozen: apply writes exactly its offsets, and only where the target is unchanged since.
     """
     if (output is None) is (draft_partition_map is None):
         raise UsageError("migrate plan", "needs either --output FILE or --draft-partition-map FILE")
@@ -140,7 +140,7 @@ def plan_command(
     if draft_partition_map is not None:
         _draft_map(sides, options, draft_partition_map)
         return
-    assert output is not None  # one of the two was given
+    assert output is not None  # one of the two is given
     confirmed = None if partition_map is None else read_map(partition_map)
     with sides.old_members() as members:
         planner = Planner(
@@ -188,7 +188,8 @@ def plan_command(
 
 
 def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
-    """The plans as they come; at their end raises `UnknownTopicOrPartition` for topics that none of them is about."""
+    """Passes the plans on; at their end raises `UnknownTopicOrPartition` for selected topics that occur in none of
+    them."""
     sought = TopicMatches(options.selection)
     for group in plans:
         sought.see((step.source_tp for step in group.steps), unread=bool(group.error))
@@ -229,7 +230,7 @@ def apply_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """Write what the plan says; run again after an interruption, it goes on where it stopped."""
+    """Write the offsets of a plan; run it again after an interruption, and it continues."""
     from offsetmgr.migration.apply import apply, check_endpoint
 
     plan, state = _open_plan(plan_path)
@@ -290,7 +291,7 @@ def _say_next(report: Report, then: str) -> None:
 
 
 def _end_if_interrupted(report: Report) -> None:
-    """Ends the command as an interrupted one where something was left to do."""
+    """Ends the command as an interrupted one if work remains."""
     if report.interrupted:
         raise Interrupted("what was begun is finished and recorded; run the same command again to go on")
 
@@ -304,9 +305,9 @@ def _open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
 def _work(
     plan: PlanFile, name: str, store: OffsetStore, wait_empty: float = 0.0
 ) -> Iterator[tuple[Executor, MigrationState]]:
-    """The journal held open, Ctrl-C turned into a clean stop, progress on stderr.
+    """Holds the journal open, turns Ctrl-C into a clean stop, and prints progress on stderr.
 
-    The state is read again under the journal's lock: another process may have worked while a question was open.
+    The state is read again under the journal's lock: another process may have worked during a prompt.
     """
     clock = SystemClock()
     with (
@@ -320,7 +321,7 @@ def _work(
 
 @app.command("status")
 def status_command(plan_path: PlanPath, format: Format = OutputFormat.TABLE) -> None:
-    """Say where a migration stands, from its plan and journal alone; asks no server."""
+    """Show the state of a migration, from its plan and journal alone, without contacting a server."""
     plan, state = _open_plan(plan_path)
     found = view.describe_state(plan, state)
     if format is OutputFormat.TABLE:
@@ -343,7 +344,7 @@ def verify_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """Read both sides afresh and compare them with the plan; exit 1 on any difference."""
+    """Read both sides again and compare them with the plan; exit 1 on any difference."""
     from offsetmgr.migration.verify import Status
 
     plan, state = _open_plan(plan_path)
@@ -352,7 +353,7 @@ def verify_command(
     )
     checked = progress(verifier.verdicts(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
-    # After a rollback nearly everything is missing, as it should be: it is counted, and listed with --all.
+    # After a rollback nearly everything is missing, as intended: it is counted, and listed with --all.
     unlisted = {Status.EQUAL, Status.MISSING} if state.undo.touched else {Status.EQUAL}
     rows = (view.verdict_row(v) for v in checked if everything or v.status not in unlisted)
     first = next(rows, None)
@@ -401,7 +402,8 @@ def rollback_command(
 ) -> None:
     """Restore what apply overwrote and remove what it created.
 
-    Once the group was cut over, before-images would rewind it: then --reverse-plan makes a plan in the other direction.
+    After the group was cut over, before-images would rewind it: then --reverse-plan creates a plan in the other
+    direction.
     """
     from offsetmgr.migration.rollback import rollback
 
@@ -425,7 +427,7 @@ def rollback_command(
     with _work(plan, "undo", target, wait_empty) as (executor, state):
         try:
             report = rollback(plan, state, executor, force=force)
-        except JournalError:  # it knows of nothing that was written: only the target shows whether that is so
+        except JournalError:  # the journal contains no writes: only the target shows whether that is true
             _compare_others(plan, state, target)
             raise
     view.show_report(report, "restored")
@@ -444,7 +446,7 @@ def rollback_command(
 
 
 def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
-    """How many offsets of each group apply wrote, or may have written, where there was none."""
+    """The number of offsets of each group that apply created, or may have created."""
     for group in plan.groups():
         if group.group in state.apply.intents:
             applied = state.partitions(state.apply, group.group)
@@ -452,13 +454,13 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
 
 
 def _late_deletion(store: OffsetStore) -> str:
-    """What the user must know where the store does not delete offsets at once; empty where it does."""
+    """A note for stores that do not delete offsets at once; otherwise empty."""
     return next((found.text for found in store.weaknesses() if found.capability == DELETES_OFFSETS), "")
 
 
 def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
-    """Compares what the journal does not know as written with the plan's before-images and prints what differs. Returns
-    how many offsets do."""
+    """Compares offsets that the journal does not record as written with the plan's before-images and prints
+    differences. Returns their number."""
     from offsetmgr.migration.rollback import differences, not_settled
 
     others = sum(1 for _ in not_settled(plan, state))
@@ -538,7 +540,7 @@ def finalize_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """End the dual phase: verify afresh, prove that nobody writes the source alone, and record it.
+    """End the dual phase: verify again, prove that no member writes only to the source, and record it.
 
     With --delete-source the source's offsets are removed too; their before-images stay in the journal. Afterwards the
     way back is a plan in the other direction (migrate rollback --reverse-plan).
@@ -616,13 +618,14 @@ def mirror_command(
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """Keep a target following a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
+    """Keep a target in step with a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
 
     For consumers that cannot commit to both. On Kafka 0.9 and later the mirror holds each group of the target, so no
     other client can commit to it; a consumer that starts with the group takes it over, and the mirror of that group
     ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares just before each write, and reads again
-    after it. Groups with live old consumers are taken once each consumer that owns partitions was seen to commit to
-    ZooKeeper alone: one that commits to both could commit nowhere while its group is held.
+    after it. The mirror accepts a group with live old consumers after it has seen each consumer that owns partitions
+    commit only to ZooKeeper: a consumer that commits to both could not commit to Kafka while the mirror holds its
+    group.
     """
     from offsetmgr.migration.mirror import Mirror
 

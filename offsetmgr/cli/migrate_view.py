@@ -1,4 +1,4 @@
-"""How plans, reports and verdicts look to a person: text and rows, nothing else."""
+"""Formats plans, reports and statuses for people: text and rows only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.verify import VerifySummary, VerifyVerdict
 
 SHOWN: Final = 20
-"""Lines of a kind that are printed before the rest is only counted."""
+"""Maximum number of printed lines of a kind; the rest is counted."""
 
 MEANING: Final[Mapping[str, str]] = {
     Action.COPY: "will be written",
@@ -73,7 +73,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def moment(ms: int) -> str:
-    """A time for people, UTC, to the second."""
+    """A time for display, UTC, to the second."""
     return datetime.fromtimestamp(ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -109,13 +109,14 @@ def show_plan_header(header: PlanHeader) -> None:
 
 
 def show_weaknesses(weaknesses: Iterable[str]) -> None:
-    """The guarantees that are weaker with the brokers of the target."""
+    """Prints the guarantees that are weaker with the target's brokers."""
     for weakness in weaknesses:
         note(f"mind    {weakness}")
 
 
 def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
-    """When offsets would expire that are written at ``at_ms``; those that are there already are older than we know."""
+    """Prints when offsets written at ``at_ms`` would expire; those already in the target are older, by an unknown
+    time."""
     if header.retention_ms is None:
         return
     apart = any(KEEPS_IN_USE in weakness for weakness in header.weaknesses)
@@ -139,7 +140,7 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
 
 
 def show_mirror_expiry(retention_ms: int, refresh_s: float) -> None:
-    """When offsets would expire that a mirror has written and commits again every ``refresh_s`` seconds."""
+    """Prints when offsets would expire that a mirror has written and commits again every ``refresh_s`` seconds."""
     note(
         f"expiry  the mirror commits again what it holds, every {refresh_s / 60:,g} min; after it ends, offsets that no"
         f" consumer commits expire within {retention_ms / 60_000:,g} min (offsets.retention.minutes)"
@@ -147,7 +148,7 @@ def show_mirror_expiry(retention_ms: int, refresh_s: float) -> None:
 
 
 def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int) -> None:
-    """What was committed again; every group that was not, up to `SHOWN`."""
+    """Prints what was committed again, and every group that was not, up to `SHOWN`."""
     until = "" if header.retention_ms is None else f"; without a consumer they expire about {_later(header, at_ms)}"
     note(f"{counted(report.renewed, 'group')} renewed: what they hold was committed again, unchanged{until}")
     if report.in_use:
@@ -185,7 +186,8 @@ def show_plan_summary(summary: PlanSummary) -> None:
 
 
 def show_attention(plan: PlanFile) -> None:
-    """What a person must see before applying: refusals, rewinds, groups in error, active groups. At most `SHOWN`."""
+    """Prints what the user must see before applying: rejected steps, rewinds, groups in error, active groups. At most
+    `SHOWN`."""
     if not (plan.summary.needs_attention or plan.header.options.clamp):
         return
     lines = list(_first(_attention(plan), SHOWN + 1))
@@ -216,7 +218,7 @@ def _first(items: Iterable[str], count: int) -> Iterator[str]:
 
 
 def show_report(report: Report, verb: str) -> None:
-    """What a run did, in full sentences; every failed partition up to `SHOWN`."""
+    """Prints the results of a run, in full sentences; every failed partition up to `SHOWN`."""
     parts = [f"{counted(report.written, 'offset')} {verb} in {counted(report.changed, 'group')}"]
     if report.left:
         parts.append(f"{report.left} left as they were")
@@ -253,7 +255,7 @@ def show_report(report: Report, verb: str) -> None:
 
 
 def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
-    """Where a migration stands, as a value for ``migrate status``; counts are groups unless named otherwise."""
+    """The state of a migration as a value for ``migrate status``; counts are groups unless named otherwise."""
     groups = plan.summary.groups
     work = state.undo if state.undo.touched else state.apply
     if state.undo.touched:
@@ -317,7 +319,7 @@ def show_verify_summary(summary: VerifySummary) -> None:
 
 
 def show_gates(gates: Sequence[GroupGate]) -> None:
-    """Why each group may be finalized; at most `SHOWN`."""
+    """Prints why each group may be finalized; at most `SHOWN`."""
     for gate in gates[:SHOWN]:
         note(f"  {gate.group}: {gate.detail} ({gate.evidence})")
     if len(gates) > SHOWN:
@@ -355,7 +357,8 @@ MIRROR_COLUMNS: Final = (
 
 
 class MigrateProgress:
-    """A line on stderr that counts settled groups: moving on a terminal, now and then elsewhere."""
+    """A line on stderr that counts completed groups: overwritten on a terminal, otherwise repeated from time to
+    time."""
 
     def __init__(self, what: str, total: int) -> None:
         self._items: Any = progress(self._ticks(), what, total)
@@ -375,8 +378,8 @@ class MigrateProgress:
 
 
 class MirrorLine:
-    """The state of a running mirror on stderr: one line that moves on a terminal; elsewhere a new one now and then, and
-    at once when groups come into another state."""
+    """The state of a running mirror on stderr: one line that is overwritten on a terminal; otherwise a new one from
+    time to time, and at once when groups change state."""
 
     EVERY_MS: Final = 10_000
 

@@ -1,4 +1,4 @@
-"""The two sides of a migration as its commands need them: stores, cluster, registry, each with its own credentials."""
+"""The two sides of a migration: stores, cluster and registry, each with its own credentials."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ ToConfig = Annotated[
 ]
 
 _COORDINATED: Final = frozenset({"kafka", "manager"})
-"""Kinds of stores that can be asked for a group's members, as Kafka's coordinators are."""
+"""Kinds of stores with coordinators that know a group's members, as Kafka's do."""
 
 
 class SourceAndTarget:
-    """Source and target of one command line. What is opened here is closed with ``connect``."""
+    """Source and target of one command line. ``connect`` closes everything that is opened here."""
 
     def __init__(
         self, connect: ConnectFlags, source: str, target: str, from_config: str | None, to_config: str | None
@@ -60,14 +60,14 @@ class SourceAndTarget:
     def of_plan(
         cls, connect: ConnectFlags, header: PlanHeader, from_config: str | None, to_config: str | None
     ) -> SourceAndTarget:
-        """The sides that a plan was made for."""
+        """The sides in a plan."""
         return cls(connect, header.source.uri, header.target.uri, from_config, to_config)
 
     @classmethod
     def reversed(
         cls, connect: ConnectFlags, header: PlanHeader, from_config: str | None, to_config: str | None
     ) -> SourceAndTarget:
-        """The sides of the way back. The options keep their meaning: ``from`` is the plan's source."""
+        """The sides of the reverse migration. The options keep their meaning: ``from`` is the plan's source."""
         return cls(connect, header.target.uri, header.source.uri, to_config, from_config)
 
     @cached_property
@@ -85,8 +85,8 @@ class SourceAndTarget:
         return self._connect.connection(self._files[side])
 
     def cluster(self) -> Cluster | None:
-        """The Kafka cluster whose logs the offsets point into: the target's, else the source's, else that of
-        --bootstrap-server; None where nobody names one."""
+        """The Kafka cluster whose logs the offsets belong to: the target's, else the source's, else that of
+        --bootstrap-server; None if none is known."""
         from offsetmgr.stores.uri import bootstrap_of
 
         for side in ("target", "source"):
@@ -99,7 +99,7 @@ class SourceAndTarget:
         return patient_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
 
     def logs(self) -> Logs | None:
-        """As `cluster`, where only logs are asked: a Kafka store that is open anyway answers over its connections."""
+        """Like `cluster`, for requests about logs only: an open Kafka store can serve them over its connections."""
         from offsetmgr.stores.kafka import KafkaStore
         from offsetmgr.stores.kafka_logs import KafkaLogs
         from offsetmgr.stores.uri import parse_uri
@@ -113,7 +113,8 @@ class SourceAndTarget:
 
     @contextmanager
     def old_members(self) -> Iterator[LegacyMembers | None]:
-        """Asks ZooKeeper's registry for live old consumers, where one side is (or contains) a ZooKeeper."""
+        """A function that asks ZooKeeper's registry for live old consumers, if one side is (or contains) a
+        ZooKeeper."""
         from offsetmgr.stores.uri import zookeeper_of
 
         address = None
@@ -132,7 +133,7 @@ class SourceAndTarget:
 
             def ask(groups: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
                 found = {}
-                # A name that Kafka has and ZooKeeper cannot have is one under which no old consumer registers.
+                # No old consumer registers under a name that Kafka allows and ZooKeeper does not.
                 for group in members_many(session, filter(can_be_group, groups)):
                     if group.error is not None:
                         raise group.error
@@ -144,7 +145,7 @@ class SourceAndTarget:
 
     @contextmanager
     def feed(self, options: PlanOptions, interval_ms: int) -> Iterator[Feed]:
-        """Tells when the source has changed: by watches on ``/consumers`` of a ZooKeeper, by polling elsewhere."""
+        """Reports changes of the source: by watches on ``/consumers`` of a ZooKeeper, by polling otherwise."""
         from offsetmgr.migration.mirror import PollingFeed
         from offsetmgr.stores.uri import parse_uri
 
@@ -160,7 +161,7 @@ class SourceAndTarget:
 
     @contextmanager
     def old_groups(self) -> Iterator[AskOldGroups | None]:
-        """Asks the source's registry who consumes, and who owns what; None where the source has none."""
+        """A function that asks the source's registry for consumers and owners; None if the source has none."""
         from offsetmgr.stores.uri import parse_uri
 
         parsed = parse_uri(self._uris["source"])
@@ -174,7 +175,7 @@ class SourceAndTarget:
             yield legacy_groups(session)
 
     def retention_ms(self) -> int | None:
-        """How long the target keeps offsets; None where it does not say, or keeps them for ever."""
+        """How long the target keeps offsets; None if unknown or unlimited."""
         from offsetmgr.stores.uri import parse_uri
 
         if parse_uri(self._uris["target"]).kind != "kafka" or (cluster := self.cluster()) is None:
@@ -189,7 +190,8 @@ class SourceAndTarget:
     def member_gate(
         self, plan: PlanFile, exclusive: bool, rules: EvidenceThresholds, window: ObservationWindow
     ) -> FinalizeGate:
-        """Whom to ask who still writes the source alone. Raises `UsageError` where nobody can be asked."""
+        """The gate that checks which members write only to the source. Raises `UsageError` if that cannot be
+        checked."""
         from offsetmgr.core.commit_mode import CommitMode
         from offsetmgr.migration.finalize_gates import CoordinatorGate, InactivityGate, NoMembers, OldConsumerGate
         from offsetmgr.migration.group_observer import GroupView, ZookeeperRegistry

@@ -1,4 +1,4 @@
-"""``offsetmgr offsets``: looking at committed offsets, and changing them."""
+"""``offsetmgr offsets``: shows and edits committed offsets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ DIFFERENCES: Final = (
 
 
 KINDS: Final = {"only-left": "only-from", "only-right": "only-to"}
-"""How differences are named in the words of --from and --to."""
+"""Kinds of differences, in terms of --from and --to."""
 
 
 def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
@@ -85,7 +85,7 @@ def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
 
 
 class _Errors:
-    """What could not be read: said at once, on stderr, and remembered for the exit code."""
+    """Read errors: printed at once on stderr, and counted for the exit code."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -107,8 +107,8 @@ class _Errors:
 
 
 class UncommittedGroups:
-    """Says which topics named in full hold no commit of a group: of a named group an error, of others a note where no
-    group has any."""
+    """Reports topics, given by full name, without a commit of a group: for a named group as an error, for others as a
+    note if no group has any."""
 
     def __init__(self, uri: str, topics: TopicSelection, errors: _Errors) -> None:
         self._uri = uri
@@ -118,7 +118,7 @@ class UncommittedGroups:
         self._seen: set[str] = set()
 
     def look(self, group: str, committed: Iterable[TopicPartition], *, named: bool) -> None:
-        """Takes in the partitions of one group that hold a commit."""
+        """Records the committed partitions of one group."""
         if not self._left:
             return
         missing = self._topics.without(committed)
@@ -129,7 +129,8 @@ class UncommittedGroups:
         self._seen.update(set(self._topics.named()).difference(missing))
 
     def finish(self, shown: int | None) -> None:
-        """Says what nobody has, and that nothing at all was found; ``shown`` rows (None: some were left out)."""
+        """Reports topics without a commit in any group, and an empty result; ``shown`` rows (None: some were left
+        out)."""
         if self._errors.count:
             return
         for topic in sorted(self._left - self._seen):
@@ -139,7 +140,7 @@ class UncommittedGroups:
 
 
 def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str, int]:
-    """Of topics that exist; of none where no brokers are known or they do not answer, which is said."""
+    """Partition counts of existing topics; empty, with a note, if brokers are unknown or unreachable."""
     if cluster is None or not topics:
         return {}
     try:
@@ -160,7 +161,7 @@ def get(
 ) -> None:
     """Show committed offsets.
 
-    Partitions named by number, and those of topics named in full, are shown also where nothing is committed.
+    Partitions given by number, and those of topics given by full name, are shown even without a commit.
     """
     from offsetmgr.groups.selection import (
         TopicSelection,
@@ -214,7 +215,7 @@ def lag(
 ) -> None:
     """Show how far behind the log's end each committed offset is.
 
-    Lag counts from the log's start where the committed offset lies below it. What is not known is null (-).
+    Lag counts from the log's start if the committed offset is below it. Unknown values are null (-).
     """
     from offsetmgr.groups.lag import NOTHING, needs_log_range
     from offsetmgr.groups.lag import lag as lag_of_groups
@@ -242,7 +243,7 @@ def lag(
             for row in one.rows:
                 if row.error is not None:
                     errors.add(row.error)
-                    if row.committed is ABSENT and row.note != NOTHING:  # unreadable, which absent is not
+                    if row.committed is ABSENT and row.note != NOTHING:  # unreadable, as distinct from absent
                         continue
                 if only_with_lag and not needs_log_range(row):
                     continue
@@ -259,7 +260,7 @@ LARGEST_OFFSET: Final = 2**63 - 1
 
 
 def _offset(text: str) -> int:
-    """Digits and nothing else: Python's own reading would take ``1_000`` as well."""
+    """Only digits: Python's own parser would accept ``1_000`` as well."""
     if not (text.isascii() and text.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not an offset.")
     if len(text.lstrip("0")) > len(str(LARGEST_OFFSET)) or int(text) > LARGEST_OFFSET:
@@ -298,7 +299,7 @@ def set_offsets(
     before_image: BeforeImage = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Commit an offset as it is, without a look at any log (see reset for that)."""
+    """Commit an offset without checking the log (reset checks it)."""
     from offsetmgr.cli.edit_command import Edit, run_edit
     from offsetmgr.groups.reset import propose_set
     from offsetmgr.groups.selection import TopicSelection
@@ -379,9 +380,9 @@ def reset(
     before_image: BeforeImage = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Move groups to another place in their logs, by the scenarios of kafka-consumer-groups.
+    """Move groups to another position in their logs, by the scenarios of kafka-consumer-groups.
 
-    Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, and that is said.
+    Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, with a note.
     """
     from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
     from offsetmgr.cli.scenario import scenario_of
@@ -527,8 +528,8 @@ def export(
 
 @contextmanager
 def _written_to(file: str) -> Iterator[str]:
-    """The path to write for ``file``. For standard output (``-``) it is a temporary file, whose content goes there at
-    the end, so that a failure leaves nothing half written."""
+    """The path to write for ``file``. For standard output (``-``) it is a temporary file, which is copied there at the
+    end, so that a failure leaves nothing half-written."""
     if file != "-":
         yield file
         return
@@ -541,8 +542,8 @@ def _written_to(file: str) -> Iterator[str]:
 
 
 def _say_empty(store: OffsetStore, created: list[str]) -> None:
-    """Says which groups are left without offsets by an undo that deleted all that the edit had created: they may have
-    been there, empty, before it."""
+    """Reports the groups without offsets after an undo that deleted everything the edit had created; they may have
+    existed, empty, before it."""
     from offsetmgr.groups.edits import groups_left_without_offsets
 
     if stay := groups_left_without_offsets(store, created):
@@ -567,10 +568,10 @@ def import_offsets(
     before_image: BeforeImage = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Bring the offsets of a snapshot file into a store.
+    """Load the offsets of a snapshot file into a store.
 
-    A file of before-images takes its edit back: what was there is restored, what was created is deleted, and what
-    has moved on since is refused unless --allow-rewind. --group names the group of files that do not name theirs.
+    A file of before-images undoes its edit: overwritten offsets are restored, created ones are deleted, and offsets
+    that have moved since are rejected unless --allow-rewind. --group names the group for files that do not contain it.
     """
     from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
     from offsetmgr.groups.before_images import holds_images, load_images
@@ -584,7 +585,7 @@ def import_offsets(
     store = connect.store()
     topics.within(store.capabilities.partitions)
     if file == "-" and file_format is None:
-        format_name(file)  # raises: a name that is no name tells no format
+        format_name(file)  # raises for an unknown file name extension
     with seekable(file) as path:
         if holds_images(path):
             with closing(open_file(path, "avro")) as images_file:
@@ -643,7 +644,8 @@ def diff(
     topic: Topics = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show where two stores disagree; the exit code is 1 on any difference. Without --group: all groups of both."""
+    """Show the differences between two stores; the exit code is 1 on any difference. Without --group: all groups of
+    both."""
     from offsetmgr.groups.diff import diff as differences
     from offsetmgr.groups.selection import TopicSelection, matching_groups
     from offsetmgr.groups.topic_matches import TopicMatches

@@ -1,6 +1,7 @@
-"""Options that commands share, with Kafka's names, and what they mean together: stores, clusters, directories.
+"""Options that commands share, with Kafka's names, and the objects they select: stores, clusters, directories.
 
-A command takes ``connect: Connect`` and is wrapped by `connected`, which puts the connection options in its place.
+A command has a parameter ``connect: ConnectFlags`` and is wrapped by `connected`, which replaces it with the connection
+options.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
-    """The callback of an option that names a file to be written. Raises `UsageError` for ``-``."""
+    """The callback of an option that names an output file. Raises `UsageError` for ``-``."""
     from offsetmgr.stores.uri import refuse_dash
 
     refuse_dash(f"{param.opts[0]} -", str(value), "name a file that does not exist yet")
@@ -135,7 +136,7 @@ AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets
 
 
 def _reading_offsets_topic() -> Callable[[int, int], None]:
-    """Shows how far the reading of a broker's offsets topic is, and takes the line away at its end."""
+    """Shows the progress of reading a broker's offsets topic, and removes the line at its end."""
     from offsetmgr.cli.render import Meter
 
     meter: Meter | None = None
@@ -152,19 +153,19 @@ def _reading_offsets_topic() -> Callable[[int, int], None]:
 
 
 class ConnectFlags:
-    """What the connection options of one command line mean. Opens stores and clusters, and closes them at the end."""
+    """The connection options of one command line. Opens stores and clusters, and closes them at the end."""
 
     def __init__(self, settings: SettingsLayer, context: str | None) -> None:
         self.flags = settings
-        """What the flags alone say."""
+        """The values of the flags alone."""
         given = (("--command-config", settings.command_config), ("--context", context))
         self.repeated = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
-        """The options of this command line that a command beside it needs as well, with a space before each."""
+        """The options that a follow-up command needs as well, with a space in front of each."""
         self.resolved: ResolvedConnection = resolve(settings, context)
         self._open = ExitStack()
         self._clusters: dict[str, Cluster] = {}
         self._sessions: dict[str, ZookeeperSession] = {}
-        """ZooKeeper sessions by connect string: those of stores, which serve for what else is asked there too."""
+        """ZooKeeper sessions by connect string: a store's session is used for other requests too."""
 
     def __enter__(self) -> Self:
         return self
@@ -176,7 +177,7 @@ class ConnectFlags:
 
     @property
     def uri(self) -> str:
-        """The URI of the store that is meant. Raises `UsageError` where none is."""
+        """The URI of the selected store. Raises `UsageError` if there is none."""
         if self.resolved.store is None:
             raise UsageError(
                 "no store given",
@@ -186,7 +187,7 @@ class ConnectFlags:
         return self.resolved.store
 
     def store(self, uri: str | None = None, connection: ConnectionConfig | None = None) -> OffsetStore:
-        """Opens a store: the one that is meant, or ``uri``; with the command line's settings, or ``connection``."""
+        """Opens a store: the selected one, or ``uri``; with the command line's settings, or ``connection``."""
         from offsetmgr.stores.uri import open_store
 
         store = self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
@@ -203,13 +204,13 @@ class ConnectFlags:
         return store
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
-        """The settings of the command line, with the credentials of another ``.properties`` file where one is named."""
+        """The settings of the command line, with the credentials of another ``.properties`` file if one is given."""
         if command_config is None:
             return self.resolved.connection
         return with_properties(self.resolved.connection, command_config)
 
     def bootstrap(self) -> str | None:
-        """The Kafka brokers that go with the store: those of its own URI, else --bootstrap-server."""
+        """The Kafka brokers of the store: those of its own URI, else --bootstrap-server."""
         from offsetmgr.stores.uri import bootstrap_of
 
         store = self.resolved.store
@@ -217,14 +218,15 @@ class ConnectFlags:
         return own or self.resolved.bootstrap_server
 
     def cluster(self, what: str) -> Cluster:
-        """The Kafka cluster. Raises `UsageError` where no brokers are known; ``what`` says who needs them."""
+        """The Kafka cluster. Raises `UsageError` if no brokers are known; ``what`` names the operation that needs
+        them."""
         found = self.cluster_or_none()
         if found is None:
             raise UsageError(what, "needs to look at the logs, and no brokers are known", "add --bootstrap-server")
         return found
 
     def cluster_or_none(self) -> Cluster | None:
-        """The Kafka cluster, or None where no brokers are known."""
+        """The Kafka cluster, or None if no brokers are known."""
         bootstrap = self.bootstrap()
         return None if bootstrap is None else self.cluster_at(bootstrap, self.resolved.connection)
 
@@ -237,9 +239,8 @@ class ConnectFlags:
         return self._clusters[bootstrap]
 
     def newer_store(self, store: OffsetStore) -> OffsetStore | None:
-        """The Kafka store of the cluster whose ZooKeeper ``store`` is meant, where the brokers are known too: groups
-        that have left ZooKeeper commit there. None where the brokers are another cluster's, or may be; that is
-        printed."""
+        """The Kafka store of the cluster whose ZooKeeper is ``store``, if the brokers are known: groups that have left
+        ZooKeeper commit there. None if the brokers belong, or may belong, to another cluster, which is printed."""
         from offsetmgr.cli.render import note
         from offsetmgr.core.log_origin import compare_origins
         from offsetmgr.stores.uri import parse_uri
@@ -259,7 +260,8 @@ class ConnectFlags:
         return None
 
     def zookeeper(self, what: str) -> ZookeeperSession:
-        """A session with the ZooKeeper that is meant. Raises `UsageError` where none is; ``what`` says who needs it."""
+        """A session with the selected ZooKeeper. Raises `UsageError` if there is none; ``what`` names the operation
+        that needs it."""
         from offsetmgr.stores.uri import zookeeper_of
         from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -270,9 +272,9 @@ class ConnectFlags:
         return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
     def directory(self, uri: str | None = None, *, edits: bool = False) -> Directory:
-        """Where the live members of a store's groups are known: of the store that is meant, or of ``uri``.
+        """The source of live members of a store's groups: of the selected store, or of ``uri``.
 
-        For a command that ``edits`` it waits for the group locks of runs that were killed.
+        For a command that ``edits`` it waits for the group locks of killed runs.
         """
         from offsetmgr.cli.members_source import both, cluster_directory, no_directory, registry_directory
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
@@ -293,8 +295,8 @@ class ConnectFlags:
         return found[0] if len(found) == 1 else both(found[0], found[1])
 
     def edited_directory(self, uri: str | None = None) -> Directory:
-        """The same for a command that edits: of a store of Kafka's, the ZooKeeper that is known beside it is asked as
-        well (--zookeeper, OFFSETMGR_ZOOKEEPER, the context), since its old consumers may commit to both."""
+        """Like `directory`, for a command that edits. For a Kafka store, a known ZooKeeper (--zookeeper,
+        OFFSETMGR_ZOOKEEPER, the context) is asked as well, since its old consumers may commit to both."""
         from offsetmgr.cli.members_source import beside
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
@@ -306,7 +308,7 @@ class ConnectFlags:
         return beside(directory, self.cluster_at(bootstrap, connection), self._session(known))
 
     def _session(self, connect: str) -> ZookeeperSession:
-        """The session of a store there, or one of its own."""
+        """The session of a store with this connect string, or a new one."""
         if (session := self._sessions.get(connect)) is None:
             from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -316,7 +318,7 @@ class ConnectFlags:
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command with the connection options in the place of its ``connect`` parameter."""
+    """A command whose ``connect`` parameter is replaced with the connection options."""
     options: dict[str, Any] = {
         "bootstrap_server": BootstrapServer,
         "zookeeper": Zookeeper,
@@ -354,7 +356,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_groups(groups: list[str] | None, all_groups: bool) -> list[str]:
-    """The named groups. Raises `UsageError` unless there are some, or all are meant (but not both)."""
+    """The named groups. Raises `UsageError` unless there are some, or all are selected (but not both)."""
     if bool(groups) == all_groups:
         why = "both --group and --all-groups are given" if all_groups else "no group is named"
         raise UsageError("which groups?", why, "as in --group NAME (repeatable, globs), or --all-groups")

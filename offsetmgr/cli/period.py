@@ -1,4 +1,4 @@
-"""``offsetmgr period``: runs of the period coordinator, looked at and acted upon through ZooKeeper."""
+"""``offsetmgr period``: shows and controls runs of the period coordinator through ZooKeeper."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _HISTORY: Final = (
 
 
 _READS: Final = 20
-"""How often what changes at this moment is read again."""
+"""Number of attempts to read nodes that are just changing."""
 
 
 def _now_ms() -> int:
@@ -81,7 +81,7 @@ def _room(connect: ConnectFlags, command: str, root: str) -> BarrierStateStore:
 
 
 def _begun(room: BarrierStateStore) -> BarrierView:
-    """What is there. Raises `Conflict` where no period was ever opened."""
+    """The nodes of a run. Raises `Conflict` if no period was ever opened."""
     view = room.read()
     if view.seen.open_ is None:
         raise Conflict(
@@ -91,7 +91,7 @@ def _begun(room: BarrierStateStore) -> BarrierView:
 
 
 def _whole(room: BarrierStateStore) -> BarrierView:
-    """What is there, read again where the run was just turning. Raises `Conflict` where it has not begun."""
+    """The nodes of a run, read again while the run advances. Raises `Conflict` if it has not begun."""
     view = _begun(room)
     for _ in range(_READS):
         if view.seen.barrier() is not None:
@@ -110,14 +110,14 @@ def status(
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Which period is open, and which partition holds it, for how long, and whose it is.
+    """Show the open period, and for each partition that holds it how long and which member consumes it.
 
-    Those that hold it come first. A partition without an owner has no live member that says it consumes it.
+    Partitions that hold it come first. A partition without an owner has no live member that consumes it.
     """
     from offsetmgr.period.status import status_of
 
     found = status_of(_whole(_room(connect, "period status", root)), _now_ms())
-    assert found is not None  # it has begun
+    assert found is not None  # the run has begun
     held = found.holding
     kind = "rerun, period" if found.rerun else "period"
     what = f"{kind} {found.period.number}, {_time(found.period.start_ms)} to {_time(found.period.end_ms)}"
@@ -157,9 +157,9 @@ def history(
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Each closed period: its times, who finished which partitions with which offsets, and how long it was open.
+    """List closed periods: times, the partitions and offsets that each member finished, and how long each was open.
 
-    Where jobs fixed ranges of offsets before they worked on them, also their attempts and what was published.
+    For jobs with fixed ranges of offsets, also their attempts and published outputs.
     """
     from offsetmgr.cli.period_view import history_rows
     from offsetmgr.period.history import History
@@ -200,10 +200,11 @@ def rerun(
     execute: Execute = False,
     yes: Yes = False,
 ) -> None:
-    """Go through a range of past periods again, cut smaller, beside the live run (--name) or instead of it (--instead).
+    """Process a range of past periods again, in smaller periods, in a separate run (--name) or replacing the live run
+    (--instead).
 
-    Beside, members join it by its root; the live run knows nothing of it. Instead, the live run's members are told
-    that the next period lies in the past; their offsets are theirs to set back.
+    A separate run has its own root and members, independent of the live run. With --instead, the live run's members
+    learn that the next period is in the past; they must rewind their own offsets.
     """
     from offsetmgr.cli.scenario import parse_datetime, parse_duration
     from offsetmgr.period import rerun as reruns
@@ -248,7 +249,7 @@ def rerun(
 
 
 def _end(room: BarrierStateStore, why: str) -> None:
-    """Whichever period is open: the run may have turned while a question was read. Raises `Conflict`."""
+    """Ends the run even if it advances during the prompt. Raises `Conflict`."""
     for _ in range(_READS):
         view = _begun(room)
         assert view.seen.open_ is not None
@@ -268,9 +269,9 @@ def abort(
     execute: Execute = False,
     yes: Yes = False,
 ) -> None:
-    """End a run for good: no further period opens, and members that wait are told why.
+    """End a run permanently: no further period opens, and waiting members get the reason.
 
-    What was finished stays, and so does the history. To begin again, use another root.
+    Finished work and the history stay. To begin again, use another root.
     """
     room = _room(connect, "period abort", root)
     view = _begun(room)

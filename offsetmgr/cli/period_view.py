@@ -1,4 +1,5 @@
-"""Rows of ``period history``: a partition of a closed period each; with jobs, a partition of each job's ranges."""
+"""Rows of ``period history``: one per partition of a closed period; for jobs, one per partition of each job's
+ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 def history_rows(
     closed: Mapping[int, ClosedPeriod], works: Mapping[tuple[int, str], Work]
 ) -> Iterator[tuple[Any, ...]]:
-    """In the order of `offsetmgr.cli.period`'s columns; a period that only has work yet comes with unknown times."""
+    """In the order of `offsetmgr.cli.period`'s columns; a period that only has work so far has unknown times."""
     for number in sorted({*closed, *(number for number, _ in works)}):
         period = closed.get(number)
         jobs = [work for (of, _), work in sorted(works.items()) if of == number]

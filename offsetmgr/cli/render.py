@@ -1,7 +1,7 @@
-"""Output: rows as a table, JSON or CSV on stdout; notes, progress and questions on stderr.
+"""Output: rows as a table, JSON or CSV on stdout; notes, progress and prompts on stderr.
 
-Rows are written in batches, column by column, so that tens of thousands cost a fraction of a second and no number of
-them costs memory. Names are never cut.
+Rows are written in batches, column by column, so that tens of thousands take a fraction of a second and memory does not
+grow with their number. Names are never shortened.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ BATCH: Final = 4_000
 """Rows formatted together. A table's column widths come from its first batch."""
 _CACHED: Final = 20_000
 _NARROWEST: Final = 20
-"""Characters that a table's last column must have for its text to be wrapped."""
+"""Minimum width at which a table's last column is wrapped."""
 PROGRESS_AFTER: Final = 1.0
-"""Seconds before progress is shown at all."""
+"""Seconds before progress is shown."""
 _TTY_EVERY: Final = 0.1
 _LOG_EVERY: Final = 10.0
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class OutputFormat(StrEnum):
-    """What ``--format`` takes."""
+    """The values of ``--format``."""
 
     TABLE = "table"
     JSON = "json"
@@ -44,10 +44,10 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: ``name`` as programs see it, ``title`` as people do; ``right`` aligns numbers.
+    """A column: ``name`` for programs, ``title`` for people; ``right`` aligns numbers.
 
-    ``optional`` leaves it out of a table in which it is empty, ``detail`` out of every table. ``time``: milliseconds
-    since 1970, which tables show as a time (UTC).
+    ``optional`` omits it from a table in which it is empty, ``detail`` from every table. ``time``: milliseconds since
+    1970, which tables show as a time (UTC).
     """
 
     name: str
@@ -59,7 +59,7 @@ class Column:
 
 
 class _Cells(dict[Any, str]):
-    """Formatted values by value; most values of a column are seen again and again."""
+    """A cache of formatted values; most values of a column occur repeatedly."""
 
     def __init__(self, encode: Callable[[Any], str]) -> None:
         self._encode = encode
@@ -88,7 +88,7 @@ def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
 
 
 def _cell(value: Any) -> str:
-    """A value as people see it; nothing in it can disturb a terminal."""
+    """A value for display, with control characters escaped."""
     if value is None:
         return "-"
     text = str(value)
@@ -96,7 +96,7 @@ def _cell(value: Any) -> str:
 
 
 def _time_cell(value: int | None) -> str:
-    """Milliseconds since 1970 as people read them; what no calendar holds stays a number."""
+    """Milliseconds since 1970 for display; a time outside the calendar's range stays a number."""
     if value is None:
         return "-"
     try:
@@ -112,7 +112,7 @@ def _json_value(value: Any) -> str:
 
 
 def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
-    """Writes rows to stdout as they come, and gives their number. Each row has a value for each column."""
+    """Writes rows to stdout as they arrive, and returns their number. Each row has a value for each column."""
     if output is OutputFormat.JSON:
         return _write_json(columns, rows)
     if output is OutputFormat.CSV:
@@ -121,9 +121,9 @@ def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output:
 
 
 def write_varied(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
-    """As `write_rows` for JSON and CSV, for rows of which a value may be large or an object: one row is held at a time.
+    """Like `write_rows` for JSON and CSV, for rows with large or structured values: one row is held at a time.
 
-    CSV has objects as JSON.
+    CSV contains objects as JSON.
     """
     names = [c.name for c in columns]
     count = 0
@@ -172,7 +172,7 @@ def _write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
 
 
 def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
-    """CSV without a line of names."""
+    """CSV without a header line."""
     csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     sys.stdout.flush()
 
@@ -196,7 +196,7 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
 
 
 def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool) -> list[tuple[int, _PaddedRow]]:
-    """The columns that a table shows, as wide as its first rows (``whole``: all of them) and its titles need."""
+    """The columns that a table shows, with the widths of its first rows (``whole``: all of them) and titles."""
     shown = []
     for i, column in enumerate(columns):
         encode = _time_cell if column.time else _cell
@@ -209,12 +209,12 @@ def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: b
 
 
 def _wrapper(shown: list[tuple[int, _PaddedRow]]) -> Callable[[str], str]:
-    """Breaks the text of a table's last column at the terminal's width; words and the other columns stay whole."""
+    """Wraps the text of a table's last column at the terminal's width; words and the other columns stay whole."""
     terminal = shutil.get_terminal_size().columns
     indent = sum(len(cells.padded("")) + 2 for _, cells in shown[:-1])
 
     def wrapped(line: str) -> str:
-        aligned = line[max(indent - 2, 0) : indent].isspace()  # not so where an earlier cell is wider than its column
+        aligned = line[max(indent - 2, 0) : indent].isspace()  # False if an earlier cell is wider than its column
         if len(line.rstrip()) <= terminal or terminal - indent < _NARROWEST or not aligned:
             return line
         text = textwrap.wrap(line[indent:], terminal - indent, break_long_words=False, break_on_hyphens=False)
@@ -224,12 +224,12 @@ def _wrapper(shown: list[tuple[int, _PaddedRow]]) -> Callable[[str], str]:
 
 
 def note(text: str) -> None:
-    """A line for people, on stderr, so that it never mixes with data."""
+    """Prints a line on stderr, so that it never mixes with data."""
     print(text, file=sys.stderr, flush=True)
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Hands ``items`` on, and says on stderr how far it is: a moving line on a terminal, else a line now and then.
+    """Passes ``items`` on, with progress on stderr: an overwritten line on a terminal, else a line from time to time.
 
     Silent for the first second.
     """
@@ -258,7 +258,7 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
 
 
 class Meter:
-    """As `progress`, for what is told as a number: how much is done of how much. ``unit`` is so many of them."""
+    """Like `progress`, for progress given as a number out of a total, in ``unit``."""
 
     def __init__(self, what: str, unit: int = 1) -> None:
         self._what = what
@@ -268,7 +268,7 @@ class Meter:
         self._drawn = False
 
     def show(self, done: int, total: int) -> None:
-        """Says it, if it is time to."""
+        """Prints the progress, if due."""
         now = time.monotonic()
         if now < self._next_at:
             return
@@ -283,7 +283,7 @@ class Meter:
             note(line)
 
     def clear(self) -> None:
-        """Takes the line away, so that another can be written."""
+        """Removes the line, so that another can be written."""
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -299,6 +299,6 @@ def _progress_line(what: str, done: int, total: int | None, seconds: float) -> s
 
 
 def nothing_in(uri: str, what: str) -> str:
-    """What a listing without rows says, so that an empty place is not taken for the wrong one, or the other way."""
+    """The note for an empty listing, which names the place that was read."""
     doubt = "; is the chroot right?" if "zookeeper:" in uri or "zookeeper%3A" in uri else ""
     return f"no {what} in {uri}{doubt if what == 'groups' else ''}"

@@ -1,4 +1,4 @@
-"""``offsetmgr runbook``: rolling-bounce runbooks of old groups: written, checked, and executed."""
+"""``offsetmgr runbook``: rolling-bounce runbooks of old groups: writes, checks, and executes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ app = typer.Typer(
 
 
 class PhaseName(StrEnum):
-    """The phases, as they are typed."""
+    """The phases, as command-line values."""
 
     ZOOKEEPER = "zookeeper"
     DUAL = "dual"
@@ -76,7 +76,7 @@ def _view(connect: ConnectFlags) -> GroupView:
         raise UsageError(needs, "needs ZooKeeper, where old consumers register", "add --zookeeper HOST:PORT/CHROOT")
     cluster = connect.cluster(needs)
     store = connect.store(f"zookeeper://{address}")
-    assert isinstance(store, ZookeeperStore)  # what this kind of URI opens
+    assert isinstance(store, ZookeeperStore)  # this kind of URI opens this store
     kafka = connect.store(f"kafka://{connect.bootstrap()}")
     crossing = CrossClusterCheck(store, kafka, names=("ZooKeeper", "Kafka side"))
     if crossing.foreign:
@@ -84,12 +84,12 @@ def _view(connect: ConnectFlags) -> GroupView:
         raise OtherCluster(
             "runbook", f"the two hold offsets of different Kafka clusters: {crossing.compared.how}", hint
         )
-    # The store's own session, so that one sync before a look covers the registry and the offsets.
+    # The store's own session, so that one sync covers the registry and the offsets.
     return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
 
 
 def _options(connect: ConnectFlags) -> str:
-    """The connection options of this command line's meaning, for commands that are to be copied."""
+    """This command line's connection options, for commands that users copy."""
     from offsetmgr.stores.uri import zookeeper_of
 
     address = zookeeper_of(connect.uri, connect.resolved.connection)
@@ -124,7 +124,7 @@ def write(
     ] = 60,
     poll: Poll = 0.5,
 ) -> None:
-    """Write the steps for this group now, with settings, gates and ways back.
+    """Write the present steps for this group, with settings, gates and ways back.
 
     Without -o it prints Markdown.
     """
@@ -181,7 +181,7 @@ def check(
 ) -> None:
     """Check on evidence that every member is in a phase; exit code 0 only then.
 
-    Watches commits, and stops as soon as everything is settled.
+    Watches commits, and stops as soon as the result is certain.
     """
     report = books.check_phase(
         _view(connect),

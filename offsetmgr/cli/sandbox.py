@@ -1,4 +1,4 @@
-"""``offsetmgr sandbox``: real servers on this machine, for trying things. Progress on stderr, data on stdout."""
+"""``offsetmgr sandbox``: real servers on this machine, for experiments. Progress on stderr, data on stdout."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ def up(
         bool, typer.Option("--dual-commit/--no-dual-commit", help="With kafka: commit to ZooKeeper as well.")
     ] = False,
 ) -> None:
-    """Start servers, and print what to export.
+    """Start servers, and print the variables to export.
 
-    ZooKeeper and Kafka on free ports of this machine; returns when they answer. Run again while up, it starts
-    nothing but the old consumers asked for. After a crash it cleans up first.
+    ZooKeeper and Kafka on free ports of this machine; returns when they respond. While they run, a second call starts
+    only the old consumers that it names. After a crash it cleans up first.
     """
     if old_consumers and (group is None or topic is None):
         raise UsageError("--old-consumers", "needs a group and a topic", "add --group NAME --topic NAME")
@@ -117,7 +117,7 @@ def up(
 
 @app.command()
 def down(state: StateFolder = None) -> None:
-    """Stop all of it, and remove its data.
+    """Stop all servers, and remove their data.
 
     Returns when every process is gone.
     """
@@ -132,7 +132,7 @@ def status(
 ) -> None:
     """List the servers, and whether they run.
 
-    Exit code 0 where all of them do, 1 where one does not or there is no sandbox.
+    Exit code 0 if all of them do, 1 if one does not or there is no sandbox.
     """
     sandbox = _sandbox(state)
     found = sandbox.status()
@@ -164,7 +164,7 @@ def status(
 
 @app.command()
 def env(state: StateFolder = None) -> None:
-    """Print what to export.
+    """Print the variables to export.
 
     For a shell: eval "$(offsetmgr sandbox env)".
     """

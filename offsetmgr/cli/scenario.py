@@ -1,4 +1,4 @@
-"""The scenario that the options of ``offsets reset`` name, times and files read."""
+"""The scenario from the options of ``offsets reset``, with times and files parsed."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def scenario_of(
     accept_unterminated: bool,
     crossing: Callable[[SnapshotFile], CrossClusterCheck],
 ) -> Scenario:
-    """The one scenario that is given; ``crossing`` compares the cluster of a file with the target's.
+    """The one given scenario; ``crossing`` compares the cluster of a file with the target's.
 
-    Raises `UsageError` for none, several, or one that cannot be read, `OtherCluster`.
+    Raises `UsageError` for none, several, or an invalid one, `OtherCluster`.
     """
     given: list[Scenario] = []
     if to_earliest:
@@ -82,8 +82,8 @@ def scenario_of(
 
 
 def _to_time(at_ms: int, option: str, text: str) -> ToTime:
-    """Raises `UsageError` for a time that no record can have: Kafka counts milliseconds from 1970 in 63 bits, and gives
-    negative numbers other meanings."""
+    """Raises `UsageError` for a time that no record can have: Kafka uses milliseconds from 1970 in 63 bits, and
+    negative numbers have other meanings."""
     if not 0 <= at_ms < 2**63:
         why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"
         raise UsageError(option, why, "--to-earliest goes to the log's start, --to-latest to its end")

@@ -1,6 +1,7 @@
-"""Ctrl-C before a command has begun, while its modules are imported: the process ends in one line, with exit code 130.
+"""Handles Ctrl-C before a command has begun, while its modules are imported: the process ends with one line and exit
+code 130.
 
-Imports nothing of ours and little else, since all that is imported before `watch` is called can still be interrupted.
+Imports few modules and none of ours, since imports before `watch` can still be interrupted.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import NoReturn
 
 
 def watch() -> None:
-    """Goes until `begin`. A Ctrl-C that is ignored, as in a shell's background jobs, stays so."""
+    """Active until `begin`. An ignored Ctrl-C, as in a shell's background jobs, stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
 def begin() -> None:
-    """The command begins: from here on Ctrl-C is an exception, which it can answer."""
+    """The command begins: from here on Ctrl-C raises an exception, which the command can handle."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """At once: an exception in the middle of an import may be lost, or leave half a module behind."""
+    """Ends at once: an exception during an import may be lost, or leave a half-initialized module."""
     os.write(2, b"interrupted: nothing was done\n")
     os._exit(130)

@@ -1,4 +1,4 @@
-"""``offsetmgr spark``: audit, diff and copy at Spark's scale. What it shows is made in `offsetmgr.spark`."""
+"""``offsetmgr spark``: audits, compares and copies offsets with Spark. `offsetmgr.spark` does the work."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ _MINUTE_MS: Final = 60_000
 
 
 def _require_spark(command: str) -> None:
-    """Raises `SparkError` for a version of PySpark that offsetmgr does not support, `UnsupportedOperation` for none."""
+    """Raises `SparkError` for a version of PySpark that offsetmgr does not support, `UnsupportedOperation` without
+    PySpark."""
     from offsetmgr.spark.versions import require_supported
 
     require_supported(command)
@@ -105,13 +106,13 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
 
 
 def _sorted(table: DataFrame, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    """Rows as they come, partition by partition of the table, so that their number costs no memory."""
+    """Rows as they arrive, partition by partition of the table, so that memory does not grow with their number."""
     for row in table.orderBy("group", "topic", "partition").select(*columns).toLocalIterator():
         yield tuple(row)
 
 
 def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> None:
-    """Raises `UnknownTopicOrPartition` for what was asked for by --topic and is not among ``rows``."""
+    """Raises `UnknownTopicOrPartition` for a --topic without a match in ``rows``."""
     from offsetmgr.groups.topic_matches import TopicMatches
 
     sought = TopicMatches(topics)
@@ -148,10 +149,10 @@ def audit(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Read the offsets topic itself: latest offsets, commit history, silent groups, tombstones, expiry and lag as
-    Parquet tables, and a page (index.html) that needs no Spark to be read.
+    Parquet tables, and a page (index.html) that can be read without Spark.
 
-    The exit code is 1 where records of the topic could not be read (they are in the table "unreadable"), and where
-    the store of --compare differs (the table "differences").
+    The exit code is 1 if records of the topic could not be read (they are in the table "unreadable"), or if the store
+    of --compare differs (the table "differences").
     """
     _require_spark("spark audit")
     bootstrap = connect.bootstrap()
@@ -164,8 +165,8 @@ def audit(
 
         config = connect.connection(compare_config)
         other = connect.store(compare, config).capabilities
-        groups_of(compare, config, ())  # one that cannot be listed is refused now, not after the audit
-    if offsets_topic not in cluster.topics([offsets_topic]):  # told now, in a line, and not by Spark
+        groups_of(compare, config, ())  # an unreadable store is rejected now, not after the audit
+    if offsets_topic not in cluster.topics([offsets_topic]):  # reported now in one line, instead of by Spark
         raise UnknownTopicOrPartition(f"topic {offsets_topic}", "does not exist in this Kafka cluster")
     with _spark(master, conf) as spark:
         from offsetmgr.core.clock import SystemClock
@@ -256,11 +257,11 @@ def copy(
     conf: Conf = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Copy committed offsets from one store to another by Spark's executors: forward only, each write conditional.
+    """Copy committed offsets from one store to another with Spark's executors: forward only, each write conditional.
 
-    Shown is what would become of each offset: write, unchanged, refuse-rewind, where the group is further, or
-    refuse-recreated, where the topic was recreated after the commit. With --execute, those that were not copied, and
-    the exit code is 1 if there are any. For a migration that can be undone, use migrate.
+    The command shows the outcome for each offset: write, unchanged, refuse-rewind (the group is further), or
+    refuse-recreated (the topic was recreated after the commit). With --execute it lists the offsets that were not
+    copied, and the exit code is 1 if there are any. For a migration that can be undone, use migrate.
     """
     from offsetmgr.cli.edit_command import checked_crossing
     from offsetmgr.spark.store_rows import groups_of

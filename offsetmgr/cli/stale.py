@@ -1,4 +1,4 @@
-"""Telling people that offsets in ZooKeeper are older than the same group's in Kafka."""
+"""Reports offsets in ZooKeeper that are older than the same group's in Kafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class StaleSnapshot:
-    """Counts the rows whose last cell, the note, says that Kafka holds a larger offset; `finish` prints the count."""
+    """Counts the rows whose last cell, the note, reports a larger offset in Kafka; `finish` prints the count."""
 
     def __init__(self, newer: OffsetStore | None) -> None:
         self._newer = newer
@@ -28,7 +28,7 @@ class StaleSnapshot:
             yield row
 
     def finish(self) -> None:
-        """Prints how many offsets are stale, and how to see Kafka's."""
+        """Prints the number of stale offsets, and how to show Kafka's."""
         if self._newer is not None and self._count:
             verb = "is" if self._count == 1 else "are"
             offsets = f"{count_of(self._count, 'offset')} in ZooKeeper {verb} older than the group's in Kafka"

@@ -1,6 +1,6 @@
-"""Standard output whose failures are told from all others: a full disk or a closed descriptor is no bug of ours.
+"""Standard output with recognizable failures: a full disk or a closed descriptor is not a defect of offsetmgr.
 
-What is written to a terminal that was lost is dropped, and the work goes on. So is what cannot be written to stderr.
+Output to a lost terminal is dropped, and the work continues. Output that cannot be written to stderr is dropped too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BUFFER: Final = 64 * 1024
 
 
 class _Descriptor(io.FileIO):
-    """The descriptor of stdout. A write that fails is a `FileFailure`, a reader that went away a `BrokenPipeError`."""
+    """The descriptor of stdout. A failed write raises `FileFailure`, a closed pipe `BrokenPipeError`."""
 
     def __init__(self, descriptor: int, *, terminal: bool) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -40,7 +40,7 @@ class _Descriptor(io.FileIO):
 
 
 class _Messages(io.FileIO):
-    """The descriptor of stderr. What cannot be written is dropped."""
+    """The descriptor of stderr. Drops output that cannot be written."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -50,11 +50,11 @@ class _Messages(io.FileIO):
 
 
 def take_over() -> None:
-    """Puts such streams in the place of ``sys.stdout`` and ``sys.stderr``.
+    """Replaces ``sys.stdout`` and ``sys.stderr`` with such streams.
 
-    Raises `FileFailure` where the process has no stdout: before anything is done, since a file opened later would get
-    its descriptor. For the same reason the null device takes the place of a closed stdin (first, since it gets the
-    lowest free descriptor) and of a closed stderr.
+    Raises `FileFailure` if the process has no stdout, before anything is done, since a file opened later would get its
+    descriptor. For the same reason the null device replaces a closed stdin (first, since it gets the lowest free
+    descriptor) and a closed stderr.
     """
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - for the rest of the process
@@ -80,6 +80,6 @@ def take_over() -> None:
 
 
 def forget() -> None:
-    """Points stdout at nothing, so that the interpreter's last flush does not complain about what it cannot write."""
+    """Points stdout at the null device, so that the interpreter's last flush does not fail."""
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,11 +1,11 @@
-"""Ctrl-C in the middle of bulk work: the first one asks it to stop cleanly, the second one interrupts it.
+"""Ctrl-C during bulk work: the first one requests a clean stop, the second one interrupts it.
 
 SIGTERM and SIGHUP count as Ctrl-C. A lost terminal may send SIGHUP more than once (the kernel does, and the shell), so
-after the first one it is ignored. A SIGHUP that is ignored from the start, as under ``nohup``, stays ignored. A
-manager, which runs until it is told to stop, only tells it.
+it is ignored after the first one. A SIGHUP that is ignored from the start, as under ``nohup``, stays ignored. A
+manager, which runs until it is stopped, only logs it.
 
-When all is done and only to be told, the first one changes nothing any more: a command that did its work does not end
-as an interrupted one.
+After the work, while results are being printed, the first one has no effect: a command that completed its work does not
+end as an interrupted one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from offsetmgr.cli.render import note
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _hung_up: Final = threading.Event()
 Handlers: TypeAlias = Mapping[signal.Signals, Any]
-"""What is done with each signal, as ``signal.signal`` takes and gives it."""
+"""The handler of each signal, as used by ``signal.signal``."""
 
 
 @contextmanager
 def stopping(what: str) -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether to stop. ``what`` names what is being ended.
+    """Yields a function that returns whether to stop. ``what`` names the work that is being ended.
 
-    Where the work comes to its end (the block raises nothing), `ending` goes for the rest of the command.
+    If the work completes (the block raises nothing), `ending` applies for the rest of the command.
     """
     asked = False
 
@@ -60,8 +60,8 @@ def stopping(what: str) -> Iterator[Callable[[], bool]]:
 
 
 def ending(before: Handlers | None = None) -> None:
-    """All is done: the first Ctrl-C or SIGTERM from here on is let pass, and the next one does what was done
-    ``before`` (None: what is done now)."""
+    """The work is complete: the first Ctrl-C or SIGTERM from here on is ignored, and the next one has the handler
+    ``before`` (None: the present handler)."""
     before = before or _now()
 
     def let_pass(number: int, _frame: FrameType | None) -> None:
@@ -87,19 +87,19 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 
 def hung_up() -> bool:
-    """Whether SIGHUP has come, which is answered as Ctrl-C."""
+    """Whether a SIGHUP that counts as Ctrl-C has arrived."""
     return _hung_up.is_set()
 
 
 def ignore_hangups() -> None:
-    """Nothing that SIGHUP could say is new from here on."""
+    """Ignores SIGHUP from here on."""
     _hung_up.set()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def only_tell_hangups() -> None:
-    """From here on SIGHUP does nothing but print a line, also in a process that was started with it ignored."""
+    """From here on SIGHUP only prints a line, even in a process that was started with it ignored."""
 
     def tell(_number: int, _frame: FrameType | None) -> None:
         _say("SIGHUP does nothing")
@@ -109,7 +109,7 @@ def only_tell_hangups() -> None:
 
 @contextmanager
 def signals_as_before() -> Iterator[None]:
-    """What is done with signals in the block ends with it."""
+    """Restores the signal handlers at the end of the block."""
     before = _now()
     try:
         yield
@@ -131,6 +131,6 @@ def _restore(handlers: Handlers) -> None:
 def _say(line: str) -> None:
     try:
         note(line)
-    except RuntimeError:  # the signal came in the middle of writing to stderr, which cannot be entered twice
+    except RuntimeError:  # the signal arrived during a write to stderr, which is not reentrant
         with contextlib.suppress(OSError):
             os.write(2, f"\n{line}\n".encode())

@@ -1,4 +1,4 @@
-"""``offsetmgr migrate switch``: a group changes where its offsets are while its members run."""
+"""``offsetmgr migrate switch``: changes the storage mode of a group while its members run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 SESSION_TIMEOUT_MS: Final = 10_000
-"""Of the switch: so long after its end the members of a switch that was killed go back to the old mode."""
+"""Session timeout of the switch: this long after its end, the members of a killed switch return to the old mode."""
 COLUMNS: Final = (
     Column("group"),
     Column("member"),
@@ -47,7 +47,7 @@ COLUMNS: Final = (
 
 
 class Mode(StrEnum):
-    """What ``--to`` takes."""
+    """The values of ``--to``."""
 
     ZOOKEEPER = "zookeeper"
     DUAL = "dual"
@@ -76,12 +76,12 @@ def switch_command(
     before_image: BeforeImage = None,
     format: Format = OutputFormat.TABLE,
 ) -> None:
-    """Change where a group's offsets are while its members run: zookeeper, dual, kafka, and back.
+    """Change where a group's offsets are stored while its members run: zookeeper, dual, kafka, and back.
 
-    For members that follow (offsets=switched of ZookeeperConsumer, and every program that commits to a switched:
-    store). They stop committing, what the kept store lacks is copied, both stores are compared, and they go on in the
-    new mode; consuming goes on meanwhile. Killed at any moment, either nothing has changed or everything. Name both
-    stores: --zookeeper and --bootstrap-server, or --store switched:NAME.
+    For members that follow the mode (offsets=switched of ZookeeperConsumer, and every program that commits to a
+    switched: store). They stop committing, the switch copies missing offsets to the store that stays, compares both
+    stores, and the members continue in the new mode; they keep consuming meanwhile. If the switch is killed, either
+    nothing has changed or everything. Name both stores: --zookeeper and --bootstrap-server, or --store switched:NAME.
     """
     from offsetmgr.core.commit_mode import CommitMode
     from offsetmgr.migration.live.live_migration import LiveMigration
@@ -160,7 +160,7 @@ def _stores(connect: ConnectFlags) -> tuple[str, str]:
 
 
 def _translate(connect: ConnectFlags) -> Translate | None:
-    """What the URI of --store switched: says, or its section of the config file."""
+    """The value in the URI of --store switched:, or in its section of the config file."""
     from offsetmgr.stores.pair_uri import translate_of
 
     store = connect.resolved.store
@@ -192,7 +192,7 @@ def _declare(switch: LiveMigration, group: str, mode: Any, *, execute: bool, yes
 
 
 def _recorder(group: str, path: str | None) -> Record:
-    """Keeps before-images, as the editing commands do."""
+    """Records before-images, as the editing commands do."""
     from offsetmgr.config.connection import state_folder
     from offsetmgr.groups.before_images import header_for, new_path, write_images
     from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange

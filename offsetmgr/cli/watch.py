@@ -1,4 +1,4 @@
-"""``--watch``: a command that shows the same thing again and again until Ctrl-C."""
+"""``--watch``: repeats a command's output until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Count = Annotated[
 
 
 class WatchCommand(typer.core.TyperCommand):
-    """A command whose ``--watch`` may go without a number."""
+    """A command whose ``--watch`` may have no number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given: list[str] = []
@@ -43,7 +43,7 @@ def _is_number(text: str) -> bool:
 
 
 def watch_command(once: Callable[[], int], seconds: float | None, count: int | None) -> int:
-    """Calls ``once`` (every ``seconds``, ``count`` times at most, where they are given); its last exit code."""
+    """Calls ``once`` (every ``seconds``, at most ``count`` times, if given); returns its last exit code."""
     if seconds is None:
         return once()
     code = 0

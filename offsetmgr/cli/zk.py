@@ -1,7 +1,7 @@
-"""``offsetmgr zk``: Kafka's directories in ZooKeeper. Only puts together the commands, each of a module of its own.
+"""``offsetmgr zk``: Kafka's directories in ZooKeeper. Only combines the commands, each in its own module.
 
 A new command: a module ``zk_NAME.py`` with its own ``app = typer.Typer()``, imported and named in `PARTS`, in the order
-of the help; the text of `offsetmgr.cli.app.REGISTRY` names it too. What is heavy is imported inside the command.
+of the help; the text of `offsetmgr.cli.app.REGISTRY` names it too. Heavy modules are imported inside the command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``offsetmgr zk elect|reassign|delete-topic``: what the cluster's controller is asked to do, through ZooKeeper."""
+"""``offsetmgr zk elect|reassign|delete-topic``: requests to the cluster's controller, through ZooKeeper."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def elect(
     yes: Yes = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Have each partition led by its preferred replica again (preferred replica election).
+    """Make the preferred replica of each partition its leader again (preferred replica election).
 
-    A partition whose preferred replica is dead or not in sync is refused; the others are done.
+    A partition whose preferred replica is dead or not in sync is rejected; the others are done.
     """
     from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.election import encode_election, plan_election, progress_of
@@ -91,9 +91,9 @@ def _led(wanted: bool) -> str:
 
 
 def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPartition], dict[str, OffsetMgrError]]:
-    """The partitions that --topic means (without any, all), and the topics of which it cannot be told which they have.
+    """The partitions that --topic selects (without any, all), and the topics whose partitions are unknown.
 
-    Raises `UnknownTopicOrPartition` where it means none.
+    Raises `UnknownTopicOrPartition` if it selects none.
     """
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.groups.selection import TopicSelection
@@ -109,7 +109,7 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
     for name in wanted:
         try:
             numbers = state.topic(name).partitions
-        except UnknownTopicOrPartition:  # it has gone since the names were read
+        except UnknownTopicOrPartition:  # it was deleted after the names were read
             continue
         except OffsetMgrError as error:
             unreadable[name] = error
@@ -155,8 +155,8 @@ def reassign(
 ) -> None:
     """Move partitions to other brokers (partition reassignment).
 
-    Checked first: brokers alive, partitions there, no broker twice, the same number of replicas, nothing under way.
-    One refusal refuses all of it.
+    The command first checks that brokers are alive, partitions exist, no broker occurs twice, the number of replicas
+    stays the same, and no reassignment is under way. One failed check rejects all of it.
     """
     from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.reassignment import (
@@ -247,7 +247,7 @@ def _image_path(path: Path | None) -> Path:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    """The before-image on disk, before anything is asked for."""
+    """Writes the before-image to disk before the request."""
     from offsetmgr.core.atomic_file import replace_file
 
     try:
@@ -270,10 +270,10 @@ def delete_topic(
     yes: Yes = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Delete topics with all that is in them. This cannot be undone.
+    """Delete topics with all their messages. This cannot be undone.
 
-    With --bootstrap-server the controller is asked first whether it deletes topics at all (delete.topic.enable).
-    One refusal refuses all of it.
+    With --bootstrap-server the command first asks the controller whether it deletes topics at all
+    (delete.topic.enable). One rejected topic rejects all of it.
     """
     from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.deletion import plan_deletion, progress_of
@@ -313,7 +313,7 @@ def delete_topic(
 
 
 def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | None:
-    """The controller's ``delete.topic.enable``; None where it was not asked or does not tell, which is said."""
+    """The controller's ``delete.topic.enable``; None, with a note, if it was not asked or did not answer."""
     cluster = connect.cluster_or_none()
     if cluster is None:
         note("not checked: delete.topic.enable of the controller (no --bootstrap-server)")

@@ -1,4 +1,4 @@
-"""What ``zk rebalance --simulate`` is told to happen: its options, understood."""
+"""Parses the changes that ``zk rebalance --simulate`` simulates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def changes_of(
     lose_broker: list[int] | None,
     add_broker: list[int] | None,
 ) -> Callable[[GroupSnapshot], GroupSnapshot] | None:
-    """All that happens, in the order: topics, brokers, members. None where nothing does."""
+    """All changes, in the order: topics, brokers, members. None if there are none."""
     if not any((join, leave, grow, delete_topic, lose_broker, add_broker)):
         if like or topic:
             raise UsageError("--like and --topic", "say what those that join subscribe to", "add --join HOST")
@@ -53,7 +53,7 @@ def changes_of(
 
 
 def sized(picture: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
-    """A picture without topics, with those of ``--grow``: the first for a topic says how large it was before."""
+    """A snapshot without topics, extended with those of ``--grow``: the first value for a topic is its size before."""
     from offsetmgr.zookeeper.rebalance_preview.changes import topic_grows
 
     said: set[tuple[str, int | None]] = set()
@@ -82,7 +82,7 @@ def _subscription(picture: GroupSnapshot, like: str | None, topics: list[str] | 
 
 
 def _new_id(group: str, host: str, number: int) -> str:
-    """The id that a member started now would make up for itself, or the one that is given."""
+    """The id that a new member would generate, or the given one."""
     if not host:
         raise UsageError("--join", "no host is named", "as in --join HOST, or HOST:STREAMS")
     return host if host.startswith(f"{group}_") else f"{group}_{host}-{time.time_ns() // 1_000_000}-{number:08x}"

@@ -1,4 +1,4 @@
-"""``offsetmgr zk check``: what is wrong with the groups of old consumers."""
+"""``offsetmgr zk check``: finds faults in the groups of old consumers."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def check(
     count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Find what is wrong with the groups of old consumers: owners, subscriptions, offsets, unreadable nodes.
+    """Find faults in the groups of old consumers: owners, subscriptions, offsets, unreadable nodes.
 
-    Exit code 0: nothing was found; 1: something was. With --bootstrap-server offsets are held against the logs as
-    well. What was not checked is said at the end.
+    Exit code 0: nothing was found; 1: something was. With --bootstrap-server the command also compares offsets with the
+    logs. It lists unchecked items at the end.
     """
     from offsetmgr.core.clock import SystemClock
     from offsetmgr.zookeeper.check.run import ZookeeperCheck
@@ -111,7 +111,7 @@ def check(
 
 
 def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
-    """The groups that are meant, of those that there are. Raises `GroupNotFound`."""
+    """The selected ones of the existing groups. Raises `GroupNotFound`."""
     from offsetmgr.groups.selection import matching_groups
 
     there = set(known)
@@ -122,9 +122,9 @@ def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
 
 
 def _of_one_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
-    """Whether brokers and ZooKeeper are known to be of one cluster; where that cannot be told, a note says so.
+    """Whether brokers and ZooKeeper are known to belong to one cluster; prints a note if that is unknown.
 
-    Raises `UsageError` where they are of different ones: every offset would be judged by another log.
+    Raises `UsageError` if they belong to different ones: every offset would be compared with another log.
     """
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id

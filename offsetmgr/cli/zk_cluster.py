@@ -1,4 +1,4 @@
-"""``offsetmgr zk brokers|topics``: what the brokers wrote down about themselves and their topics."""
+"""``offsetmgr zk brokers|topics``: the brokers and topics registered in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ TOPICS: Final = (
 def brokers(
     connect: ConnectFlags, watch: Watch = None, count: Count = None, output: Format = OutputFormat.TABLE
 ) -> None:
-    """The live brokers with their addresses, and which of them is the controller."""
+    """List the live brokers with their addresses, and which of them is the controller."""
     from offsetmgr.zookeeper.nodes import cluster_nodes
 
     session = connect.zookeeper("zk brokers")
@@ -92,7 +92,7 @@ def topics(
     count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Topics with their partitions: leader, assigned and in-sync replicas, reassignments, deletions.
+    """List topics with their partitions: leader, assigned and in-sync replicas, reassignments, deletions.
 
     Partitions of Kafka 0.7 are BROKER-PARTITION.
     """
@@ -154,7 +154,7 @@ def _broker_rows(
 
 
 def _cluster_line(cluster: ClusterNodes, live: Iterable[NodeEntry[RegisteredBroker]]) -> str:
-    """Cluster id and controller in one line, each with what is not known about it."""
+    """Cluster id and controller in one line, with the reason for unknown values."""
     controller, epoch = cluster.controller.value, cluster.controller_epoch.value
     parts = [f"cluster id {cluster.cluster_id.value or 'not known'}"]
     if controller is None:
@@ -215,7 +215,7 @@ def _partition_row(
 
 
 def _health(replicas: tuple[int, ...], state: PartitionState | None) -> list[str]:
-    """What an administrator would look at."""
+    """Conditions that need an administrator's attention."""
     if state is None:
         return []
     found = []

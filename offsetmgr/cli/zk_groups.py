@@ -1,4 +1,4 @@
-"""``offsetmgr zk members|owners``: who consumes, and who holds which partition, as old consumers write it down."""
+"""``offsetmgr zk members|owners``: the registered old consumers, and the owners of partitions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def members(
     count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """The live members of groups as they registered in ZooKeeper, with their subscriptions.
+    """List the live members of groups registered in ZooKeeper, with their subscriptions.
 
     SUBSCRIPTION is topic=streams; with a pattern (white_list, black_list) it is expression=streams.
     """
@@ -94,7 +94,7 @@ def owners(
     count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """The partitions that are owned, each with the consumer thread that holds it."""
+    """List the owned partitions, each with the consumer thread that owns it."""
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.zookeeper.groups.ownership import owners_many
     from offsetmgr.zookeeper.groups.registry import members_many
@@ -106,7 +106,7 @@ def owners(
     def once() -> int:
         errors: list[OffsetMgrError] = []
         chosen = _chosen(session, names)
-        # The owners first: a member that joins in between is then no owner's missing one.
+        # The owners first: a member that joins in between then causes no owner without a member.
         found = zip(owners_many(session, chosen), members_many(session, chosen), strict=True)
         listed = progress(found, "groups", len(chosen))
         if not write_rows(OWNERS, _owner_rows(listed, wanted, errors), output) and not errors:
@@ -118,7 +118,7 @@ def owners(
 
 
 def _chosen(session: ZookeeperSession, patterns: list[str]) -> list[str]:
-    """The groups that are meant (all without patterns), sorted. Raises `GroupNotFound`."""
+    """The selected groups (all without patterns), sorted. Raises `GroupNotFound`."""
     from offsetmgr.groups.selection import matching_groups
     from offsetmgr.zookeeper.nodes.paths import CONSUMERS
 
@@ -140,7 +140,7 @@ def _member_rows(
         if listed.error is not None:
             errors.append(listed.error)
             continue
-        held: dict[str | None, int] | None = None  # not known
+        held: dict[str | None, int] | None = None  # unknown
         if owned.error is None and not owned.errors:
             held = {}
             for owner in owned.owners.values():
@@ -197,7 +197,7 @@ def _persistent(session_id: int) -> list[str]:
 
 
 def _doubts(owner: Owner, live: Mapping[str, RegistryMember] | None) -> list[str]:
-    """What does not fit together, where it is known who lives."""
+    """Inconsistencies of an owner, if the live members are known."""
     if owner.member_id is None or live is None:
         return []
     member = live.get(owner.member_id)

@@ -1,4 +1,5 @@
-"""``offsetmgr zk rebalance``: are partitions owned as they should be, and who would own what if things changed."""
+"""``offsetmgr zk rebalance``: compares owners with the computed assignment, and predicts the assignment after
+changes."""
 
 from __future__ import annotations
 
@@ -101,10 +102,11 @@ def rebalance(
     count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Who owns which partitions of a group, beside who should; or with --simulate who would, if things changed.
+    """Compare the owners of a group's partitions with the computed assignment; or with --simulate, predict the
+    assignment after changes.
 
-    Exit code without --simulate: 0 where every partition is owned as the members would divide them, else 1. Nothing is
-    changed in either case.
+    Exit code without --simulate: 0 if every partition is owned as the members would assign it, else 1. The command
+    changes nothing.
     """
     from offsetmgr.zookeeper.rebalance_preview.live_group import read_group
 
@@ -172,7 +174,7 @@ def _compare(
     by_partition: bool,
     output: OutputFormat,
 ) -> int:
-    """Shows owners beside what they should be; the exit code says whether they differ."""
+    """Shows owners and the computed assignment; returns the exit code for equal or different."""
     from offsetmgr.zookeeper.rebalance_preview.predict import predict
 
     deadline = time.monotonic() + settle
@@ -191,7 +193,7 @@ def _compare(
 
 
 def _strategy(picture: GroupSnapshot, named: str | None, internal: bool) -> tuple[str, str]:
-    """The strategy, and why it is that one."""
+    """The strategy, and how it was determined."""
     from offsetmgr.core.errors import AssignmentRefused, InvalidPattern, UnsupportedOperation
     from offsetmgr.zookeeper.rebalance_preview.predict import matching_strategies, usual_strategy
 
@@ -200,7 +202,7 @@ def _strategy(picture: GroupSnapshot, named: str | None, internal: bool) -> tupl
     try:
         explaining = matching_strategies(picture, internal=internal)
     except (AssignmentRefused, InvalidPattern, UnsupportedOperation):
-        explaining = []  # that member may be the one to leave
+        explaining = []  # that member may be the one that leaves
     if explaining:
         return explaining[0], "as the owners show"
     return usual_strategy(picture), "the default; the owners do not show which"

@@ -1,4 +1,4 @@
-"""How ``zk rebalance`` shows a group: a table of members or of partitions, and in a line what it comes to."""
+"""The output of ``zk rebalance``: a table of members or of partitions, and a summary line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ WOULD_COME: Final = {
     "gained": "had no owner",
     "lost": "have none any more",
 }
-"""What becomes of a partition, said of some of them."""
+"""Texts for the effect of a change on partitions."""
 OWNED_NOW: Final = {
     "kept": "owned as they should be",
     "moved": "another member's due",
@@ -64,7 +64,7 @@ OWNED_NOW: Final = {
     "gained": "without an owner: nobody consumes them",
     "lost": "owned, but nobody's due",
 }
-"""The same of partitions as they are, beside what they should be."""
+"""Texts for the difference between owners and the computed assignment."""
 _STATES: Final = {
     "kept": "right",
     "moved": "wrong",
@@ -77,7 +77,7 @@ _STATES: Final = {
 def write_prediction(
     prediction: Prediction, before: GroupSnapshot, after: GroupSnapshot, output: OutputFormat, *, by_partition: bool
 ) -> None:
-    """What changes from one picture to the other."""
+    """Prints the changes between two snapshots."""
     if by_partition:
         write_rows(PARTITIONS_AND_CHANGES, _partition_rows(prediction), output)
     else:
@@ -85,7 +85,7 @@ def write_prediction(
 
 
 def write_owners(prediction: Prediction, picture: GroupSnapshot, output: OutputFormat, *, by_partition: bool) -> None:
-    """The owners beside what they should be."""
+    """Prints the owners and the computed assignment."""
     if by_partition:
         rows = ((*row[:-1], _STATES[row[-1]]) for row in _partition_rows(prediction))
         write_rows(PARTITIONS_NOW, rows, output)
@@ -94,7 +94,7 @@ def write_owners(prediction: Prediction, picture: GroupSnapshot, output: OutputF
 
 
 def summary_line(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:
-    """One line that counts, and one for each doubt. ``why`` says how the strategy is known."""
+    """Prints a line with counts, and one for each doubt. ``why`` describes how the strategy was determined."""
     counted = [(getattr(prediction.moves, name), text) for name, text in words.items()]
     total = count_of(len({*prediction.before, *prediction.after}), "partition")
     told = ", ".join(f"{number:,} {text}" for number, text in counted if number) or "nothing to divide"

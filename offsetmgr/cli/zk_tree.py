@@ -1,4 +1,4 @@
-"""``offsetmgr zk tree``: every node as it lies, with what it is and what it says."""
+"""``offsetmgr zk tree``: every node with its kind and decoded content."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def tree(
     count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Nodes from any one downwards, as Kafka means them.
+    """Print a znode and its descendants, decoded.
 
-    What is odd about a node stands beside it, and one that cannot be understood hides no other. Credentials are hidden.
-    --format json and csv have each node's raw data too.
+    Oddities are in the same row, and an unreadable node does not hide the others. Credentials are hidden. --format json
+    and csv include each node's raw data.
     """
     from offsetmgr.zookeeper.nodes.tree import walk
 
@@ -88,5 +88,5 @@ def _rows(found: Iterable[TreeNode], errors: list[OffsetMgrError]) -> Iterator[t
 
 
 def session_of(ephemeral_owner: int) -> str | None:
-    """A session's id as ZooKeeper's own tools write it; None for a persistent node."""
+    """A session's id in the format of ZooKeeper's own tools; None for a persistent node."""
     return f"{ephemeral_owner & 0xFFFFFFFFFFFFFFFF:#x}" if ephemeral_owner else None
