@@ -1,0 +1,191 @@
+"""Checks the prose of the project: docstrings, comments, messages and documentation.
+
+Usage: ``scripts/prose.py [PATH...]``; without paths every file of the project. Prints one line per finding and exits
+with 1 if there is any. Three sources of findings:
+
+1. the patterns below: openings and words that make a sentence hard to read, with the replacement;
+2. the synonyms that docs/reference/glossary.md replaces with one term;
+3. codespell, an offline spelling checker. (LanguageTool needs 250 MB of jars, and proselint found nothing in the
+   sentences of tests/data/prose_examples.json that these patterns do not find.)
+
+A finding that is right for its place is listed in scripts/prose_exceptions.toml with a reason. An exception that matches
+nothing is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tokenize
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+EXCEPTIONS = ROOT / "scripts" / "prose_exceptions.toml"
+GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
+
+MOST_EXCEPTIONS = 40
+
+
+class Rule(NamedTuple):
+    """One pattern and its advice. ``opening``: the pattern applies to the beginning of a sentence."""
+
+    name: str
+    pattern: re.Pattern[str]
+    advice: str
+    opening: bool = False
+
+
+class Text(NamedTuple):
+    """A docstring, a run of comment lines, a string literal or a paragraph, and the line where it begins."""
+
+    path: Path
+    line: int
+    text: str
+
+
+class Finding(NamedTuple):
+    """A rule that matched a text."""
+
+    text: Text
+    rule: str
+    match: str
+    advice: str
+
+
+def _opening(name: str, words: str, advice: str) -> Rule:
+    return Rule(name, re.compile(rf"(?:{words})(?![\w-])"), advice, opening=True)
+
+
+def _words(name: str, words: str, advice: str) -> Rule:
+    return Rule(name, re.compile(rf"(?<![\w`/.-])(?:{words})(?![\w`/-])", re.IGNORECASE), advice)
+
+
+RULES = (
+    _opening("opening", "What|Who|Whoever|Which|Those who|Once more", "say what the thing is or does"),
+    _opening("opening-negation", "None|Not|Nothing|Nobody|Nowhere", "say what happens, with an actor"),
+    _opening("opening-of", "Of (?!course)|By a|As what|So it is|And it|Only with", "put the subject first"),
+    _opening("opening-inversion", "Should (?:it|a|an|the|they)|Is the|Had (?:it|they)|Were it", "use 'if'"),
+    _opening("opening-where", "Where (?:a|an|it|the|there|they|no|one|is)", "use 'if' or 'when' for a condition"),
+    _words("pronoun", "somebody|nobody|whoever|whatever is|only who|for who|of one's own", "name the actor"),
+    _words(
+        "free-relative",
+        r"what (?:is|was|were|had|has|it|they|could|cannot|must|would|differs|no|lies|stands|came|comes)"
+        r"|all that there (?:is|are)|that there (?:is|are)",
+        "name the thing",
+    ),
+    _words("archaic", r"anew|beside|mend(?:s|ed)?|lest|for ever|no more|any ?more|likewise|nowhere", "plain word"),
+    _words("downwards", "downwards|upwards", "descendants or ancestors"),
+    _words(
+        "told",
+        r"(?:is|are|was|were|be|been|being) (?:told|said|meant|minded|guessed)|tells (?:nobody|where|which)"
+        r"|told by|as what they say|says (?:what|which|so|where)|has to be said|say it",
+        "name the sender and the message: reports, logs, prints, returns",
+    ),
+    _words("unknown", "it is (?:not )?known|nobody knows", "'unknown', or the actor that knows"),
+    _words("stands", r"(?:it|which|that|offsets (?:are|were)|group) stands|stands in|lies? (?:in|below|under|\()|which offsets lie", "is"),
+    _words("verdict", "verdicts?", "status or result"),
+    _words("seizing", "taken for|takes .{0,60} for written|is there again|that is there|to be made", "plain verb"),
+    _words("hang-up", "hung up on|hangs up on|lost its head|a look", "field term"),
+    _words("wait-for", "waited for|goes by|go by", "active verb"),
+    _words("given", "given again|given nothing|gives .{0,40} up|answered any", "plain verb"),
+    _words("compressed", r"is none|there is none of|all and|nor when|more and more", "one statement each"),
+    _words("private", r"new life|made again|hears? of|in the way|at Spark's scale", "field term"),
+    _words("fragment", r"; None: |from when|each by itself|the other way round|like(?:wise)? a", "one idea a sentence"),
+)
+
+SENTENCE_END = re.compile(r"(?<=[.!?:])[\"'*`)]*\s+(?=[\"'*`(]*[A-Z])|\n\s*\n")
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a text, without markup in front of them."""
+    for part in SENTENCE_END.split(text):
+        stripped = part.strip().lstrip("\"'*`(-…> ").strip()
+        if stripped:
+            yield stripped
+
+
+def problems(text: str, rules: Iterable[Rule] = RULES) -> Iterator[tuple[Rule, str]]:
+    """The rules that a text violates, with the matching words."""
+    for rule in rules:
+        if rule.opening:
+            for sentence in sentences(text):
+                if found := rule.pattern.match(sentence):
+                    yield rule, found.group()
+        else:
+            for found in rule.pattern.finditer(text):
+                yield rule, found.group()
+
+
+# --- finding the texts ------------------------------------------------------------------------------
+
+
+def _comments(path: Path) -> Iterator[Text]:
+    """Runs of comment lines; a directive such as ``noqa`` is not prose."""
+    first, last, lines = 0, -1, list[str]()
+    with path.open("rb") as source:
+        for token in tokenize.tokenize(source.readline):
+            if token.type != tokenize.COMMENT:
+                continue
+            words = token.string.lstrip("# -").split("  # ")[0].strip()
+            if re.match(r"(?:noqa|type:|ruff:|pragma|!)", words):
+                continue
+            if token.start[0] != last + 1 and lines:
+                yield Text(path, first, "\n".join(lines))
+                lines = []
+            if not lines:
+                first = token.start[0]
+            lines.append(words)
+            last = token.start[0]
+    if lines:
+        yield Text(path, first, "\n".join(lines))
+
+
+def _joined(node: ast.JoinedStr) -> str:
+    """An f-string's text, with ``X`` for each expression."""
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+
+
+def _strings(path: Path) -> Iterator[Text]:
+    """Docstrings, and string literals that are sentences: at least three words."""
+    tree = ast.parse(path.read_bytes())
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = _joined(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            text = node.value
+        else:
+            continue
+        if len(re.findall(r"[A-Za-z]{2,}", text)) >= 3:
+            yield Text(path, node.lineno, text)
+
+
+def _paragraphs(path: Path) -> Iterator[Text]:
+    """Paragraphs, list items and table cells of a Markdown file, without code."""
+    code = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        elif not code and line.strip():
+            for cell in line.strip().strip("|").split(" | "):
+                yield Text(path, number, re.sub(r"`[^`]*`", "X", cell.strip().lstrip("#-*0123456789. ")))
+
+
+def texts(path: Path) -> Iterator[Text]:
+    """Every text of a file that people read."""
+    if path.suffix == ".py":
+        yield from _comments(path)
+        yield from _strings(path)
+    else:
+        yield from _paragraphs(path)
+
+
+def project_files() -> list[Path]:
+    """The Python and Markdown files of the project."""
+    listed = subprocess.run(["git", "ls-files", "*.py", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [ROOT / name for name in listed.stdout.splitlines()]
