@@ -36,7 +36,7 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     ),
     "manager": ("offsetmgr.cli.manager:app", "The offset manager: serve, status, dump."),
     "log": ("offsetmgr.cli.log:app", "Kafka's logs on disk, without a broker: dump, verify, recover, offsets."),
-    "spark": ("offsetmgr.cli.spark:app", "The same at Spark's scale: audit, diff, copy."),
+    "spark": ("offsetmgr.cli.spark:app", "Audit, compare and copy offsets with Spark, for very large clusters."),
     "period": ("offsetmgr.cli.period:app", "Runs of the period coordinator: status, history, rerun, abort."),
     "sandbox": ("offsetmgr.cli.sandbox:app", "Real servers on this machine, for trying things."),
 }

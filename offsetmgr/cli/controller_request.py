@@ -28,7 +28,7 @@ Wait = Annotated[
         "--wait",
         metavar="SECONDS",
         min=0,
-        help="How long to watch the controller; what is open then is listed, and goes on.",
+        help="How long to wait for the controller; unfinished items are then listed and continue.",
     ),
 ]
 

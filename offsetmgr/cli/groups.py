@@ -204,7 +204,7 @@ def describe(
             except UnknownTopicOrPartition as missing:
                 errors.append(missing)
         if not shown and not errors:
-            note(nothing_in(store.uri, "groups" if not chosen else "partitions that need a look"))
+            note(nothing_in(store.uri, "groups" if not chosen else "partitions that need attention"))
         return report_and_exit_code(errors)
 
     if code := watch_command(once, watch, count):
@@ -329,8 +329,8 @@ def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) ->
     return code
 
 
-Source = Annotated[str, typer.Argument(metavar="GROUP", help="The group that is there.", show_default=False)]
-Target = Annotated[str, typer.Argument(metavar="NEW", help="The group to be made.", show_default=False)]
+Source = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.", show_default=False)]
+Target = Annotated[str, typer.Argument(metavar="NEW", help="New group name.", show_default=False)]
 
 
 @app.command("copy")

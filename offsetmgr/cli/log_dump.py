@@ -92,7 +92,9 @@ class Failures:
     def __call__(self, error: OffsetMgrError) -> None:
         self.any = True
         if isinstance(error, LimitExceeded):
-            error = LimitExceeded(error.what, error.why, "--max-batch-bytes allows more, if that is what was written")
+            error = LimitExceeded(
+                error.what, error.why, "--max-batch-bytes allows more, if the writer really wrote that much"
+            )
         report_and_exit_code([error])
 
 
@@ -128,7 +130,7 @@ def dump(
     ] = None,
     most: Annotated[
         int | None,
-        typer.Option("--max-messages", metavar="N", min=1, help="No more than so many rows.", show_default=False),
+        typer.Option("--max-messages", metavar="N", min=1, help="Maximum number of rows.", show_default=False),
     ] = None,
     isolation: Annotated[
         Isolation,
@@ -138,7 +140,7 @@ def dump(
         ValueFormat,
         typer.Option(
             "--decode",
-            help="Offsets as what they say: auto, where they are known to be some; offsets, everywhere; raw, nowhere.",
+            help="How to decode keys and values: auto (only in known offsets topics), offsets (always), raw (never).",
         ),
     ] = ValueFormat.AUTO,
     controls: Annotated[bool, typer.Option("--controls", help="Control records too, which are no messages.")] = False,
@@ -151,7 +153,7 @@ def dump(
             "--max-batch-bytes",
             metavar="N",
             min=1,
-            help="What a batch may swell to (128 MiB).",
+            help="Maximum decompressed batch size (128 MiB).",
             show_default=False,
         ),
     ] = None,
@@ -214,7 +216,7 @@ def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
         return
     folders = list(partitions_in(path))
     if not folders and not is_named_as_one(path):
-        raise CorruptData(str(path), "it has no folder of a partition in it, and is none", "as in orders-0")
+        raise CorruptData(str(path), "it contains no partition's directory and is not one", "as in orders-0")
     if not folders:
         partition = partition_of(path)
         if chosen.matches(partition):

@@ -68,7 +68,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="URI",
-        help="Where the offsets go: a new file:PATH (.avro, .csv, .zk, .json), written at once; or a store.",
+        help="Target of the offsets: a new file:PATH (.avro, .csv, .zk, .json), written at once; or a store.",
         show_default=False,
     ),
 ]
@@ -318,9 +318,9 @@ class _SavedOffsets:
         return FAILED if self._failed else 0
 
     def nothing(self, what: str) -> None:
-        """Reports that there is nothing to save, which is a failure."""
+        """Reports an empty result, which is a failure."""
         hint = "are these the right disks, --offsets-topic, --group and --topic?"
-        self.error(OffsetMgrError(what, f"none of the offsets that are meant can be read in {self._where}", hint))
+        self.error(OffsetMgrError(what, f"none of the selected offsets can be read in {self._where}", hint))
 
     def _meant(self, group: SavedGroup) -> SavedGroup:
         if not self._topics.patterns:

@@ -40,14 +40,14 @@ def recover(
         typer.Option("--to", metavar="DIR", help="Write repaired copies into this folder.", show_default=False),
     ] = None,
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Cut the logs themselves, each after a copy of what is cut.")
+        bool, typer.Option("--in-place", help="Truncate the logs themselves, after copying the removed bytes.")
     ] = False,
     keep: Annotated[
         Path | None,
         typer.Option(
             "--keep",
             metavar="DIR",
-            help="With --in-place: where the copies of what is cut go (beside each log).",
+            help="With --in-place: directory for the copies of the removed bytes (default: next to each log).",
             show_default=False,
         ),
     ] = None,

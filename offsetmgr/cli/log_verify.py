@@ -91,4 +91,4 @@ def _tell_of_brokers(paths: Iterable[Path]) -> None:
 
     found = {str(one): None for one in map(detect_broker, paths) if one.use is Use.RUNNING}
     for text in found:
-        note(f"{text}: what it is writing may look like a missing tail")
+        note(f"{text}: an incomplete write may look like a missing tail")

@@ -44,7 +44,7 @@ def serve(
         typer.Option(
             "--advertise",
             metavar="HOST:PORT",
-            help="What clients are told, where it differs from --listen.",
+            help="The address that clients receive, if it differs from --listen.",
             show_default=False,
         ),
     ] = None,
@@ -123,7 +123,7 @@ def serve(
         typer.Option(
             "--credentials",
             metavar="FILE",
-            help="Who may log in (SASL PLAIN, SCRAM); without it nobody has to.",
+            help="File of the users that may log in (SASL PLAIN, SCRAM); without it clients need no login.",
             show_default=False,
         ),
     ] = None,
@@ -132,7 +132,7 @@ def serve(
         typer.Option(
             "--rules",
             metavar="FILE",
-            help="Who may use which groups, topics and admin APIs; without it everybody all.",
+            help="File of rules for groups, topics and admin APIs; without it every client may do everything.",
             show_default=False,
         ),
     ] = None,
@@ -199,7 +199,9 @@ def serve(
         raise UsageError("--relay-ports", "are of the relay only", "add --relay")
     where, reached = address(listen, "--listen"), address(advertise, "--advertise") if advertise else None
     if (reached or where)[0] in ("0.0.0.0", "::"):
-        raise UsageError(f"--listen {listen}", "is no address that clients could be told", "add --advertise HOST:PORT")
+        raise UsageError(
+            f"--listen {listen}", "is not an address that clients can connect to", "add --advertise HOST:PORT"
+        )
     options = ServeOptions(
         bootstrap=bootstrap,
         connection=connect.resolved.connection,

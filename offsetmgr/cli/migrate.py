@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")
 
-PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal stands beside it.")]
+PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal is in the same directory.")]
 From = Annotated[
     str, typer.Option("--from", metavar="URI", help="The store to read: zookeeper://..., kafka://..., file:...")
 ]
@@ -93,7 +93,7 @@ def plan_command(
     clamp: Annotated[bool, typer.Option("--clamp", help="Bring offsets outside the log to its nearest edge.")] = False,
     if_ahead: Annotated[
         AheadPolicy | None,
-        typer.Option("--if-ahead", help="Where the target is ahead: keep it (live stores), or refuse (files)."),
+        typer.Option("--if-ahead", help="If the target is ahead: keep it (live stores), or reject (files)."),
     ] = None,
     allow_rewind: AllowRewind = False,
     onto_existing: Annotated[
@@ -101,9 +101,7 @@ def plan_command(
     ] = False,
     partition_map: Annotated[
         Path | None,
-        typer.Option(
-            "--partition-map", metavar="FILE", help="What takes the place of byte positions of Kafka 0.7, confirmed."
-        ),
+        typer.Option("--partition-map", metavar="FILE", help="Confirmed replacements for byte positions of Kafka 0.7."),
     ] = None,
     translate: TranslateOption = None,
     draft_partition_map: Annotated[
@@ -265,7 +263,7 @@ def apply_command(
     if report.written:
         note(f"undo: offsetmgr migrate rollback {plan_path}")
     elif report.skipped and report.ok:
-        note("nothing was left to write; what was deleted, or has expired, since it was copied needs a new plan")
+        note("nothing was left to write; offsets that were deleted or have expired since the copy need a new plan")
     _end_if_interrupted(report)
     if not report.ok or plan.summary.failed_groups or plan.summary.refused:
         raise typer.Exit(1)
@@ -278,7 +276,7 @@ def _refresh(sides: SourceAndTarget, plan: PlanFile) -> None:
         report = renew_retention(plan, state, sides.target, executor.journal, members, executor.stop, executor.waiting)
     view.show_refresh(report, plan.header, SystemClock().now_ms())
     if report.interrupted:
-        raise Interrupted("what was renewed is recorded; the same command renews all")
+        raise Interrupted("renewed groups are recorded; the same command renews all")
     if not report.ok:
         raise typer.Exit(1)
 
@@ -293,7 +291,7 @@ def _say_next(report: Report, then: str) -> None:
 def _end_if_interrupted(report: Report) -> None:
     """Ends the command as an interrupted one if work remains."""
     if report.interrupted:
-        raise Interrupted("what was begun is finished and recorded; run the same command again to go on")
+        raise Interrupted("started writes are finished and recorded; run the same command again to continue")
 
 
 def _open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
@@ -361,7 +359,7 @@ def verify_command(
         write_rows(view.VERDICT_COLUMNS, _with_first(first, rows), format)
     view.show_verify_summary(verifier.summary)
     if state.undo.touched:
-        note("this plan was rolled back: the target was given back what it held before, so it differs from the plan")
+        note("this plan was rolled back: the target holds its before-images again, so it differs from the plan")
     if not verifier.summary.ok:
         raise typer.Exit(1)
 
@@ -393,7 +391,7 @@ def rollback_command(
     allow_rewind: Annotated[
         bool,
         typer.Option(
-            "--allow-rewind", help="With --reverse-plan: also move back what was moved back in the target since."
+            "--allow-rewind", help="With --reverse-plan: also rewind offsets that were rewound in the target since."
         ),
     ] = False,
     wait_empty: WaitEmpty = 0.0,
@@ -408,7 +406,7 @@ def rollback_command(
     from offsetmgr.migration.rollback import rollback
 
     if reverse_plan is None and allow_rewind:
-        raise UsageError("--allow-rewind", "is for --reverse-plan: a rollback restores what was there before")
+        raise UsageError("--allow-rewind", "is for --reverse-plan: a rollback restores the before-image")
     if reverse_plan is not None:
         for given, option in ((force, "--force"), (wait_empty > 0, "--wait-empty")):
             if given:
@@ -475,13 +473,15 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
             before, now = ("no offset" if n is None else n for n in (found.before, found.now))
             why = str(found.error) if found.error else f"holds {now}, and held {before} before the plan was applied"
             note(f"  ! {found.group}{f' {found.tp}' if found.tp else ''}: {why}")
-    compared = f"what it does not know as written, in {view.counted(others, 'group')}, was compared by reading"
+    compared = (
+        f"offsets that it does not record as written, in {view.counted(others, 'group')}, was compared by reading"
+    )
     if not count:
         note(f"{compared}: every offset is as it was before")
         return 0
     if count > view.SHOWN:
         note(f"  ! and {count - view.SHOWN:,} more")
-    note(f"{compared}: {view.counted(count, 'offset')} differ from what they were; they were not changed")
+    note(f"{compared}: {view.counted(count, 'offset')} differ from their before-images; they were not changed")
     note(
         "hint: the journal may be cut or older than the last apply; bring its whole copy back and roll back again, or "
         "restore a snapshot of the target"
@@ -570,7 +570,7 @@ def finalize_command(
         view.show_gates(done.gates)
         left = f", {done.left_out} left out because the plan refused them" if done.left_out else ""
         verified = view.counted(done.verified, "partition")
-        note(f"finalized: {verified} verified{left}; nobody commits to the source alone")
+        note(f"finalized: {verified} verified{left}; no member commits to the source alone")
     if done.deleted is not None:
         view.show_report(done.deleted, "removed from the source")
         if late := _late_deletion(verifier.source):

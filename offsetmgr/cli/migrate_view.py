@@ -36,7 +36,7 @@ MEANING: Final[Mapping[str, str]] = {
     Action.REFUSE_OUT_OF_RANGE: "refused: outside what the log holds",
     Action.REFUSE_BYTE_POSITION: "refused: a byte position of Kafka 0.7, which is no offset",
     Action.REFUSE_NUMBERED: "refused: the target is of Kafka 0.7, and this is an offset",
-    Action.REFUSE_UNREADABLE: "refused: one side could not be read; mend it and plan anew, or leave it out",
+    Action.REFUSE_UNREADABLE: "refused: one side could not be read; fix the cause and create a new plan, or exclude it",
     Action.REFUSE_RECREATED: "refused: the topic was recreated after the commit",
     Action.REFUSE_GONE: "refused: copied, and gone since",
 }
@@ -129,8 +129,8 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
             note(f"expiry  offsets copied now, of a group that no consumer starts, expire about {expires} {after}")
     if held := sum(summary.actions[action] for action in (Action.SKIP_EQUAL, Action.KEEP_NEWER, Action.TARGET_ONLY)):
         note(
-            f"expiry  of {counted(held, 'offset')} that the target holds already: not known, Kafka counts from when"
-            " they were committed; migrate apply PLAN --refresh renews them"
+            f"expiry  of {counted(held, 'offset')} that the target holds already: unknown, Kafka counts from "
+            f"the commit time; migrate apply PLAN --refresh renews them"
         )
         if summary.writes and not apart:
             note(
@@ -150,7 +150,7 @@ def show_mirror_expiry(retention_ms: int, refresh_s: float) -> None:
 def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int) -> None:
     """Prints what was committed again, and every group that was not, up to `SHOWN`."""
     until = "" if header.retention_ms is None else f"; without a consumer they expire about {_later(header, at_ms)}"
-    note(f"{counted(report.renewed, 'group')} renewed: what they hold was committed again, unchanged{until}")
+    note(f"{counted(report.renewed, 'group')} renewed: their offsets were committed again, unchanged{until}")
     if report.in_use:
         note(f"{counted(len(report.in_use), 'group')} in use: a group with members keeps what it consumes")
     for error in list(report.failed.values())[:SHOWN]:
@@ -228,7 +228,7 @@ def show_report(report: Report, verb: str) -> None:
     if report.not_atomic:
         note(
             f"not atomic: {counted(report.not_atomic, 'group')} written without a group lock (new in Kafka, or with old"
-            " consumers); the journal says what was checked instead"
+            " consumers); the journal names the checks that replaced it"
         )
     failed = [(o, tp, error) for o in report.failed.values() for tp, error in sorted(o.failed.items())]
     shown_groups: set[str] = set()

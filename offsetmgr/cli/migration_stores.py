@@ -218,7 +218,7 @@ class SourceAndTarget:
         if source.kind == "file":
             return NoMembers()
         raise UsageError(
-            f"finalize of {plan.path}", f"nobody can be asked who still commits to {source.kind} {source.uri}"
+            f"finalize of {plan.path}", f"no live members can be found that still commit to {source.kind} {source.uri}"
         )
 
     def _source_cluster(self) -> Cluster:

@@ -341,7 +341,7 @@ def reset(
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log's start.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log's end.")] = False,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="To what is committed; the log's end where nothing is.")
+        bool, typer.Option("--to-current", help="To the committed offset; to the log's end without one.")
     ] = False,
     to_offset: ToOffset = None,
     shift_by: Annotated[

@@ -110,7 +110,9 @@ Topics = Annotated[
     ),
 ]
 AllTopics = Annotated[bool, typer.Option("--all-topics", help="All topics in which the group has committed.")]
-Execute = Annotated[bool, typer.Option("--execute/--dry-run", help="Act; without it only what would be done is shown.")]
+Execute = Annotated[
+    bool, typer.Option("--execute/--dry-run", help="Carry it out; without it the command only shows the changes.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before acting.")]
 BeforeImage = Annotated[
     str | None,
@@ -118,11 +120,11 @@ BeforeImage = Annotated[
         "--before-image",
         metavar="FILE",
         callback=file_to_write,
-        help="Where to keep what was there before, for undoing (a new file under the state folder).",
+        help="File for the before-images, for undoing (default: a new file in the state directory).",
         show_default=False,
     ),
 ]
-Format = Annotated[OutputFormat, typer.Option("--format", help="What stdout gets.")]
+Format = Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 TranslateOption = Annotated[
     Translate | None,

@@ -183,16 +183,14 @@ def rerun(
     length: Annotated[str, typer.Option("--length", metavar="PnDTnHnMnS", help="The length of its periods.")],
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="Where it ends; without it, at the present.", show_default=False),
+        typer.Option("--until", metavar="TIME", help="End of the range; without it, the present.", show_default=False),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name", help="Beside the live run, as a run of its own under PATH/reruns/NAME.", show_default=False
-        ),
+        typer.Option("--name", help="Start a separate run under PATH/reruns/NAME.", show_default=False),
     ] = None,
     instead: Annotated[
-        bool, typer.Option("--instead", help="Instead of the live run: it goes back, and gives its open period up.")
+        bool, typer.Option("--instead", help="Replace the live run: it stops, rewinds and abandons its open period.")
     ] = False,
     then: Annotated[
         str, typer.Option("--then", metavar="close|live", help="At its end: close, or take on the live run's periods.")
@@ -213,7 +211,7 @@ def rerun(
 
     if (name is None) != instead:
         why = "both --name and --instead are given" if instead else "neither --name nor --instead is given"
-        raise UsageError("beside or instead?", why, "as in --name june (beside), or --instead")
+        raise UsageError("separate or replacing?", why, "as in --name june (separate), or --instead")
     if then not in ("close", "live"):
         raise UsageError("--then", f"{then!r} is neither close nor live")
     session = connect.zookeeper("period rerun")
@@ -239,7 +237,8 @@ def rerun(
         note("dry run: nothing was changed; add --execute to do it")
         return
     confirm(
-        f"{what}, {'instead of the live run' if name is None else 'beside the live run'}?", yes=yes or name is not None
+        f"{what}, {'instead of the live run' if name is None else 'separate from the live run'}?",
+        yes=yes or name is not None,
     )
     if name is None:
         reruns.begin_instead(live_room, live, schedule, plan, f"given up for a {what}", _now_ms())
@@ -265,7 +264,9 @@ def _end(room: BarrierStateStore, why: str) -> None:
 def abort(
     connect: ConnectFlags,
     root: Root,
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="What its members are told.")] = "aborted by hand",
+    why: Annotated[
+        str, typer.Option("--why", metavar="TEXT", help="The reason, which its members receive.")
+    ] = "aborted by hand",
     execute: Execute = False,
     yes: Yes = False,
 ) -> None:

@@ -105,10 +105,12 @@ def _baseline(path: Path | None, group: str) -> Observation | None:
 def write(
     connect: ConnectFlags,
     group: OneGroup,
-    to: Annotated[PhaseName, typer.Option("--to", help="Where the group is to go.")],
+    to: Annotated[PhaseName, typer.Option("--to", help="Target phase of the group.")],
     start: Annotated[
         PhaseName | None,
-        typer.Option("--from", help="Where it is; without it, found out from its commits.", show_default=False),
+        typer.Option(
+            "--from", help="Present phase; without it, inferred from the group's commits.", show_default=False
+        ),
     ] = None,
     output: Annotated[
         list[Path] | None,
@@ -158,7 +160,7 @@ def write(
         note(f"wrote {file}")
     if not files:
         print(text.runbook_markdown(book))
-        note(f"mind: the steps name {name}, the baseline, and nobody wrote it: -o {name} does")
+        note(f"mind: the steps name {name}, the baseline, and no command wrote it: -o {name} does")
     for warning in book.warnings if files else ():
         note(f"mind: {warning}")
 
@@ -227,7 +229,7 @@ def bounce(
     ],
     start: Annotated[
         PhaseName | None,
-        typer.Option("--from-phase", help="Where the group is; without it, found out.", show_default=False),
+        typer.Option("--from-phase", help="Present phase of the group; without it, inferred.", show_default=False),
     ] = None,
     baseline: Baseline = None,
     start_baseline: Annotated[

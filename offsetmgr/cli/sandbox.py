@@ -26,7 +26,7 @@ StateFolder = Annotated[
     typer.Option(
         "--state",
         metavar="FOLDER",
-        help="Where the sandbox keeps its state and data (OFFSETMGR_SANDBOX, else a folder of the user's own).",
+        help="Directory of the sandbox's state and data (OFFSETMGR_SANDBOX, else one of the user's).",
         show_default=False,
     ),
 ]
@@ -83,7 +83,7 @@ def up(
         int, typer.Option("--partitions", metavar="N", min=1, help="Of a topic that has to be created.")
     ] = 8,
     offsets_storage: Annotated[
-        OffsetsStorage, typer.Option("--offsets-storage", help="Where the old consumers commit.")
+        OffsetsStorage, typer.Option("--offsets-storage", help="Offset storage of the old consumers.")
     ] = OffsetsStorage.ZOOKEEPER,
     dual_commit: Annotated[
         bool, typer.Option("--dual-commit/--no-dual-commit", help="With kafka: commit to ZooKeeper as well.")
@@ -104,7 +104,7 @@ def up(
     try:
         fresh = sandbox.up(brokers=brokers, kraft=kraft, version=broker_version, progress=note)
     except KeyboardInterrupt as stop:
-        raise Interrupted("what was started has been stopped") from stop
+        raise Interrupted("all started servers have been stopped") from stop
     note("the sandbox is up" if fresh else "the sandbox was up already")
     if old_consumers and group is not None and topic is not None:
         wanted = SampleGroup(old_consumers, group, topic, offsets_storage.value, dual_commit, partitions)
@@ -128,7 +128,7 @@ def down(state: StateFolder = None) -> None:
 @app.command()
 def status(
     state: StateFolder = None,
-    output: Annotated[OutputFormat, typer.Option("--format", help="What stdout gets.")] = OutputFormat.TABLE,
+    output: Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")] = OutputFormat.TABLE,
 ) -> None:
     """List the servers, and whether they run.
 

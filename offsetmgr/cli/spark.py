@@ -125,12 +125,12 @@ def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> Non
 @connected
 def audit(
     connect: ConnectFlags,
-    folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new folder for what is found.")],
+    folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new directory for the results.")],
     offsets_topic: Annotated[
         str, typer.Option("--offsets-topic", metavar="NAME", help="Kafka's own, or an offset manager's.")
     ] = "__consumer_offsets",
     silent_days: Annotated[float, typer.Option("--silent-days", min=0, help="Days without a commit.")] = 7.0,
-    gap_minutes: Annotated[int, typer.Option("--gap", metavar="MINUTES", min=1, help="What counts as a gap.")] = 60,
+    gap_minutes: Annotated[int, typer.Option("--gap", metavar="MINUTES", min=1, help="Minimum length of a gap.")] = 60,
     compare: Annotated[
         str | None,
         typer.Option("--compare", metavar="URI", help="A store to compare the topic with.", show_default=False),

@@ -59,9 +59,9 @@ class Mode(StrEnum):
 def switch_command(
     connect: ConnectFlags,
     group: OneGroup,
-    to: Annotated[Mode, typer.Option("--to", help="Where the group's offsets shall be.")],
+    to: Annotated[Mode, typer.Option("--to", help="New storage mode of the group's offsets.")],
     declare: Annotated[
-        bool, typer.Option("--declare", help="Say it for the first time: where the members commit already.")
+        bool, typer.Option("--declare", help="Set the initial mode (where members commit today).")
     ] = False,
     ack_timeout: Annotated[
         int,
@@ -134,9 +134,9 @@ SAID: Final = {
     "held": "its members are asked to stop committing",
     "acknowledged": "all of them have stopped",
     "copied": "the store that is kept has been looked after",
-    "compared": "both stores are compared, and nobody has committed",
+    "compared": "both stores are compared, and no client has committed",
     "settled": "the new mode holds",
-    "followed": "asked who goes by it",
+    "followed": "looked for members that have acknowledged it",
 }
 
 
@@ -231,7 +231,7 @@ def _show_before(picture: SwitchSnapshot, group: str, to: Any, format: OutputFor
         rows = [(group, f.name, f.node.host, f.node.process, f.node.epoch, None, None) for f in picture.followers]
         write_rows(COLUMNS, rows, format)
     if not picture.followers:
-        note("nobody follows it now")
+        note("no member follows it now")
     for tp, change in picture.copies.items():
         before = getattr(change.expected, "offset", "no offset")
         note(f"would copy {tp}: {before} -> {change.after.offset if change.after else None}")
@@ -258,4 +258,7 @@ def _show_after(evidence: SwitchEvidence, format: OutputFormat) -> None:
         f"{count_of(evidence.compared, 'partition')} compared; commits waited {held:.1f} s"
     )
     for member in evidence.late:
-        note(f"not seen to go by the new mode yet (it commits nothing in the old one): {member.name} on {member.host}")
+        note(
+            f"has not acknowledged the new mode yet (and commits nothing in the old one): {member.name} on "
+            f"{member.host}"
+        )

@@ -132,7 +132,7 @@ def reassign(
         typer.Option(
             "--reassignment-json-file",
             metavar="FILE",
-            help="Which brokers are to hold each partition, in the form that kafka-reassign-partitions takes.",
+            help="The brokers for each partition, in the format of kafka-reassign-partitions.",
         ),
     ],
     allow_replication_change: Annotated[

@@ -132,7 +132,7 @@ def _of_one_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
     node, theirs = session.get(paths.CLUSTER_ID), cluster.cluster_id()
     if node is None or theirs is None:
         who = "the brokers have" if node is not None else f"ZooKeeper at {session.connect} has"
-        note(f"not checked: whether brokers and ZooKeeper are of one cluster ({who} no cluster id): no verdict")
+        note(f"not checked: whether brokers and ZooKeeper are of one cluster ({who} no cluster id): unknown")
         return False
     if (ours := parse_cluster_id(paths.CLUSTER_ID, node.data)) != theirs:
         why = f"the brokers are of cluster {theirs}, ZooKeeper is of {ours}"

@@ -38,7 +38,7 @@ def rebalance(
     group_option: Annotated[
         str | None, typer.Option("--group", metavar="NAME", help="The same, as other commands have it.")
     ] = None,
-    simulate: Annotated[bool, typer.Option("--simulate", help="Show what would come of the changes below.")] = False,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Show the effect of the changes below.")] = False,
     join: Annotated[
         list[str] | None,
         _change("--join", "HOST[:STREAMS]", "A member starts there (or: a whole consumer id, GROUP_...)."),

@@ -54,15 +54,15 @@ WOULD_COME: Final = {
     "moved": "move to another member",
     "rethreaded": "move to another stream of their member",
     "gained": "had no owner",
-    "lost": "have none any more",
+    "lost": "have no owner any more",
 }
 """Texts for the effect of a change on partitions."""
 OWNED_NOW: Final = {
     "kept": "owned as they should be",
     "moved": "another member's due",
     "rethreaded": "due to another stream of their member",
-    "gained": "without an owner: nobody consumes them",
-    "lost": "owned, but nobody's due",
+    "gained": "without an owner: no member consumes them",
+    "lost": "owned, but not assigned to any member",
 }
 """Texts for the difference between owners and the computed assignment."""
 _STATES: Final = {

@@ -1,7 +1,7 @@
 """Fetches messages of the owned partitions through confluent-kafka with manual assignment.
 
 One thread uses librdkafka's consumer and executes the requests of other threads: so after a partition was removed and
-added again, messages fetched before cannot be taken for later ones.
+added again, messages fetched before cannot be confused with later ones.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class ConsumerSettings:
     """The start without a committed offset, or with one outside the log: ``smallest`` (or ``earliest``), ``largest``
     (or ``latest``)."""
     consumer_timeout_ms: int | None = None
-    """How long iterators wait for a message; None: for ever."""
+    """How long iterators wait for a message; None: without limit."""
     zookeeper_session_timeout_ms: int = 6000
     rebalance_backoff_ms: int = 500
     rebalance_max_retries: int = 4

@@ -49,10 +49,10 @@ class StreamMessage(NamedTuple):
 class PartitionState:
     """One owned partition. All offsets are those of the next message.
 
-    ``fetched`` is the end of what is in the stream, ``handed`` of what readers have received, ``done`` of what may be
-    committed; ``known`` is the store's offset at the last read or write, ``committed_at`` the time of the last write
-    (seconds of the monotonic clock; None: not yet by this member). ``gap`` is a gap in the log that has been passed
-    over: once all messages before it are finished, the offset after it may be committed.
+    ``fetched`` is the end of the messages in the stream, ``handed`` of those that readers have received, ``done`` of
+    those that may be committed; ``known`` is the store's offset at the last read or write, ``committed_at`` the time of
+    the last write (seconds of the monotonic clock; None: not yet by this member). ``gap`` is a gap in the log that has
+    been passed over: once all messages before it are finished, the offset after it may be committed.
     """
 
     partition: TopicPartition
@@ -296,7 +296,7 @@ class MessageStream:
                 self.readable.wait(left if not waiting else _LOOK_S if left is None else min(left, _LOOK_S))
 
     def finish(self) -> None:
-        """What is in the reader's hand is done with. Under the desk's lock."""
+        """Marks the reader's present message as processed. Under the desk's lock."""
         if self.in_hand is not None:
             holding, offset = self.in_hand
             holding.done = max(holding.done, offset)

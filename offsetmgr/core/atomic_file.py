@@ -43,7 +43,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
     except FileExistsError as error:
         raise _exists(what) from error
     except OSError as error:
-        raise FileFailure(f"{what} not written", reason(error), "what was there before is as it was") from error
+        raise FileFailure(f"{what} not written", reason(error), "the previous file is unchanged") from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -60,7 +60,7 @@ def _write_beside(target: Path, temporary: Path, write: Callable[[BinaryIO], T])
         stream.flush()
         os.fsync(descriptor)
     except BaseException:
-        with contextlib.suppress(OSError):  # close flushes again what could not be written
+        with contextlib.suppress(OSError):  # close would flush the failed bytes again
             stream.close()
         raise
     stream.close()

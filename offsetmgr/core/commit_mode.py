@@ -17,7 +17,7 @@ from offsetmgr.core.model import Committed, Offset, TopicPartition
 
 
 class CommitMode(Enum):
-    """Where a member commits its offsets, and where it reads them when it is assigned a partition."""
+    """The stores to which a member commits, and from which it reads when it is assigned a partition."""
 
     ZOOKEEPER = "zookeeper"
     """Commits to ZooKeeper alone (``dual.commit.enabled`` has no effect here); reads ZooKeeper."""
@@ -76,7 +76,7 @@ SETTINGS: Mapping[CommitMode, CommitModeSettings] = {
     CommitMode.KAFKA: CommitModeSettings(
         (("offsets.storage", "kafka"), ("dual.commit.enabled", "false")),
         (
-            "dual.commit.enabled must be said: left out, it is true as soon as offsets.storage=kafka.",
+            "set dual.commit.enabled explicitly: its default is true as soon as offsets.storage=kafka.",
             *_AUTO_COMMIT_NOTES,
         ),
     ),
@@ -96,8 +96,8 @@ class CommitModeChange:
 
 SAFE_CHANGES: Mapping[CommitModeChange, str] = {
     CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.DUAL): (
-        "Members not yet bounced commit to ZooKeeper alone; bounced ones commit to both and read the larger, so whoever"
-        " gets a partition continues where it was left."
+        "Members not yet bounced commit to ZooKeeper alone; bounced ones commit to both and read the larger, "
+        "so the next owner of a partition continues at the last commit."
     ),
     CommitModeChange(CommitMode.DUAL, CommitMode.KAFKA): (
         "Dual members write Kafka before ZooKeeper, so Kafka holds everything; bounced members read Kafka, those not"

@@ -149,7 +149,7 @@ class UnknownTopicOrPartition(OffsetMgrError):
 class OffsetOutOfRange(OffsetMgrError):
     """The offset is outside the partition's log (OFFSET_OUT_OF_RANGE).
 
-    ``log_range`` is the range of the log at that moment; None if it is not known.
+    ``log_range`` is the range of the log at that moment; None if unknown.
     """
 
     code = 1
@@ -178,8 +178,8 @@ class GroupActive(OffsetMgrError):
     """The group has active members, so no other client may change its offsets (NON_EMPTY_GROUP).
 
     ``members`` are their names (``client-id at /host (member id)``). If all members are group locks of offsetmgr, the
-    hint says so, and ``lock_ends_s`` is the number of seconds within which the coordinator removes the lock of a killed
-    process. It is 0 if other clients are members.
+    hint mentions it, and ``lock_ends_s`` is the number of seconds within which the coordinator removes the lock of a
+    killed process. It is 0 if other clients are members.
     """
 
     code = 68
@@ -243,7 +243,7 @@ class Conflict(OffsetMgrError):
     """The committed offset is not the one that the caller expected; the store wrote nothing (data rule "conditional
     writes").
 
-    ``actual`` is the offset in the store (``Committed`` or ``Absent``), or None if it is not known.
+    ``actual`` is the offset in the store (``Committed`` or ``Absent``), or None if unknown.
     """
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, actual: Any = None) -> None:

@@ -52,7 +52,7 @@ def verify_copy(source: OffsetStore, group: str, target: OffsetStore, name: str)
             raise Conflict(
                 f"copy of group {group!r} in {name!r}",
                 f"{tp} is {_shown(there)} there and {_shown(here)} here; the old group was left as it is",
-                "is somebody committing to one of them?",
+                "does a client commit to one of them?",
                 actual=there,
             )
     return len(original)

@@ -195,7 +195,7 @@ class _RecoveryWork:
         self._listener.error(
             Conflict(
                 f"group {name!r}",
-                f"lies in {self._topic}-{before} and {self._topic}-{partition}; that of the former is taken",
+                f"lies in {self._topic}-{before} and {self._topic}-{partition}; the former is used",
                 "name all partitions of the topic, so that their number is known",
             )
         )

@@ -57,7 +57,7 @@ def remove_groups(store: OffsetStore, groups: Iterable[str]) -> Iterator[tuple[s
     for group in groups:
         try:
             if store.fetch(group):
-                yield group, Conflict(f"group {group!r}", "somebody committed to it meanwhile, so it stays")
+                yield group, Conflict(f"group {group!r}", "another client committed to it meanwhile, so it stays")
                 continue
             store.delete_group(group)
         except GroupNotFound:

@@ -30,7 +30,7 @@ class LagRow(NamedTuple):
     """One partition of one group; None means not known.
 
     ``lag`` counts records from the committed offset, or from the log's start if that is larger. It is unknown if the
-    committed offset is beyond the log's end (for example a recreated topic): ``note`` says so. ``error`` is why the
+    committed offset is beyond the log's end (for example a recreated topic): ``note`` mentions it. ``error`` is why the
     partition could not be read.
     """
 

@@ -88,7 +88,7 @@ def _ranked(
         listener.note(f"{topic}-{number}: of its replicas {told[0]} is used, not {', '.join(told[1:])}")
         if known:  # otherwise each read reports it
             for folder, error in unknown.items():
-                why = f"how far {folder} goes is not known, so what is read may lack the latest commits: {error}"
+                why = f"how far {folder} goes is not known, so the result may lack the latest commits: {error}"
                 listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
     return ranked
 

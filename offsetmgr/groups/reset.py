@@ -19,7 +19,7 @@ from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, propose
 from offsetmgr.groups.selection import TopicSelection, require_known, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
 
-_NEW: Final = "--new-group makes a new one; offsetmgr groups list shows those that there are"
+_NEW: Final = "--new-group creates a new one; offsetmgr groups list shows the existing ones"
 GROUPS_AT_ONCE: Final = 500
 """The number of groups whose logs are requested together."""
 

@@ -49,7 +49,7 @@ class TopicPattern:
 
     def numbers(self) -> list[int]:
         """Returns the numbers of the partitions for versions after 0.7. Raises `UsageError` if only partitions of 0.7
-        are meant."""
+        are selected."""
         numbers = [number for number in self.partitions or () if not isinstance(number, BrokerPartition)]
         if self.partitions and not numbers:
             named = ",".join(map(str, sorted(self.partitions)))

@@ -6,8 +6,8 @@ of them left. No offset expires while the group has members.
 
 The time at which the last member left is known only from the group's activity record, which is at most ``activity_ms``
 old. So the offsets of such groups are kept that much longer, and never shorter than in Kafka. An offset committed after
-the group became empty counts from its own commit (Kafka counts from when the group became empty, and may expire such a
-commit at once).
+the group became empty counts from its own commit (Kafka counts from the time when the group became empty, and may
+expire such a commit at once).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ExpiryReport(NamedTuple):
     busy: int = 0
     """Groups that were skipped because a request for them is in flight."""
     unknown: int = 0
-    """Groups that were skipped because it is not known whether they have members."""
+    """Groups that were skipped because it is unknown whether they have members."""
     cut: bool = False
     """Whether the pass stopped at the limit of tombstones; the next pass continues."""
 

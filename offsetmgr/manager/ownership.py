@@ -252,7 +252,7 @@ class OwnershipManager:
         if self._first is not None and not self._first.done():
             self._first.set_exception(defect)
         else:
-            _log.critical("the managers' group is not followed any more", exc_info=defect)
+            _log.critical("the membership of the managers' group has ended", exc_info=defect)
 
     def _metadata(self) -> bytes:
         self._lost.clear()
@@ -307,7 +307,7 @@ class OwnershipManager:
         else:
             self._wake.set()  # the process was frozen: the group has to confirm the membership first
         if self._lost & ours or asked - self._owned.keys():
-            self._wake.set()  # this process has less than the assignment says, so the group has to be told
+            self._wake.set()  # this process has less than the assignment says, so the group must rebalance
         self._let_go(asked & self._owned.keys())
 
     def _refuse(self, why: str | None) -> None:

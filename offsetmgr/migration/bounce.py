@@ -194,7 +194,7 @@ class _Work:
                 raise GateRefused(
                     f"bounce {start.change}",
                     f"ZooKeeper is behind Kafka again on {named}, right after it was brought up",
-                    "somebody commits to Kafka alone: find out who (offsetmgr runbook check --phase dual), then resume",
+                    "a client commits to Kafka alone: find it (offsetmgr runbook check --phase dual), then resume",
                 )
         state.opened_ms = self.view.clock.now_ms()
         save(state, self.state_path)
@@ -228,7 +228,7 @@ class _Work:
                 return self._result(BounceOutcome.STOPPED, state, why=f"asked to stop before {step.member}")
             if member is None:
                 step.status = StepStatus.GONE
-                self.tell(f"  {step.member} has left by itself; the gate at the end judges whoever came instead")
+                self.tell(f"  {step.member} has left by itself; the gate at the end judges its successor")
                 save(state, self.state_path)
                 return None
             step.before = {m.id: m.czxid for m in registered.values()}
@@ -311,7 +311,7 @@ class _Work:
                 state,
                 report,
                 f"the gate after {step.member} is closed: {missing_evidence(report)}",
-                "settle what is named, then resume: the gate is checked again and the command is not repeated",
+                "fix the named problems, then resume: the gate is checked again and the command is not repeated",
             )
         step.successors = [m.member for m in report.members]
         step.status, step.passed_ms = StepStatus.PASSED, report.ended_ms
@@ -360,7 +360,7 @@ class _Work:
                 state,
                 report,
                 f"the gate of the whole group is closed: {missing_evidence(report)}",
-                "settle what is named, then resume: only the gate is checked again",
+                "fix the named problems, then resume: only the gate is checked again",
             )
         state.finished_ms = self.view.clock.now_ms()
         save(state, self.state_path)

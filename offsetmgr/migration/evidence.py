@@ -27,7 +27,7 @@ class Confidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EvidenceThresholds:
-    """What the caller accepts besides commits that were seen.
+    """Evidence that the caller accepts besides observed commits.
 
     ``quiet_ms``: the time without changes after which a partition counts as idle. ``accept_idle``: partitions without
     traffic pass if the stores show that nothing can be lost. ``accept_spare``: new members without partitions pass.
@@ -100,14 +100,14 @@ def judge_owned(track: PartitionHistory, phase: CommitMode, rules: EvidenceThres
         if store.error is not None:
             why = f"{name}'s offset cannot be read: {store.error}"
             return verdict(
-                False, Confidence.UNKNOWN, why, "make it readable; it is never taken for absent", settled=False
+                False, Confidence.UNKNOWN, why, "make it readable; it is never treated as absent", settled=False
             )
         if store.lowered is not None:
             why = f"{name} went backwards: {store.lowered}; no consumer does that, so another writer is at work"
             return verdict(False, Confidence.UNKNOWN, why, "stop the other writer, then check again")
     if (track.zookeeper_alone and track.kafka.moves) or (track.kafka_alone and track.zookeeper.moves):
         proof = track.zookeeper_alone or track.kafka_alone
-        why = f"{proof}; then the other store moved too, so somebody else (a mirror?) writes there"
+        why = f"{proof}; then the other store moved too, so another client (a mirror?) writes there"
         return verdict(False, Confidence.UNKNOWN, why, "stop the other writer, then check again")
     behaviour = behaviour_of(track)
     if behaviour is not None:
@@ -151,7 +151,10 @@ def _waiting(track: PartitionHistory, rules: EvidenceThresholds, verdict: _Verdi
     """Returns the result of every phase without observed commits: log end unknown, messages waiting, or not quiet
     yet."""
     if track.unread is None:
-        why = f"the log's end cannot be read, so nobody can tell an idle partition from a stuck one; {_numbers(track)}"
+        why = (
+            f"the log's end cannot be read, so an idle partition cannot be distinguished from a stuck one; "
+            f"{_numbers(track)}"
+        )
         return verdict(False, Confidence.UNKNOWN, why, "check the brokers of this partition", settled=False)
     if track.unread > 0:
         why = f"{track.unread} messages wait and no commit was seen; {_numbers(track)}"
@@ -194,7 +197,8 @@ def _silent_dual(track: PartitionHistory, rules: EvidenceThresholds, verdict: _V
         return waiting
     zookeeper, kafka = offset_or(track.zookeeper.last), offset_or(track.kafka.last)
     unsafe = (
-        "ZooKeeper is behind and will not catch up by itself (a dual member takes the larger offset for written): copy"
+        "ZooKeeper is behind and will not catch up by itself (a dual member assumes that the larger offset is "
+        "already stored): copy"
         " Kafka's offset there, as `runbook bounce` does before its gate"
         if zookeeper < kafka
         else "Kafka is behind, though a dual member commits idle partitions to Kafka at every interval"

@@ -90,7 +90,7 @@ def check_gates(verifier: MigrationVerifier, gate: FinalizeGate, accept: Collect
         hints = {found.hint for found in closed}
         raise GateRefused(
             "finalize",
-            f"{len(closed)} of {count_of(len(gates), 'group')}: not proved that nobody commits to the source alone "
+            f"{len(closed)} of {count_of(len(gates), 'group')}: not proved that no member commits to the source alone "
             f"({named})",
             hints.pop() if len(hints) == 1 and "" not in hints else "bounce them first: see offsetmgr runbook",
         )
@@ -102,7 +102,10 @@ def _way_on(wrong: set[Status]) -> str:
     if wrong <= {Status.REFUSED}:
         return "--accept-refused leaves out what the plan refused"
     if wrong <= {Status.REFUSED, Status.UNREADABLE}:
-        return "what cannot be read is never left out unseen: mend it, or make a new plan without it (--group, --topic)"
+        return (
+            "unreadable offsets are never skipped silently: fix the cause, or make a new plan without them "
+            "(--group, --topic)"
+        )
     return "see: migrate verify"
 
 
@@ -153,7 +156,7 @@ def _removals(
         else:
             steps = _removable(plan, verifier, kept)
             if steps:
-                words = ("what was read just before", "removed")
+                words = ("the offset read just before", "removed")
                 yield GroupWrite(plan.group, plan.group, steps, Guard.LOCK, words=words)
 
 

@@ -133,7 +133,7 @@ def _first_problem(report: PhaseReport) -> str:
     if report.problems:
         return report.problems[0]
     part = next((part for part in report.partitions if not part.ok), None)
-    return "the phase could not be told" if part is None else f"{part.partition}: {part.why}"
+    return "the phase could not be determined" if part is None else f"{part.partition}: {part.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class InactivityGate:
     """For sources in a ZooKeeper of Kafka 0.7 and of Storm's spouts: no commit during the window, and no registered
     member.
 
-    Spouts register nowhere (``members`` None). That no client commits is inferred.
+    Spouts do not register (``members`` None). That no client commits is inferred.
     """
 
     source: OffsetStore
@@ -180,7 +180,7 @@ class InactivityGate:
         after = {found.group: found for found in self.source.scan(names)}
         alive = {found.group: found for found in self.members(names)} if self.members else {}
         known = f"nothing moved in {self.window.seconds:g} s, and " + (
-            "nobody is registered in ZooKeeper" if self.members else "spouts register nowhere"
+            "no member is registered in ZooKeeper" if self.members else "spouts do not register"
         )
         for name in names:
             found = alive.get(name, GroupMembers(name))
@@ -200,7 +200,7 @@ def _quiet(name: str, before: GroupOffsets, after: GroupOffsets, known: str) -> 
     moved = next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)
     if moved is not None:
         return GroupGate(
-            name, False, VerifyEvidence.SEEN, f"somebody commits to the source: {moved} moved while watched"
+            name, False, VerifyEvidence.SEEN, f"a client commits to the source: {moved} moved while watched"
         )
     return GroupGate(name, True, VerifyEvidence.INFERRED, known)
 
@@ -221,4 +221,4 @@ class NoMembers:
 
     def __call__(self, groups: list[GroupPlan]) -> Iterator[GroupGate]:
         for plan in groups:
-            yield GroupGate(plan.group, True, VerifyEvidence.SEEN, "nobody commits to the source")
+            yield GroupGate(plan.group, True, VerifyEvidence.SEEN, "no member commits to the source")

@@ -1,7 +1,8 @@
 """Copies Kafka's offsets to ZooKeeper for partitions without traffic, on the way back to ZooKeeper.
 
-A dual member never writes ZooKeeper there: it takes the larger offset, from which it started, for written. The copy
-only moves forward and is conditional on the version that was read, so a consumer that commits at the same moment wins.
+A dual member never writes ZooKeeper there: it assumes that the larger offset, from which it started, is already stored.
+The copy only moves forward and is conditional on the version that was read, so a consumer that commits at the same
+moment wins.
 """
 
 from __future__ import annotations

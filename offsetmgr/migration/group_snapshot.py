@@ -18,7 +18,7 @@ from offsetmgr.core.errors import MalformedData, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, TopicPartition
 
 Reading: TypeAlias = Offset | OffsetMgrError
-"""The result of one read of one partition: a commit, its absence, or the error (never taken for absence)."""
+"""The result of one read of one partition: a commit, its absence, or the error (never treated as absence)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class _Parts:
 
 
 def from_json(data: Any, *, where: str) -> Observation:
-    """Returns the observation that `to_json` wrote. Raises `MalformedData` with ``where`` and what is missing."""
+    """Returns the observation that `to_json` wrote. Raises `MalformedData` with ``where`` and the missing field."""
     try:
         parts = _Parts()
         for row in data["partitions"]:

@@ -124,7 +124,8 @@ class Journal:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             hint = (
-                "it lies beside its plan: copy the plan (and its journal, if there is one) to where it can be written"
+                "it is in its plan's directory: copy the plan (and its journal, if there is one) to a "
+                "writable directory"
             )
             raise JournalError(f"journal {self.path}", error.strerror or str(error), hint) from error
         try:

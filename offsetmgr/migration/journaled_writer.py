@@ -52,7 +52,7 @@ class GroupWrite:
     allow_rewind: bool = False
     keep_newer: bool = False
     """Whether a copied partition that has moved beyond ``after`` counts as done."""
-    words: tuple[str, str] = ("what it held when the plan was made", "what it should hold")
+    words: tuple[str, str] = ("the offset when the plan was made", "the planned offset")
     """The terms for ``target`` and ``after`` in messages."""
     force: bool = False
     """Whether to write over any current value, only on the user's explicit request."""
@@ -135,7 +135,7 @@ class Executor:
     progress: Callable[[GroupOutcome], None] = lambda _outcome: None
     wait_empty_s: float = 0.0
     waiting: Waiting = lambda _groups, _seconds: None
-    """Called with the groups whose lock of a former run is waited for."""
+    """Called with the groups while the run waits for the lock of an earlier run."""
     _cut: bool = False
     """Whether ``stop`` prevented anything from starting."""
 

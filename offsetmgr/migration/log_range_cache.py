@@ -67,7 +67,7 @@ class LogRangeCache:
             return OffsetOutOfRange(str(tp), why, "make a new plan, with --clamp where that is right", log_range=found)
         if isinstance(found, TopicMissing):
             return UnknownTopicOrPartition(str(tp), found.value, "make a new plan")
-        return CorruptData(str(tp), f"its log could not be asked: {found}", "mend that, and apply again")
+        return CorruptData(str(tp), f"its log could not be asked: {found}", "fix that, and apply again")
 
     def end(self, tp: TopicPartition) -> int | None:
         """Returns the log end offset, if it is known."""

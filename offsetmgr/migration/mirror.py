@@ -67,12 +67,12 @@ class Mirror:
     notification costs time and never an offset.
 
     ``old_groups`` returns live old consumers that commit to the source: if the target's groups must be locked, a group
-    is locked only after its consumers were seen to commit to the source alone (`mirror_safety`). None: there are none,
-    or they are trusted. ``watch_s`` limits how long ``once`` waits for that. Locked groups are committed again every
-    ``refresh_s``, so that they do not expire; this must be well below the target's retention.
+    is locked only after its consumers were seen to commit to the source alone (`mirror_safety`). If it is None, there
+    are none, or they are trusted. ``watch_s`` limits how long ``once`` waits for that. Locked groups are committed
+    again every ``refresh_s``, so that they do not expire; this must be well below the target's retention.
 
-    ``crossing`` finds offsets in the deleted log of a recreated topic, which are not mirrored. None: the caller vouches
-    for them. Leader epochs are never mirrored.
+    ``crossing`` finds offsets in the deleted log of a recreated topic, which are not mirrored. If it is None, the
+    caller vouches for them. Leader epochs are never mirrored.
     """
 
     source: OffsetStore
@@ -340,7 +340,8 @@ class Mirror:
                 continue
             if mirrored.quiet is not None and (moved := _moved(mirrored.quiet, found)):
                 mirrored.refuse(
-                    f"somebody commits to this group in the target: {moved} moved while nothing was mirrored (seen)"
+                    f"another client commits to this group in the target: {moved} moved while nothing was "
+                    f"mirrored (seen)"
                 )
             elif mirrored.quiet is None:
                 mirrored.quiet_since = self.clock.monotonic()
@@ -387,7 +388,7 @@ class Mirror:
         self._see_target(taken, pending)
 
     def _refresh(self, held: list[GroupMirror], target: LockableStore) -> None:
-        """Commits again what was locked for long. Failures are retried soon."""
+        """Commits locked groups again before their offsets expire. Failures are retried soon."""
         now = self.clock.monotonic()
         due = {m.target_group: m for m in held if m.refresh_at <= now}
         for mirrored in due.values():

@@ -20,7 +20,7 @@ class MirrorState(StrEnum):
     TARGET_AHEAD = "target-ahead"
     """A partition is ahead in the target; it stays there, and the others follow."""
     WATCHING = "watching"
-    """Live old consumers are registered, and it is not known yet whether they commit to the target too; nothing is
+    """Live old consumers are registered, and it is unknown yet whether they commit to the target too; nothing is
     locked or written."""
     REFUSED = "refused"
     """Other clients use the group in the target; nothing is written."""

@@ -1,4 +1,4 @@
-"""What a mirror must observe of a group's live old consumers before it may lock the group in Kafka. Pure.
+"""The evidence about a group's live old consumers that a mirror needs before it may lock the group in Kafka. Pure.
 
 While the group is locked, a member with dual commit fails its Kafka commit and then does not write ZooKeeper: it would
 stop in both stores. Such a member writes Kafka first, so its ZooKeeper offset is never ahead of Kafka. An owned

@@ -1,7 +1,7 @@
 """Folding observations of a group into what each partition's owner was seen to do.
 
 Pure. A movement counts for a member only if the very same ownership (the owner node's czxid) was there at both ends of
-it, so a change of owner begins a new track. What the tracks prove rests on two orders: a dual member writes Kafka
+it, so a change of owner begins a new track. The tracks' conclusions rest on two orders: a dual member writes Kafka
 before ZooKeeper and finishes one commit before it begins the next (ZookeeperConsumerConnector.commitOffsets), and one
 observation reads ZooKeeper before Kafka.
 

@@ -25,7 +25,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 class MappedStart(StrEnum):
-    """Where a group continues if it is unknown which message its byte position meant."""
+    """The position at which a group continues if the message at its byte position is unknown."""
 
     EARLIEST = "earliest"
     """At the log's start: consumed messages come again."""
@@ -135,7 +135,7 @@ def parse_map(name: str, data: bytes) -> PartitionMap:
     if not isinstance(confirmed_by, str) or not confirmed_by.strip():
         raise PlanError(
             what,
-            "is a draft: nobody has confirmed it",
+            "is a draft: it has not been confirmed",
             'read it, correct it, and put your name into "confirmed_by"',
         )
     return PartitionMap(MapOrigin(hashlib.sha256(data).hexdigest(), confirmed_by.strip()), entries)

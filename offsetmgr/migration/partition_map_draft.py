@@ -1,7 +1,7 @@
 """The draft of a partition map, for an operator to correct and confirm.
 
 Nothing in it is known to be right: only the people who moved the data know in which order the partitions of brokers
-became numbers. So it is rejected until a name is entered in it.
+became numbers. It is rejected until a name is entered in it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from offsetmgr.migration.ownership_history import GroupHistory, PartitionHistory
 
 @dataclass(frozen=True, slots=True)
 class MemberVerdict:
-    """What is known of one member: whether it was restarted, and whether its commits fit the phase.
+    """The evidence about one member: whether it was restarted, and whether its commits fit the phase.
 
     ``settled`` False: further observations may change it. ``wrong``: it is known to be in another phase, or not to have
     been restarted.
@@ -132,20 +132,20 @@ def _judge_either(
 
 
 def _problems(seen: Observation, scope: set[str], whole_group: bool) -> tuple[str, ...]:
-    problems = [f"ZooKeeper node {node} cannot be read: what it holds is unknown" for node in seen.unreadable]
+    problems = [f"ZooKeeper node {node} cannot be read: its content is unknown" for node in seen.unreadable]
     if not seen.members:
         problems.append("no live member is registered: nothing can be seen of the group's phase")
     strangers = sorted({o.member for o in seen.owners.values()} - set(seen.members))
     problems += [f"{m} owns partitions but is not registered: the group is still rebalancing" for m in strangers]
     if not whole_group:
-        problems += [f"{m} is not registered any more" for m in sorted(scope - set(seen.members))]
+        problems += [f"{m} is no longer registered" for m in sorted(scope - set(seen.members))]
     return tuple(problems)
 
 
 def _notes(seen: Observation, baseline: Observation | None) -> tuple[str, ...]:
     notes = []
     if baseline is None:
-        notes.append("without a baseline nobody's id can be compared: a member counts as restarted only by its commits")
+        notes.append("without a baseline no id can be compared: a member counts as restarted only by its commits")
     if seen.unconsumed:
         named = ", ".join(str(tp) for tp in seen.unconsumed[:5]) + (" ..." if len(seen.unconsumed) > 5 else "")
         notes.append(f"no live member subscribes to {named}: those offsets are not judged and move with `migrate`")
@@ -182,7 +182,7 @@ def _restart(member: RegisteredMember, baseline: Observation | None) -> _Restart
     return _Restart(
         None,
         Confidence.UNKNOWN,
-        f"{same} (a configured consumer.id, so nothing can be told from it); it registered again since, which a restart"
+        f"{same} (a configured consumer.id, so it reveals nothing); it registered again since, which a restart"
         " does, and an expired session too",
     )
 

@@ -1,6 +1,6 @@
 """The values of a migration plan, and the decision on one partition's step. Pure.
 
-A plan is frozen when it is made: `apply` writes exactly its offsets, and only where the target still holds what it held
+A plan is frozen when it is made: `apply` writes exactly its offsets, and only where the target still holds the offset
 when the plan was made.
 """
 
@@ -214,7 +214,7 @@ class PlanHeader:
     """The Kafka cluster against which topics and log ranges were checked: its id, or the addresses of its brokers if it
     has none (`LogOrigin.name`); None: not checked."""
     retention_ms: int | None
-    """How long the target keeps offsets of a group that is not started; None: unknown or for ever."""
+    """How long the target keeps offsets of a group that is not started; None: unknown or unlimited."""
     tool: str
     compared: OriginComparison | None = None
     """The relation of the logs of both sides; None in plans made before that comparison existed."""

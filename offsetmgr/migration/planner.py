@@ -92,7 +92,7 @@ def _check_target(target: StoreEndpoint, store: OffsetStore) -> None:
 @dataclass(frozen=True)
 class Planner:
     """Plans a migration. ``cluster`` is the Kafka cluster whose logs the offsets belong to; None leaves topics and
-    ranges unchecked, and the plan says so."""
+    ranges unchecked, and the plan records that."""
 
     source: OffsetStore
     target: OffsetStore
@@ -292,7 +292,7 @@ class Planner:
             why = f"{self.target.uri} keeps byte positions of Kafka 0.7, and this is an offset"
             return PlanStep(tp, Action.REFUSE_NUMBERED, position, None, None, why)
         if self._translator is None:
-            why = "a byte position of Kafka 0.7 is no offset: --partition-map says what takes its place"
+            why = "a byte position of Kafka 0.7 is not an offset: --partition-map defines its replacement"
             return PlanStep(tp, Action.REFUSE_BYTE_POSITION, position, None, None, why)
         translated = self._translator.translate(tp, position.offset)
         if translated is None:

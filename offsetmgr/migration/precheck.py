@@ -22,7 +22,7 @@ class GateClosed(GateRefused):
     """The evidence does not open a gate; ``report`` has it."""
 
     def __init__(self, what: str, report: PhaseReport) -> None:
-        super().__init__(what, missing_evidence(report), "offsetmgr runbook check shows each verdict with its evidence")
+        super().__init__(what, missing_evidence(report), "offsetmgr runbook check shows each result with its evidence")
         self.report = report
 
 
@@ -71,7 +71,7 @@ def find_start(
     if not view.registry.members(group, view.cluster.topics).members:
         raise GateRefused(
             f"bounce of group {group}",
-            "no live member is registered in ZooKeeper, so there is nobody to restart",
+            "no live member is registered in ZooKeeper, so there is no member to restart",
             "check its name, and the chroot of --zookeeper; an idle group is moved with `offsetmgr migrate`",
         )
     if start is not None and (start is to or CommitMode.DUAL not in (start, to)):
@@ -115,7 +115,7 @@ def _start_of(found: InferredPhase) -> CommitMode:
     raise GateRefused(
         "bounce to dual",
         f"the phase that the group is in is not known: {found.why}",
-        "a partition with traffic and a longer --window show it; or say it with --from-phase",
+        "a partition with traffic and a longer --window show it; or give the phase with --from-phase",
     )
 
 

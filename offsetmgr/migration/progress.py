@@ -50,7 +50,7 @@ DEFINITE: Final = frozenset(
         "UnsupportedOperation",
     }
 )
-"""Errors after which certainly nothing was written; after any other one it is not known."""
+"""Errors after which certainly nothing was written; after any other one the outcome is unknown."""
 
 
 @dataclass(slots=True)

@@ -62,7 +62,7 @@ def renew_retention(
     """Commits again the offsets of the plan's groups in the target, also after the plan was finalized.
 
     Groups with old consumers registered in ZooKeeper (``old_members``) are not renewed, because the lock would make the
-    consumers' commits fail. The lock of a killed run is waited for.
+    consumers' commits fail. The command waits for the lock of a killed run.
 
     Raises `UsageError` for a target whose offsets do not expire, `JournalError` if nothing was applied or it was rolled
     back, `PlanError` for another cluster.

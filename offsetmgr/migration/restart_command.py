@@ -65,10 +65,10 @@ def _value(name: str, values: Mapping[str, str | None], quote: str) -> str:
         raise UsageError(
             f"{{{name}}} of member {values['member']}",
             "the registry does not tell it (the consumer id is configured)",
-            "say it with --host MEMBER=HOST, or use {member} in the command",
+            "give it with --host MEMBER=HOST, or use {member} in the command",
         )
     if value.startswith("-"):
-        raise UsageError(f"{{{name}}} = {value!r}", "it begins with a dash and would be taken for an option")
+        raise UsageError(f"{{{name}}} = {value!r}", "it begins with a dash and would be parsed as an option")
     if not quote:
         return shlex.quote(value)
     if name != "settings" and not _PLAIN.fullmatch(value):
@@ -146,7 +146,7 @@ def run_in_shell(
 
 def still_running(pid: int) -> bool:
     """Returns whether a command that `run_in_shell` started in an earlier process still runs: it leads its own session,
-    so an unrelated process with the same pid is hardly ever taken for it."""
+    so an unrelated process with the same pid is hardly ever mistaken for it."""
     try:
         leads = os.getsid(pid) == pid
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]

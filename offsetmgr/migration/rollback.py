@@ -121,5 +121,5 @@ def _task(group: GroupPlan, state: MigrationState, force: bool) -> GroupWrite | 
     )
     if not steps:
         return None
-    words = ("what apply left", "what was there before")
+    words = ("what apply left", "the before-image")
     return GroupWrite(group.group, group.target_group, steps, group.guard, maybe, True, words=words, force=force)

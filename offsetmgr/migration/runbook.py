@@ -82,14 +82,14 @@ def write_runbook(
     if seen is None or not seen.members:
         raise GateRefused(
             f"runbook of group {group}",
-            "no live member is registered in ZooKeeper, so there is nobody to bounce",
+            "no live member is registered in ZooKeeper, so there is no member to bounce",
             "an idle group is moved with `offsetmgr migrate`; check the name and the chroot",
         )
     found = infer_phase(watch) if start is None else InferredPhase(start, Confidence.UNKNOWN, "given by --from")
     if found.phase is None:
         raise GateRefused(
             f"runbook of group {group}",
-            f"its phase cannot be told: {found.why}",
+            f"its phase is unknown: {found.why}",
             "give a --window of at least three auto.commit.interval.ms, or say the phase with --from",
         )
     changes = route(found.phase, to)
@@ -115,7 +115,7 @@ def check_phase(
 ) -> PhaseReport:
     """Watches the group until the check is settled, or the window is over, and returns the check.
 
-    A group without a live member is not waited for. Raises `GroupNotFound` if nothing is known of it, and the errors of
+    The wait ends for a group without live members. Raises `GroupNotFound` if nothing is known of it, and the errors of
     the servers at the first observation.
     """
     rules = rules or EvidenceThresholds()
@@ -155,8 +155,8 @@ def _stage(
         before.append(f"Renew the baseline, so that the gate compares with the members of this moment: `{renew}`")
     if change == CommitModeChange(CommitMode.DUAL, CommitMode.ZOOKEEPER):
         before.append(
-            "Check that ZooKeeper has caught up on every partition (the gate of the dual phase); what stands still"
-            " below Kafka's offset is copied first. `runbook bounce` does both."
+            "Check that ZooKeeper has caught up on every partition (the gate of the dual phase); partitions "
+            "without traffic below Kafka's offset are copied first. `runbook bounce` does both."
         )
     return Stage(
         change=change,
@@ -187,7 +187,8 @@ _WAY_BACK: Mapping[CommitModeChange, tuple[str, ...]] = {
     CommitModeChange(CommitMode.DUAL, CommitMode.KAFKA): (
         "At any point: bounce the restarted members back to dual (`runbook bounce --to-phase dual`). Then copy Kafka's"
         " offsets to ZooKeeper for partitions without traffic (forward only, conditional on the version; the bounce"
-        " does it before its gate): a dual member takes the larger offset for written and never writes it by itself.",
+        " does it before its gate): a dual member assumes that the larger offset is already stored and never "
+        "writes it by itself.",
         "Only then, through the gate dual, to zookeeper. Never from kafka to zookeeper directly: everything committed"
         " to Kafka alone would be repeated.",
     ),
@@ -213,8 +214,8 @@ def _warnings(watch: GroupHistory, seen: Observation, changes: tuple[CommitModeC
     for member in seen.members.values():
         if member.host is None:
             warnings.append(
-                f"{member.id} has a configured consumer.id: its id stays the same over a restart, so the gate goes by"
-                " its registration and its commits; give its host with --host"
+                f"{member.id} has a configured consumer.id: its id stays the same over a restart, so the gate "
+                f"uses its registration and its commits; give its host with --host"
             )
         if not seen.owned_by(member.id):
             warnings.append(f"{member.id} owns no partition: nothing can be seen of its commits (--accept-spare)")

@@ -26,7 +26,7 @@ def runbook_markdown(book: Runbook) -> str:
     if book.warnings:
         lines += ["## Mind this first", "", *(f"- {w}" for w in book.warnings), ""]
     if not book.stages:
-        lines += [f"Nothing is to be done: the group is in phase {book.to.value}.", ""]
+        lines += [f"No step is needed: the group is in phase {book.to.value}.", ""]
     for number, stage in enumerate(book.stages, 1):
         lines += _stage_lines(number, len(book.stages), stage, book.baseline)
     lines += ["## Baseline: members", "", *_members_table(book.baseline), ""]
@@ -126,7 +126,7 @@ def _offsets_table(seen: Observation) -> list[str]:
 
 
 def report_text(report: PhaseReport) -> str:
-    """Returns a phase report for a terminal: the answer, what is missing, then every result with its evidence."""
+    """Returns a phase report for a terminal: the answer, the missing evidence, then every result with its evidence."""
     seconds = (report.ended_ms - report.began_ms) / 1000
     lines = [
         f"phase {report.phase.value} of group {report.group}: {'PASSED' if report.passed else 'NOT PASSED'}"

@@ -1,6 +1,6 @@
 """Verifies a migration with a new read of both sides, over all expected and existing partitions.
 
-A verdict has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
+A result has a confidence (data rule "verdicts carry evidence"): *seen* (both values were read), *inferred*, or
 *unknown*, which never passes. The source is read before the target, so that a consumer that commits to both, Kafka
 first, is never seen behind.
 """
@@ -27,7 +27,7 @@ from offsetmgr.migration.progress import MigrationState
 
 
 class VerifyEvidence(StrEnum):
-    """How a verdict is known."""
+    """The confidence of a result."""
 
     SEEN = "seen"
     INFERRED = "inferred"
@@ -72,9 +72,9 @@ _PASSED: Final = frozenset((Status.EQUAL, Status.KEPT_AHEAD, Status.PROGRESS, St
 
 
 class VerifyVerdict(NamedTuple):
-    """The verdict on one partition, with its offsets (None: no commit, or not known).
+    """The result for one partition, with its offsets (None: no commit, or not known).
 
-    ``tp`` is None for a verdict on the whole group.
+    ``tp`` is None for a result about the whole group.
     """
 
     group: str
@@ -96,7 +96,7 @@ class VerifySummary:
     counts: Counter[Status] = field(default_factory=Counter)
     groups: int = 0
     inferred: int = 0
-    """Verdicts that passed, but rest on what was inferred."""
+    """Results that passed, but rest on inference."""
 
     def add(self, verdict: VerifyVerdict) -> None:
         self.counts[verdict.status] += 1
@@ -112,7 +112,7 @@ class MigrationVerifier:
     """Compares a plan with what its two stores hold now. Reads only.
 
     ``open_logs`` gives the Kafka cluster whose logs the offsets must lie in; without one that is not checked, and
-    progress is unknown. ``state`` tells which rewinds were really written.
+    progress is unknown. ``state`` contains the rewinds that were really written.
     """
 
     plan: PlanFile
@@ -124,7 +124,7 @@ class MigrationVerifier:
     _log: LogRangeCache | None = None
 
     def verdicts(self) -> Iterator[VerifyVerdict]:
-        """One verdict a partition, lazily; the summary is complete when the iterator ends.
+        """Yields one result per partition; the summary is complete when the iterator ends.
 
         Raises `PlanError` where a store is not the planned one.
         """
@@ -213,7 +213,7 @@ class MigrationVerifier:
         return step.tp not in done.written and step.tp not in done.in_doubt
 
     def _why_missing(self, group: str, step: PlanStep) -> str:
-        """What the journal knows of an offset that the target should hold and does not."""
+        """The journal's record of an offset that the target should hold and does not."""
         if self.state is not None and self.state.undo.touched:
             return "the target has no commit: the plan was rolled back"
         if self.state is not None and step.action.writes and group not in self.state.apply.done:
@@ -294,7 +294,7 @@ def _under_their_new_names(plan: GroupPlan, source: GroupOffsets) -> GroupOffset
 
 
 def _outside(offset: int, log: LogRange | TopicMissing | OffsetMgrError | None) -> _Judgement:
-    """The verdict on an offset that does not lie in its log."""
+    """The result for an offset outside its log."""
     if isinstance(log, LogRange) and offset < log.start:
         why = f"below the log start by {log.start - offset}; {clamping(offset, log)}"
         return Status.BELOW_LOG_START, VerifyEvidence.SEEN, why
@@ -317,7 +317,7 @@ def _unplanned(there: Committed | None, here: Committed | None) -> _Judgement:
 
 
 def judge(step: PlanStep, there: Committed | None, here: Committed | None, log_end: int | None) -> _Judgement:
-    """The verdict on a planned partition: ``there`` is what the source holds now, ``here`` what the target holds."""
+    """The result for a planned partition: ``there`` is the source's present offset, ``here`` the target's."""
     if step.action.refuses:
         comparable = step.origin is None and not isinstance(step.tp.partition, BrokerPartition)
         if comparable and there is not None and here is not None and there.offset == here.offset:

@@ -105,5 +105,5 @@ def merged(reports: Iterable[Finished]) -> dict[TopicPartition, int]:
 def _some(partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
     found = frozenset(partitions)
     if not found:
-        raise UsageError("a period without partitions", "nobody would hold it, so it would close at once")
+        raise UsageError("a period without partitions", "no partition would hold it, so it would close at once")
     return found

@@ -2,11 +2,11 @@
 
 ::
 
-    work/NUMBER-JOB    ranges, attempts, and what was published; under the root, one node a period and job
+    work/NUMBER-JOB    ranges, attempts, and the published output; under the root, one node a period and job
 
 Ordering contract: the ranges are here before the work on them begins (`fix`), an attempt is here before it works
 (`attempt`), and its output counts only through `publish`, one write that holds only while no later attempt has begun.
-So a process that was frozen and wakes beside its successor publishes nothing, whatever it takes itself for.
+So a process that was frozen and wakes while its successor runs publishes nothing.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class History:
         if not self._written(SetData(self._path(job, number), encode_work(begun), version)):
             found, version_now = self._there(job, number)
             if found != begun or version_now != version + 1:  # otherwise the response was lost, and not the write
-                raise Conflict(f"period {number} of job {job}", "somebody else began at the same moment", "begin again")
+                raise Conflict(
+                    f"period {number} of job {job}", "another process began at the same moment", "begin again"
+                )
         return WorkClaim(begun, version + 1)
 
     def publish(self, ticket: WorkClaim, output: str, counts: Mapping[str, int], now_ms: int) -> Work:
@@ -142,7 +144,7 @@ class History:
             other = overlapping[0].period
             raise Conflict(
                 f"period {period.start_ms} to {period.end_ms} of job {job}",
-                f"lies in part in one that was worked on, {other.start_ms} to {other.end_ms}",
+                f"overlaps one that was worked on, {other.start_ms} to {other.end_ms}",
                 "a rerun's periods must lie within those of the run: the same length, or an even part of it",
             )
         return None

@@ -163,7 +163,7 @@ def decode_work(path: str, data: bytes) -> Work:
         for p in node.items("published")
     ]
     if len(published) > 1:
-        raise node.broken("says twice what was published")
+        raise node.broken("contains the published output twice")
     return Work(
         node.text("job"),
         period,

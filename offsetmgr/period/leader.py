@@ -19,7 +19,7 @@ Topics: TypeAlias = Callable[[], Iterable[TopicPartition]]
 """Every partition that takes part at present. May ask a cluster; raises `OffsetMgrError`."""
 
 Idle: TypeAlias = Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]
-"""Which of some partitions have no record in a period. May ask a cluster; raises `OffsetMgrError`."""
+"""The partitions, among the given ones, without a record in a period. May ask a cluster; raises `OffsetMgrError`."""
 
 HISTORY_KEPT: Final = 10_000
 """Number of closed periods in the history: all of their names must fit into one response of ZooKeeper."""
@@ -96,10 +96,10 @@ class LeaderRound:
             except OffsetMgrError as error:
                 if not before:
                     raise
-                _LOG.warning("which partitions there are is not known anew: %s", error)
+                _LOG.warning("the partitions could not be read again: %s", error)
                 found = before
             if not found:
-                _LOG.warning("no partition is there any more; those of before are kept")
+                _LOG.warning("no partition exists any more; the previous ones are kept")
             self._partitions, self._asked = found or before, self._clock.monotonic()
         yield from self._partitions
 

@@ -40,7 +40,7 @@ def check(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> Period
         why = f"are longer than the live run's, of {live.schedule.length_ms} ms"
         raise UsageError(f"periods of {length_ms} ms", why, "a rerun has smaller ones, or the same")
     if first_ms >= live.schedule.period(live.number).start_ms:
-        raise UsageError(f"a rerun from {first_ms}", "is none of the past: that period is open, or not yet")
+        raise UsageError(f"a rerun from {first_ms}", "is not in the past: that period is open, or in the future")
     if rerun.until_ms is not None and rerun.until_ms < schedule.period(0).end_ms:
         raise UsageError(f"a rerun until {rerun.until_ms}", "ends before its first period does")
     if rerun.until_ms is not None and (rerun.until_ms - first_ms) % length_ms:
@@ -74,7 +74,7 @@ def require_new(room: BarrierStateStore) -> None:
 def require_no_rerun(root: str, live: OpenNode) -> None:
     """Raises `Conflict` if the run itself is in a rerun."""
     if live.rerun is not None:
-        raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or rerun beside it")
+        raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or start a separate rerun")
 
 
 def begin_beside(

@@ -1,15 +1,15 @@
-"""`BarrierStateStore`: what lies under a coordinator's root in ZooKeeper, read and written. No thread, no decision.
+"""`BarrierStateStore`: reads and writes the nodes under a coordinator's root in ZooKeeper. No thread, no decision.
 
 ::
 
-    ROOT/coordinator        which period is open: the only place that says so
+    ROOT/coordinator        the open period: the only authoritative node
     ROOT/topic-partitions   who must finish it
     ROOT/progress/MEMBER    what a member has finished: one node a member, for all of its partitions
     ROOT/members/MEMBER     the live ones (ephemeral); the oldest of them leads
     ROOT/history/NUMBER     closed periods
 
 Every write is conditional. A member's *epoch* is the transaction that created its node under ``members``: ZooKeeper
-gives each a larger number, so whoever comes later has the larger epoch, of members of one name and of leaders alike.
+gives each a larger number, so a later process has the larger epoch, of members of one name and of leaders alike.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LiveMember:
 
 @dataclass(frozen=True, slots=True)
 class BarrierView:
-    """The nodes as read. Not a snapshot; the conditions of writes compensate for that."""
+    """The nodes as read, which are not a snapshot; the conditions of writes compensate for that."""
 
     seen: LeaderView
     open_version: int | None
@@ -211,7 +211,9 @@ class BarrierStateStore:
         path = f"{self.members_path}/{member}"
         found = self._session.get(path)
         if found is None or found.ephemeral_owner != self._session.session_id:
-            raise Conflict(f"member {member}", "its registration is gone", "somebody has deleted it; it joins again")
+            raise Conflict(
+                f"member {member}", "its registration is gone", "another client has deleted it; the member joins again"
+            )
         return self._won(self._session.transaction([SetData(path, encode_member(node), found.version)]))
 
     def report(self, node: ProgressNode, version: int | None) -> bool:

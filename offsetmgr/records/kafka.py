@@ -144,7 +144,7 @@ class KafkaRecordFormat:
         except IndexError:
             pass
         self.decode_key(key)
-        raise AssertionError("what has not the length of an offset's key cannot be decoded as one")
+        raise AssertionError("only a key of an offset's length can be decoded as one")
 
     def read_offset(self, value: bytes) -> tuple[int, int, str]:
         try:

@@ -1,6 +1,6 @@
 """The version at the start of every key and value, and the format that it belongs to.
 
-Kafka numbers its kinds of keys from 0 upwards (to 23 in 4.1). The keys of offsetmgr begin at 0x4F00, which Kafka's
+Kafka numbers its kinds of keys from 0 (to 23 in 4.1). The keys of offsetmgr begin at 0x4F00, which Kafka's
 readers skip, so neither format takes a key of the other for its own. The bytes are ``4F kr``: the kind of record k (0 a
 committed offset, 1 a group) and its revision r. A key and its value have the same k, so that the reader detects a value
 under the wrong key.

@@ -27,7 +27,7 @@ Progress = Callable[[str], None]
 
 
 class Module(NamedTuple):
-    """A released module. Not ``transitive``: without its dependencies."""
+    """A released module. If it is not ``transitive``, its dependencies are left out."""
 
     organisation: str
     name: str
@@ -186,7 +186,7 @@ def _run_ivy(name: str, command: list[str], scratch: Path, say: Progress) -> Non
         raise SandboxError(
             f"cannot fetch the jars of {name}",
             "; ".join(dict.fromkeys(useful[-4:])) or f"Ivy ended with exit code {code}",
-            "check the network and its proxy, then try again; what was fetched is kept",
+            "check the network and its proxy, then try again; fetched files are kept",
         )
 
 

@@ -44,7 +44,7 @@ class Use(StrEnum):
 
     RUNNING = "a running broker uses it"
     IDLE = "no running broker uses it"
-    UNKNOWN = "whether a running broker uses it is not known"
+    UNKNOWN = "it is unknown whether a running broker uses it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,9 @@ def _by_lock(log_dir: Path) -> BrokerUse:
         return BrokerUse(Use.UNKNOWN, "unknown", f"{lock} cannot be asked: {error.strerror or error}", log_dir)
     kind, _, _, _, process = _FLOCK.unpack(answer)
     if kind == fcntl.F_UNLCK:
-        return BrokerUse(Use.IDLE, "seen", f"nobody holds the lock of {lock}, which a running broker holds", log_dir)
+        return BrokerUse(
+            Use.IDLE, "seen", f"no process holds the lock of {lock}, which a running broker holds", log_dir
+        )
     who = f"process {process}" if process > 0 else "a process of another container or machine"
     return BrokerUse(Use.RUNNING, "seen", f"{who} holds the lock of {lock}", log_dir)
 

@@ -38,7 +38,7 @@ class SavedOffset(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What the log contains about a group's members. ``since`` (ms since 1970; None: unknown) is when it entered its
+    """The log's information about a group's members. ``since`` (ms since 1970; None: unknown) is when it entered its
     state; in the offset manager's records, when it last had members. ``subscribed`` is None if unknown."""
 
     format: str

@@ -72,7 +72,7 @@ def decompress(codec: int, data: bytes, what: str, limit: int = LIMIT) -> bytes:
 
 def _over(what: str, limit: int) -> LimitExceeded:
     return LimitExceeded(
-        what, f"decompressed it is more than {limit:,} bytes", "allow more if that is what was written"
+        what, f"decompressed it is more than {limit:,} bytes", "allow more if the writer really wrote that much"
     )
 
 

@@ -1,8 +1,8 @@
 """The index files of a segment: offset index, time index, and the index of aborted transactions.
 
 Brokers preallocate the first two and truncate them when they roll or stop: zeros follow the last entry of a running or
-killed broker's index. An index only says where to begin reading. A damaged one leads to a wrong position, so readers
-verify it (`Segment.position_before`).
+killed broker's index. An index only contains positions where reading can begin. A damaged one leads to a wrong
+position, so readers verify it (`Segment.position_before`).
 
 Source: org.apache.kafka.storage.internals.log (OffsetIndex, TimeIndex, AbortedTxn).
 """

@@ -85,7 +85,7 @@ class LogAppender:
     """Appends to one partition. Use it as a context: it holds the directory's files and keeps brokers out of it.
 
     Entering raises `Conflict` if a broker uses the directory (see `broker_lock`), `CorruptData` if the last segment
-    does not end with a complete entry (recover it first), `FileFailure`. Not thread-safe.
+    does not end with a complete entry (recover it first), `FileFailure`. Instances are not thread-safe.
     """
 
     def __init__(self, folder: Path, rolling: RollPolicy | None = None, clock: Clock | None = None) -> None:
@@ -151,7 +151,7 @@ class LogAppender:
         """
         entries = list(split(data))
         if not entries or entries[-1].end != len(data):
-            raise CorruptData(f"append to {self.folder}", "what is to be appended does not end with a whole entry")
+            raise CorruptData(f"append to {self.folder}", "the bytes to append do not end with a whole entry")
         firsts = []
         expected = self.next_offset
         for entry in entries:

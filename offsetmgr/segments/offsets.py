@@ -156,7 +156,7 @@ class OffsetsFold:
 
 
 def _backwards(offset: int, expected: int) -> CorruptData:
-    return CorruptData(f"entry at offset {offset}", f"those before it go up to {expected - 1}: one is not what it was")
+    return CorruptData(f"entry at offset {offset}", f"those before it go up to {expected - 1}: one of them was changed")
 
 
 def _take_plain(body: bytes, at: int, stop: int, count: int, base: int, into: Newest) -> bool:  # noqa: PLR0912

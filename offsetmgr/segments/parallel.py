@@ -91,7 +91,7 @@ def _result(future: Future[Result | OffsetMgrError], argument: object) -> Result
         return future.result()
     except BrokenProcessPool:
         return FileFailure(
-            f"reading {argument}", "the process that read it, or one beside it, was killed", "is there enough memory?"
+            f"reading {argument}", "the process that read it, or a parallel one, was killed", "is there enough memory?"
         )
 
 

@@ -63,7 +63,7 @@ class Suspicion(NamedTuple):
 
 
 class RecoveryOutcome(StrEnum):
-    """What a broker that recovers does with the segment."""
+    """The action of a recovering broker on the segment."""
 
     KEPT = "kept"
     CUT = "cut"
@@ -81,7 +81,7 @@ class ExaminationResult:
     base_offset: int
     size: int
     sound: int
-    """Where the first damage begins: everything before it is complete entries with right checksums."""
+    """The position of the first damage: everything before it is complete entries with right checksums."""
     entries: int
     """The number of sound entries."""
     next_offset: int
@@ -191,7 +191,7 @@ class _Window:
         except OSError as error:
             raise FileFailure(self._what, f"position {position}: {error.strerror or error}") from error
         if missing:
-            raise FileFailure(self._what, "it became shorter while it was read", "is somebody writing to it?")
+            raise FileFailure(self._what, "it became shorter while it was read", "does another process write to it?")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -254,7 +254,7 @@ class _Cursor:
         if not self._base <= lowest <= last <= self._base + _FARTHEST:
             self._doubt(offset, f"offsets {lowest} to {last} do not belong to a segment that begins at {self._base}")
         elif self._last is not None and lowest <= self._last:
-            self._doubt(offset, f"offset {lowest} comes after {self._last}: one of the two entries is not what it was")
+            self._doubt(offset, f"offset {lowest} comes after {self._last}: one of the two entries was changed")
         self._last = last
         if self._outcome is RecoveryOutcome.KEPT:
             self._outcome = self._index.take(self.position, last, time)

@@ -65,7 +65,7 @@ def cut_in_place(cut: TruncationPoint, keep: Path | None = None) -> Path:
         with _told(f"indexes of {log}", "the log is as it was"):
             _rename_indexes(cut.seen.segment, cut.at)
             _sync_folder(log.parent)
-        with _told(f"file {log} cannot be cut", f"what would be cut has been copied to {copy}"):
+        with _told(f"file {log} cannot be cut", f"the bytes to remove have been copied to {copy}"):
             os.ftruncate(source.fileno(), cut.at)
             os.fsync(source.fileno())
     return copy
@@ -76,7 +76,7 @@ def _keep(source: BinaryIO, cut: TruncationPoint, copy: Path) -> None:
     if copy.exists():
         with _told(f"file {copy}", "the log is as it was"), copy.open("rb") as before:
             if not _same(before, source, cut.at):
-                raise Conflict(f"file {copy}", "exists, and does not hold what is to be cut", "move it away")
+                raise Conflict(f"file {copy}", "exists, and does not contain the bytes to remove", "move it away")
         return
     part = copy.with_name(copy.name + _PART)
     with _told(f"file {copy}", "the log is as it was; make room, or name another folder with --keep"):
@@ -99,7 +99,7 @@ def _put_aside(segment: Segment, keep: Path | None) -> None:
             _keep(source, whole, aside)
     elif aside.exists():
         raise Conflict(f"file {aside}", "exists", "move it away")
-    with _told(f"file {log}", "what was cut so far has been kept; run the same command again"):
+    with _told(f"file {log}", "removed bytes have been saved; run the same command again"):
         _rename_indexes(segment, 0)
         if keep is None:
             log.rename(aside)

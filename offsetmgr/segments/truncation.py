@@ -33,7 +33,8 @@ class ExaminedSegment:
 
 @dataclass(frozen=True, slots=True)
 class TruncationPoint:
-    """Where a log will be truncated: at byte ``at`` of a segment; the log continues with ``next_offset``."""
+    """The position at which a log will be truncated: at byte ``at`` of a segment; the log continues with
+    ``next_offset``."""
 
     seen: ExaminedSegment
     at: int

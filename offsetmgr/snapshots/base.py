@@ -225,7 +225,7 @@ def refuse_unreadable(group: OffsetsOfGroup, carries: FormatCapabilities, keep_e
     hint = (
         "keep the errors in the snapshot, or leave the group out"
         if carries.errors
-        else "leave the group out, or write Avro, which can record what was unreadable"
+        else "leave the group out, or write Avro, which can record unreadable offsets"
     )
     raise UnsupportedOperation("snapshot not written", f"{which} could not be read: {first}", hint) from first
 
@@ -261,7 +261,7 @@ class BadLines:
         raise MalformedData(
             self._what,
             "; ".join(self._bad[n] for n in sorted(self._bad)) + more,
-            f"mend or remove {'it' if len(self._bad) == 1 else 'them'}",
+            f"fix or remove {'it' if len(self._bad) == 1 else 'them'}",
         )
 
 

@@ -109,7 +109,7 @@ def _split(line: str) -> list[str]:
 
 
 def _quoted(name: str) -> str:
-    # a leading U+FEFF would be taken for a byte order mark at the file's beginning
+    # a leading U+FEFF would be read as a byte order mark at the file's beginning
     if '"' in name or "," in name or name.startswith("\ufeff"):
         return '"' + name.replace('"', '""') + '"'
     return name

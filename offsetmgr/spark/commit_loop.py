@@ -33,7 +33,7 @@ class _Verdict(Enum):
 
     COMMITTED = "all that has finished is committed"
     PENDING = "another round comes by itself, and may succeed"
-    FAILED = "not before somebody does something, or too often already"
+    FAILED = "not without intervention, or too often already"
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class OffsetCommitter(StreamingQueryListener):
         self._follower.look(str(event.id), ended=str(event.runId))
 
     def _seen(self, query_id: str) -> None:
-        # Not tracked yet if the listener was added after the query had started.
+        # The query is not tracked yet if the listener was added after it had started.
         if not self._follower.look(query_id):
             self._follow(query_id)
 

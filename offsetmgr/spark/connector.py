@@ -1,6 +1,6 @@
 """Spark's Kafka connector: the version of the installed PySpark, or else the newest available one, kept in our cache.
 
-Not every version of Spark has a connector in the repositories. The versions of PySpark's minor version are tried first,
+Some versions of Spark have no connector in the repositories. The versions of PySpark's minor version are tried first,
 newest first; then, for PySpark 4.3, 4.2.0. Older connectors are not used: with PySpark 4.3, queries of 4.0.0 and of
 4.1.1 end with a NoSuchMethodError. A connector newer than Spark itself is never used. Ivy, which is part of PySpark's
 wheel, fetches it, with its own home directory, because an incomplete artifact in the user's would make it fail. No

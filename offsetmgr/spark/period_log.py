@@ -20,7 +20,7 @@ from offsetmgr.period.job_records import Work
 from offsetmgr.period.schedule import Period
 from offsetmgr.spark.period_ranges import Bounds
 
-_ANEW: Final = "was the topic made anew? Its periods need a new root then"
+_ANEW: Final = "was the topic recreated? Its periods need a new root then"
 _LOST: Final = "keep the topic's records longer than a period takes to be worked on"
 
 
@@ -107,7 +107,7 @@ class PeriodLog:
                 f"period {period.number}",
                 f"is open, but those since period {before.period.number} were closed without this job, which had "
                 f"records for them, as in {pending[0]}",
-                "nobody else may report its partitions; go back with `period rerun --instead`",
+                "no other member may report its partitions; go back with `period rerun --instead`",
             )
         logs = self._logs(partitions, {tp: scans[tp].end for tp in partitions if tp in scans})
         found = {}

@@ -38,7 +38,7 @@ class Bounds:
     start: int
     end: int
     late_from: int | None
-    """None: no record is late, because there was no earlier period."""
+    """If it is None, no record is late, because there was no earlier period."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class CommitStep(Enum):
     PUBLISHED = "the output is published"
     COMMITTED = "the group is committed"
     FORGOTTEN = "old work is forgotten"
-    REPORTED = "the barrier was told"
+    REPORTED = "the barrier has the progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class PeriodWork:
                 raise Conflict(
                     f"rerun of {period.start_ms} to {period.end_ms} by job {name}",
                     "the run that it repeats has no ranges for these times: never had, or has forgotten them",
-                    "without rerun_of, ranges are looked for anew",
+                    "without rerun_of, ranges are searched again",
                 )
             return again.part(period, f"period {again.period.number}")
         before = self._history.latest(name, period.number)
@@ -249,7 +249,7 @@ class PeriodWork:
             found = self._history.read(name, number)
             if found is not None and found.published is not None:
                 return None
-            raise TimedOut(f"attempt at period {number} of job {name}", "somebody else wrote") from None
+            raise TimedOut(f"attempt at period {number} of job {name}", "another process wrote") from None
 
     # --- the group and the barrier --------------------------------------------------------------------
 

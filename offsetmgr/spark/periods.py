@@ -79,8 +79,8 @@ def run_periods(
     """Processes the run's periods until it ends, ``until_ms`` is reached or ``stop`` is set; returns their number.
 
     ``process(rows, task)`` gets the period's records with the columns of Spark's Kafka source. It must write its output
-    under ``task.output``, nowhere else: only the published attempt counts (`published_outputs`). If it is called twice
-    for one period, it gets the same rows and another directory.
+    only under ``task.output``: only the published attempt counts (`published_outputs`). If it is called twice for one
+    period, it gets the same rows and another directory.
 
     ``period`` applies if no period has been opened under the root; afterwards the first one's is kept. ``group`` (None:
     none) is committed at the start of the next period's scan; if the job has no history yet, it begins there. Ranges,

@@ -108,9 +108,7 @@ class SegmentSourceReader(DataSourceReader):
         for number, folders in sorted(sources.partitions.items()):
             if len(folders) > 1:
                 why = f"{folders[0]} and {folders[1]} are replicas of one partition"
-                raise UsageError(
-                    f"format({NAME!r})", why, "name the one to be read; log offsets says which goes farther"
-                )
+                raise UsageError(f"format({NAME!r})", why, "name the one to read; log offsets shows which goes farther")
             segments = [(segment, segment.size) for segment in segments_in(folders[0])]
             uncounted = _uncounted(segments)
             for segment, size in segments:

@@ -237,7 +237,7 @@ def _changes(
         if len(commits) == 1:
             changes[tp] = Change(next(iter(commits.values())))
             continue
-        why = "the table gives this partition several commits: which one is meant?"
+        why = "the table contains several commits for this partition"
         refused.extend(_failed(group, *tp, commit.offset, why) for commit in commits.values())
     return changes
 

@@ -56,7 +56,7 @@ def table_session(name: str, *, master: str | None = None, **conf: object) -> Sp
     builder = SparkSession.builder.appName(name).master(master or LOCAL)
     here: dict[str, object] = {}
     if master is None:
-        # Spark's 200 are meant for a cluster: here most of an audit's time would go into starting tasks.
+        # Spark's 200 are suitable for a cluster: here most of an audit's time would go into starting tasks.
         here["spark.sql.shuffle.partitions"] = _A_CORE * (os.cpu_count() or 1)
         # Only this machine needs to reach the driver.
         here |= {"spark.driver.bindAddress": _LOOPBACK, "spark.driver.host": _LOOPBACK}

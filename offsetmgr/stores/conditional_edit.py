@@ -148,7 +148,7 @@ def _rewind(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrErro
     if change.after.offset >= before.offset:
         return None
     return RewindRefused(
-        str(tp), f"is at {before.offset}, and {change.after.offset} would lower it", "allow rewinds if this is meant"
+        str(tp), f"is at {before.offset}, and {change.after.offset} would lower it", "allow rewinds if this is intended"
     )
 
 

@@ -7,7 +7,7 @@ the larger offset of each partition. In addition, a change that the secondary re
 pending and tried again at the next edit, at `DualStore.flush` and at `close`.
 
 Ordering contract: the primary is written before the secondary, and the secondary never for a partition that the primary
-rejected. So an edit with ``expected`` is atomic in each store but not across them, and its result says so.
+rejected. So an edit with ``expected`` is atomic in each store but not across them, and its result records that.
 
 Both stores must hold offsets of one Kafka cluster's logs: the larger of two numbers means something only there. The
 first call that reads or writes offsets compares the two clusters and rejects different ones with `OtherCluster`, unless
@@ -55,8 +55,8 @@ class DualStore(StoreBase):
     """Commits to ``primary``, then to ``secondary``; reads the larger offset. Usually Kafka and ZooKeeper.
 
     ``attempts`` is how often one call tries a secondary write while its error is retriable, ``backoff_ms`` apart.
-    ``translate`` is the user's statement if the two belong to different Kafka clusters. Not thread-safe. Closing it
-    closes both stores.
+    ``translate`` is the user's statement if the two belong to different Kafka clusters. Instances are not thread-safe.
+    Closing it closes both stores.
     """
 
     dates_topics = True
@@ -222,7 +222,7 @@ class DualStore(StoreBase):
         for batch in _batches(edits):
             if (unknown := self._not_compared()) is not None:
                 failed = ChangeOutcome(EditStatus.FAILED, None, unknown)
-                how = "nothing was written: it is not known yet whether both stores belong to one Kafka cluster"
+                how = "nothing was written: it is unknown yet whether both stores belong to one Kafka cluster"
                 yield from (GroupEditResult(e.group, dict.fromkeys(e.changes, failed), how=how) for e in batch)
             else:
                 yield from self._edit_batch(batch)
@@ -311,7 +311,7 @@ class DualStore(StoreBase):
                 if isinstance(current, OffsetMgrError):
                     failed.setdefault(group, {})[tp] = current
                 elif pending.overtaken(current):
-                    why = "the primary was changed since, so the secondary keeps what it holds"
+                    why = "the primary was changed since, so the secondary keeps its offset"
                     error = Conflict(f"group {group}, {tp}: pending change dropped", why, actual=current)
                     failed.setdefault(group, {})[tp] = self._drop(group, tp, error)
                 else:

@@ -25,7 +25,8 @@ T = TypeVar("T")
 _SCAN_BATCH: Final = 100
 EDIT_BATCH: Final = 128
 FIRST_BATCH: Final = 25
-"""The number of groups in the first batch of a stream: the first results come soon, and short streams need no more."""
+"""The number of groups in the first batch of a stream: the first results come soon, which suffices for short
+streams."""
 _SCANS_IN_FLIGHT: Final = 3
 EDITS_IN_FLIGHT: Final = 4
 

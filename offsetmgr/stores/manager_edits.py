@@ -5,7 +5,7 @@ again. The manager checks and appends in one step, and commits in flight break t
 `offsetmgr.kafka.protocol.conditional_commit`), so an edit is atomic for each partition, including deletions.
 
 If the server does not announce conditions (a broker, an older manager, a store without them), offsets are compared just
-before the write, and the result says so.
+before the write, and the result records that.
 """
 
 from __future__ import annotations

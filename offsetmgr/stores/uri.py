@@ -84,6 +84,6 @@ def bootstrap_of(uri: str, config: ConnectionConfig) -> str | None:
 def zookeeper_of(uri: str, config: ConnectionConfig) -> str | None:
     """Returns the ZooKeeper connect string (with chroot) in which the store's consumers register themselves, or None.
 
-    Storm's spouts register nowhere.
+    Storm's spouts do not register.
     """
     return scheme_of(uri).zookeeper(uri, config)

@@ -99,7 +99,7 @@ class ZookeeperStore(StoreBase):
         return self._layout.registry
 
     def identity(self) -> StoreIdentity:
-        """The Kafka cluster's id under this chroot, or what else this place can be told by (data rule "migration is a
+        """The Kafka cluster's id under this chroot, or another identity of this place (data rule "migration is a
         state machine on disk"). Raises `CorruptData` where the id is there but cannot be understood.
 
         Another layout under the same chroot is another store.
@@ -199,7 +199,7 @@ class ZookeeperStore(StoreBase):
         for (partition, path), node in zip(asked.items(), self.session.get_many(list(asked.values())), strict=True):
             if node is not None:
                 self._sort_in(partition, path, node, offsets, errors)
-        # What is not there, and a node that holds another topic's offset: no commit of these.
+        # A missing node, and a node with another topic's offset, contain no commit of these partitions.
         offsets = {tp: offsets.get(tp, ABSENT) for tp in asked if tp not in errors}
         return self._all_or_partial_failure(group, offsets, errors)
 
@@ -234,7 +234,7 @@ class ZookeeperStore(StoreBase):
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
-        # What the common node needs is done here; a decimal is the same offset in every layout that is not loose.
+        # This handles the common node; a decimal is the same offset in every layout that is not loose.
         new, decimal = tuple.__new__, not self._layout.loose
         for (group, partition, path), node in zip(found, data, strict=True):
             if node is None:  # deleted since its parent was listed
@@ -268,7 +268,7 @@ class ZookeeperStore(StoreBase):
             if isinstance(names, OffsetMgrError):
                 failed[group] = names
                 continue
-            for name in names or ():  # None: the group has no offsets, or is not there at all
+            for name in names or ():  # the group has no offsets, or does not exist
                 if self._layout.loose and (partition := self._layout.partition("", name)) is not None:
                     found.append((group, partition, f"{root}/{name}"))
                 else:
@@ -351,8 +351,8 @@ class ZookeeperStore(StoreBase):
     def delete_group(self, group: str) -> GroupEditResult:
         """Deletes everything that ZooKeeper keeps of a group, and gives back its offsets as before-images.
 
-        Raises `GroupNotFound`, `GroupActive` while consumers are registered, `Conflict` where somebody changed the
-        group meanwhile, and as `fetch` where an offset cannot be read: a before-image would be missing.
+        Raises `GroupNotFound`, `GroupActive` while consumers are registered, `Conflict` if another client changed the
+        group meanwhile, and as `fetch` if an offset cannot be read, because its before-image would be missing.
         """
         if self.registered and (alive := members(self.session, group)):
             names = tuple(member.member_id for member in alive)

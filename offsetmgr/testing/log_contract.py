@@ -1,6 +1,6 @@
-"""What every `PartitionLog` promises, as tests: shipped, so that users can hold their own logs to it.
+"""The contract of every `PartitionLog`, as tests: shipped, so that users can test their own logs.
 
-Here belong promises that hold for *all* logs; what only one log does is tested beside that log.  A log's own test
+It contains only guarantees of *all* logs; the behaviour of a single log is tested with that log.  A log's own test
 module subclasses `LogContract`, gives it a log, and is done::
 
     pytest.register_assert_rewrite("offsetmgr.testing.log_contract")   # before the import, for readable failures

@@ -1,6 +1,6 @@
-"""What every `OffsetStore` promises, as tests: shipped, so that users can hold their own stores to it.
+"""The contract of every `OffsetStore`, as tests: shipped, so that users can test their own stores.
 
-Here belong promises that hold for *all* stores; what only one store does is tested beside that store.  No knowledge
+It contains only guarantees of *all* stores; the behaviour of a single store is tested with that store.  No knowledge
 of any server may enter.  A store's own test module subclasses `StoreContract`, gives it a store, and is done::
 
     pytest.register_assert_rewrite("offsetmgr.testing.store_contract")   # before the import, for readable failures

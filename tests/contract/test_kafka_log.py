@@ -171,7 +171,7 @@ class TestKafkaLog(LogContract):
         reader = log.reader()
         reader.follow({1: 1000})
 
-        with pytest.raises(ServerError, match="truncated, or the topic was made anew"):
+        with pytest.raises(ServerError, match="truncated, or the topic was recreated"):
             read(reader, 1)
         reader.close()
 

@@ -400,5 +400,5 @@ def test_without_brokers_nobody_is_asked(zookeeper: ZooKeeperServer, unique: str
     both = commands.run("zk", "elect", "--zookeeper", address, "--all-topics", "--topic", "a", code=2)
 
     for done in (elect, delete):
-        assert "there is no /controller, so nobody would carry it out" in done.stderr
+        assert "there is no /controller, so the request would not be carried out" in done.stderr
     assert "both --topic and --all-topics are given" in both.stderr

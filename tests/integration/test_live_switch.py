@@ -243,9 +243,9 @@ def test_a_group_of_which_nobody_has_said_anything_is_not_guessed(world: World) 
     store = open_store(world.uri().removesuffix("&start=zookeeper"))
     world._made.append(store)
 
-    with pytest.raises(GroupNotFound, match="nobody has said where its offsets are"):
+    with pytest.raises(GroupNotFound, match="its storage mode is not declared"):
         world.to(CommitMode.DUAL)
-    with pytest.raises(GroupNotFound, match="nobody has said where its offsets are"):
+    with pytest.raises(GroupNotFound, match="its storage mode is not declared"):
         store.fetch(world.group)
     world.switch().declare(CommitMode.KAFKA)
     assert dict(store.fetch(world.group)) == {}

@@ -169,7 +169,7 @@ def test_a_group_to_which_others_commit_in_kafka_is_refused(kafka, zk, broker, m
     mirror.clock = BusyGroup()
     mirror.run(once=True)
     assert mirror.groups[unique].state is MirrorState.REFUSED
-    assert "somebody commits to this group" in mirror.groups[unique].detail
+    assert "another client commits to this group" in mirror.groups[unique].detail
     assert offsets(broker, unique) == {0: 2}
 
 

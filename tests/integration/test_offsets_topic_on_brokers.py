@@ -74,7 +74,7 @@ def test_a_topic_that_was_deleted_or_made_anew_is_noticed(bootstrap: str, unique
 
     again = ensure_topic(bootstrap, {}, unique, partitions=2)
 
-    with pytest.raises(UnsuitableTopic, match="made anew"):
+    with pytest.raises(UnsuitableTopic, match="recreated"):
         check_topic(bootstrap, {}, state)
     assert check_topic(bootstrap, {}, again) == again
 

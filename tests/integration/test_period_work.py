@@ -167,7 +167,7 @@ def test_the_newest_work_of_a_job_and_the_one_that_holds_some_times_are_found(hi
     assert history.covering("job", halves[1], 4) == days[1]
     assert history.covering("job", DAILY.period(1)) == days[1]
     assert history.covering("job", DAILY.period(2)) is None
-    with pytest.raises(Conflict, match="lies in part in one that was worked on"):
+    with pytest.raises(Conflict, match="overlaps one that was worked on"):
         history.covering("job", Period(9, start + DAY // 2, start + DAY + DAY // 2))
 
 
@@ -288,7 +288,7 @@ def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) 
         ((*HALF_DAYS, "--name", "x", "--instead"), "both --name and --instead"),
         ((*HALF_DAYS, "--name", "x", "--then", "stop"), "neither close nor live"),
         (("--from", "2023-11-15T00:00:00", "--length", "P2D", "--name", "x"), "longer than the live run's"),
-        (("--from", "2023-11-17T00:00:00", "--length", "PT12H", "--name", "x"), "none of the past"),
+        (("--from", "2023-11-17T00:00:00", "--length", "PT12H", "--name", "x"), "not in the past"),
         ((*HALF_DAYS, "--until", "2023-11-15T13:00:00", "--name", "x"), "not a whole number of periods"),
         ((*HALF_DAYS, "--until", "2023-11-15T05:00:00", "--name", "x"), "ends before its first period"),
         (("--from", "2023-11-15T01:00:00", "--length", "PT12H", "--name", "x", "--then", "live"), "never end where"),

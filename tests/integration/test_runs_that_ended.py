@@ -226,7 +226,7 @@ def test_a_hangup_ends_a_migration_as_ctrl_c_does(planned: Scene, step: str, num
         said = running.stderr.read().decode()
         assert running.wait(60) == 130, said
     assert "stopping: groups under way are finished" in said
-    assert "interrupted: what was begun is finished and recorded" in said
+    assert "interrupted: started writes are finished and recorded" in said
     assert planned.locked() == []
     assert WAITS not in planned.migrate(step).stderr
     assert planned.offsets() == [AFTER if step == "apply" else BEFORE] * GROUPS

@@ -356,6 +356,6 @@ def test_ctrl_c_while_coming_up_stops_what_was_started(sandbox: Sandbox) -> None
     out, err = up.communicate(timeout=60)
 
     assert (up.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == "interrupted: what was started has been stopped"
+    assert err.splitlines()[-1] == "interrupted: all started servers have been stopped"
     assert [process.alive() for process in started] == [False] * len(started)
     assert sandbox.status() is None

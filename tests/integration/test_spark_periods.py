@@ -322,7 +322,7 @@ def period_rerun(live: Job, *options: str) -> None:
 
 
 def rerun(live: Job, name: str, length_ms: int) -> Job:
-    """A rerun beside the live run, of its first two periods, and a job for it."""
+    """A rerun separate from the live run, of its first two periods, and a job for it."""
     period_rerun(live, "--name", name, "--length", f"PT{length_ms // 60_000}M")
     again = Job(live.spark, live.kraft, live.zookeeper, live.name, live.topics, live.output / name)
     again.root = f"{live.root}/reruns/{name}"

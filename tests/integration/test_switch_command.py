@@ -60,7 +60,7 @@ def test_declared_looked_at_switched_and_the_copy_has_its_before_images(
 
     unsaid = run("--to", "dual", "--execute", "--yes")
     assert unsaid.returncode == 1
-    assert f"error: switch of group {unique}: nobody has said where its offsets are" in unsaid.stderr
+    assert f"error: switch of group {unique}: its storage mode is not declared" in unsaid.stderr
     assert run("--to", "dual", "--declare", "--execute", "--yes").returncode == 0
     member.commit(unique, {partition: OffsetAndMetadata(5)})
     with KafkaStore(kafka.bootstrap) as store:

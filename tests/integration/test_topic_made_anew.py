@@ -89,7 +89,7 @@ def test_its_offsets_are_served_no_more_and_those_of_the_new_one_are(kafka: Kafk
             assert answers[:stale] == [(ErrorCode.NONE, 5)] * stale  # once it has stopped it never comes back
             assert {error for error, _ in answers[stale:-1]} <= NO_ANSWER
             await until(lambda: managing.unfit is None)  # which the next look tells
-            assert ["made anew" in alarm for alarm in managing.alarms] == [True]
+            assert ["recreated" in alarm for alarm in managing.alarms] == [True]
             await until(lambda: {status.state for status in managing.runtime.status()} == {"active"})
             assert await managing.runtime.commit(commit("g", 6)) == CommitResponse()
             assert answer(managing, "g") == (ErrorCode.NONE, 6)

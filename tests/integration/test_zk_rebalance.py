@@ -194,7 +194,7 @@ def test_partitions_owned_otherwise_are_found_and_named(
     ]
     assert told == (
         "strategy range (the default; the owners do not show which); 4 partitions: 2 owned as they should be, "
-        "1 another member's due, 1 without an owner: nobody consumes them\n"
+        "1 another member's due, 1 without an owner: no member consumes them\n"
     )
 
 

@@ -289,7 +289,7 @@ def test_a_start_brings_the_second_forward_where_it_was_left_behind() -> None:
             await until(lambda: held(second) == {A: 20}, "the catch-up")
 
             assert held(second, "ahead") == {A: 8}  # may be somebody's progress: never back without being told
-            assert held(second, "native") == {}  # has never been in the secondary, and is none of its business
+            assert held(second, "native") == {}  # has never been in the secondary, and is not one of its business
 
     asyncio.run(scenario())
 

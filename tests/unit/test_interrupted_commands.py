@@ -159,7 +159,7 @@ def test_a_command_that_was_stopped_before_its_end_says_so_with_its_exit_code(
         interrupted_before(patch, migrate, "Executor")
         assert run(["migrate", command, str(plan), "--yes"]) == 130
     said = capsys.readouterr().err.splitlines()
-    assert said[-1] == ("interrupted: what was begun is finished and recorded; run the same command again to go on")
+    assert said[-1] == ("interrupted: started writes are finished and recorded; run the same command again to continue")
 
     assert run(["migrate", command, str(plan), "--yes"]) == 0
 

@@ -284,7 +284,7 @@ def test_a_batch_over_the_limit_is_left_out_and_told(tmp_path: Path, capsys: pyt
     assert run(["log", "dump", str(folder), "--max-batch-bytes", "1000"]) == 1
     assert capsys.readouterr().err == (
         f"error: {folder / FIRST}, position 0: batch at offset 0: decompressed it is more than 1,000 bytes\n"
-        "hint: --max-batch-bytes allows more, if that is what was written\n"
+        "hint: --max-batch-bytes allows more, if the writer really wrote that much\n"
     )
 
 

@@ -115,7 +115,7 @@ def test_to_save_nothing_is_a_failure_that_leaves_no_file(
     before.write_bytes(b"of yesterday")
 
     assert run(["log", "offsets", str(disk), *arguments, "--to", f"file:{target}"]) == 1
-    why = f"none of the offsets that are meant can be read in {disk}"
+    why = f"none of the selected offsets can be read in {disk}"
     assert f"error: file {target} was not written: {why}" in capsys.readouterr().err
     assert not target.exists()
 

@@ -142,7 +142,7 @@ def test_offsets_in_doubt_are_a_difference(log, offsetmgr) -> None:
         1,
         2 * len(SOUND),
     )
-    assert row["why"] == f"position {len(SOUND)}: offset 40 comes after 44: one of the two entries is not what it was"
+    assert row["why"] == f"position {len(SOUND)}: offset 40 comes after 44: one of the two entries was changed"
 
 
 def test_what_is_no_log_is_refused_by_name(tmp_path, log_dir, offsetmgr) -> None:
@@ -260,7 +260,7 @@ def test_in_place_keeps_what_it_cuts_and_puts_the_indexes_aside(log_dir, offsetm
         f"orders-0/{NEWEST}.index.before-cut-{len(SOUND)}": b"index",
         f"orders-0/{NEWEST}.timeindex.before-cut-{len(SOUND)}": b"times",
     }
-    assert f"no running broker uses it (seen: nobody holds the lock of {log_dir}/.lock" in done.err
+    assert f"no running broker uses it (seen: no process holds the lock of {log_dir}/.lock" in done.err
 
     again = offsetmgr("log", "recover", log_dir, "--in-place", "--execute", "--yes", "--format", "json")
     assert (again.code, [row["action"] for row in again.rows]) == (0, ["nothing to cut"])
@@ -353,7 +353,8 @@ def test_in_place_asks_first(log, offsetmgr, monkeypatch) -> None:
 
     assert (done.code, log.read_bytes()) == (2, SOUND + JUNK)
     assert done.err.endswith(
-        "error: log recover: cut 1,000 bytes from 1 log in place: stdin is not a terminal, so nobody can confirm it\n"
+        "error: log recover: cut 1,000 bytes from 1 log in place: stdin is not a terminal, so the prompt "
+        "cannot be answered\n"
         "hint: add --yes\n"
     )
 
@@ -366,7 +367,7 @@ def test_another_file_under_the_copys_name_is_never_written_over(log_dir, log, o
     done = offsetmgr("log", "recover", log, "--in-place", "--execute", "--yes")
 
     assert (done.code, tree(log_dir)) == (1, before)
-    assert f"error: file {other}: exists, and does not hold what is to be cut\n" in done.err
+    assert f"error: file {other}: exists, and does not contain the bytes to remove\n" in done.err
 
 
 def test_where_a_broker_would_empty_the_segment_the_cut_has_to_be_asked_for(log, offsetmgr) -> None:
@@ -492,7 +493,7 @@ def test_where_nothing_can_be_told_nothing_is_cut(log_dir, log, tmp_path, offset
     done = offsetmgr("log", "recover", log, "--in-place", "--execute", "--yes")
 
     assert (done.code, log.read_bytes()) == (1, SOUND + JUNK)
-    assert "whether a running broker uses it is not known (unknown: no .lock in" in done.err
+    assert "it is unknown whether a running broker uses it (unknown: no .lock in" in done.err
     assert offsetmgr("log", "recover", log, "--to", tmp_path / "out", "--execute").code == 0
 
 

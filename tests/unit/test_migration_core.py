@@ -660,5 +660,6 @@ def test_what_cannot_be_read_stands_in_the_way_with_a_hint_of_what_can_be_done(m
         with pytest.raises(GateRefused, match=f"{wrong} of 3 partitions do not verify") as refused:
             check_gates(verifier, NobodyThere(), accept)
         assert refused.value.hint == (
-            "what cannot be read is never left out unseen: mend it, or make a new plan without it (--group, --topic)"
+            "unreadable offsets are never skipped silently: fix the cause, or make a new plan without them "
+            "(--group, --topic)"
         )

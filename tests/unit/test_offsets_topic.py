@@ -101,7 +101,7 @@ def test_another_number_of_partitions_is_refused(partitions: int) -> None:
 
 
 def test_a_topic_that_was_made_anew_is_refused_and_its_id_is_told() -> None:
-    with pytest.raises(TopicRecreated, match="made anew") as caught:
+    with pytest.raises(TopicRecreated, match="recreated") as caught:
         examine("t", found(topic_id="b"), 50, "a")
     assert caught.value.topic_id == "b"
 

@@ -117,7 +117,7 @@ class TestTheFile:
     def test_a_draft_that_nobody_confirmed_is_refused(self, confirmed_by: object) -> None:
         data = encoded({"0-0": {"partition": 0, "start": "earliest"}}, confirmed_by=confirmed_by)
 
-        with pytest.raises(PlanError, match=r"partition map m\.json: is a draft: nobody has confirmed it"):
+        with pytest.raises(PlanError, match=r"partition map m\.json: is a draft: it has not been confirmed"):
             parse_map("m.json", data)
 
     @pytest.mark.parametrize("version", [2, "1", True, 1.0])
@@ -258,7 +258,7 @@ class TestThePlan:
             OffsetAndMetadata(1024),
             None,
             None,
-            "a byte position of Kafka 0.7 is no offset: --partition-map says what takes its place",
+            "a byte position of Kafka 0.7 is not an offset: --partition-map defines its replacement",
         )
 
     def test_a_table_makes_it_an_offset_in_another_partition_and_says_so(self, tmp_path: Path) -> None:
@@ -480,7 +480,7 @@ class TestTheDraft:
             }
         }
         assert document["read_this"][1:] == ["t: 2 partitions in 0.7, 3 in the Kafka cluster"]
-        with pytest.raises(PlanError, match="nobody has confirmed it"):
+        with pytest.raises(PlanError, match="it has not been confirmed"):
             parse_map("m.json", data)
         confirmed = parse_map("m.json", json.dumps({**document, "confirmed_by": "anna"}).encode())
         assert confirmed.entries == {

@@ -412,7 +412,7 @@ def test_owned_otherwise_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     assert told == (
         "strategy range (the default; the owners do not show which); 5 partitions: 3 owned as they should be, "
-        "1 another member's due, 1 without an owner: nobody consumes them\n"
+        "1 another member's due, 1 without an owner: no member consumes them\n"
     )
 
 

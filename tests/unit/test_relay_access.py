@@ -93,7 +93,7 @@ def test_what_the_table_does_not_know_is_refused() -> None:
     for key in range(100):
         if key not in FORWARDED:
             request = ApiRequest(apart, struct.pack(">ihhi", 8, key, 0, 1))
-            with pytest.raises(InvalidRequest, match=f"API {key}: the relay does not know what it names"):
+            with pytest.raises(InvalidRequest, match=f"API {key}: the relay cannot determine the names in it"):
                 screen.screened(request, apart)
     assert not FORWARDED.keys() & {4, 5, 6, 7, 25, 27, 28, 29, 30, 31, 50, 51, 56, 57, 58, 59, 63, 67, 68}
     assert FORWARDED[1][1] == 15, "a newer Fetch has another head: see topicids"

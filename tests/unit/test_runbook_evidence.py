@@ -213,7 +213,7 @@ def test_an_unreadable_node_keeps_the_gate_closed() -> None:
     report = assess_phase(GroupHistory(looks), DUAL, baseline=BASELINE)
     assert (report.passed, report.problems) == (
         False,
-        ("ZooKeeper node /consumers/g/ids/x cannot be read: what it holds is unknown",),
+        ("ZooKeeper node /consumers/g/ids/x cannot be read: its content is unknown",),
     )
 
 

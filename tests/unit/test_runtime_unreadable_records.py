@@ -181,7 +181,7 @@ def test_a_standby_leaves_a_damaged_slot_alone_and_follows_the_others(
 
     with caplog.at_level(logging.ERROR):
         scenario(work)
-    event = "a slot is not served: its log is damaged" if at_rest else "a slot is not followed any more"
+    event = "a slot is not served: its log is damaged" if at_rest else "a shard group is no longer followed"
     assert told(caplog, event)
 
 

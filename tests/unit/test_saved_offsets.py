@@ -147,7 +147,7 @@ def test_a_replica_of_which_nothing_is_known_is_an_error_though_another_is_read(
 
     assert found == {"g": 4}
     (error,) = heard.errors
-    why = f"how far {unknown} goes is not known, so what is read may lack the latest commits: "
+    why = f"how far {unknown} goes is not known, so the result may lack the latest commits: "
     assert error.startswith(f"__consumer_offsets-0: {why}")
     assert error.endswith("Is a directory")
 

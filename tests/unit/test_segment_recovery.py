@@ -156,7 +156,7 @@ def test_offsets_that_go_back_are_in_doubt_and_a_broker_keeps_them() -> None:
     found = look(first + far + third)
 
     assert (found.sound, found.damage, found.outcome) == (len(first + far + third), None, RecoveryOutcome.KEPT)
-    why = "offset 10 comes after 504: one of the two entries is not what it was"
+    why = "offset 10 comes after 504: one of the two entries was changed"
     assert found.doubts == (Suspicion(len(first + far), 10, why),)
 
 

@@ -377,7 +377,7 @@ def test_nothing_that_a_client_sent_is_in_a_log_or_a_repr(
     [
         ("[users.a\n", "line 1"),
         ("\n\nx = @", "line 3"),
-        ("", "holds no [users.NAME]"),
+        ("", "contains no [users.NAME]"),
         ("[user.a]\npassword = 'x'", "user: unknown field; known are users"),
         ("[users.a]\npasswort = 'hunter2'", "users.a.passwort: unknown field"),
         ("[users.a]\npassword = ''", "users.a.password: must be a string that is not empty"),
@@ -513,13 +513,13 @@ def test_no_rule_gives_what_is_reserved() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "holds no [[rule]], so nobody may do anything"),
+        ("", "contains no [[rule]], so no client may do anything"),
         ("[rule]\nprincipals = ['a']", "rule: must be written as [[rule]]"),
-        ("[[rule]]\ngroups = ['g']\noperations = ['all']", "rule 1.principals: must name somebody"),
+        ("[[rule]]\ngroups = ['g']\noperations = ['all']", "rule 1.principals: must name a user"),
         ("[[rule]]\nprincipals = ['a']\noperations = ['all']", "rule 1: names neither groups nor topics"),
         (
             "[[rule]]\nprincipals = ['a']\napis = ['all']",
-            "rule 1.apis: 'all' is none of CreateTopics, DeleteTopics",
+            "rule 1.apis: 'all' is not one of CreateTopics, DeleteTopics",
         ),
         (
             "[[rule]]\nprincipals = ['a']\napis = ['*']\noperations = ['read']",
@@ -527,7 +527,7 @@ def test_no_rule_gives_what_is_reserved() -> None:
         ),
         ("[[rule]]\nprincipals = ['a']\ngroups = ['g']\napis = ['*']", "rule 1.operations: must name at least one"),
         ("[[rule]]\nprincipals = ['a']\ngroups = ['g']", "rule 1.operations: must name at least one"),
-        ("[[rule]]\nprincipals = ['a']\ngroups = ['g']\noperations = ['rwx']", "'rwx' is none of describe, read"),
+        ("[[rule]]\nprincipals = ['a']\ngroups = ['g']\noperations = ['rwx']", "'rwx' is not one of describe, read"),
         ("[[rule]]\nprincipals = ['a']\ngroups = ['*g']\noperations = ['all']", "a star may only stand at the end"),
         ("[[rule]]\nprincipals = 'a'\ngroups = ['g']\noperations = ['all']", "rule 1.principals: must be a list"),
         ("[[rule]]\nprincipals = ['a']\ngroup = ['g']\noperations = ['all']", "rule 1.group: unknown field"),

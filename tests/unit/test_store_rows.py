@@ -47,7 +47,7 @@ def written(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def test_several_commits_of_one_partition_are_all_refused_and_nothing_is_chosen(stores: dict[str, MemoryStore]) -> None:
-    why = "the table gives this partition several commits: which one is meant?"
+    why = "the table contains several commits for this partition"
 
     assert written([row("g", "t", 0, 5), row("g", "t", 1, 7), row("g", "t", 0, 3)]) == [
         ("g", "t", 1, 7, "written", None),

@@ -133,7 +133,7 @@ def test_when_nobody_can_look_any_more_it_is_an_alarm_until_somebody_can() -> No
 
     looked(outcomes, lambda watch: alarms.append(watch.alarm))
 
-    blind = f"nobody could look at the offsets topic 12 times in succession: {UNEXPLAINED}"
+    blind = f"the offsets topic could not be checked 12 times in succession: {UNEXPLAINED}"
     assert alarms[: FAILED_LOOKS + 4] == [*[None] * (FAILED_LOOKS + 1), blind, blind, None]
 
 

@@ -46,7 +46,7 @@ class TestTheConfiguration:
             ("sasl:app:rx", "entry 1: is not SCHEME:ID:PERMISSIONS"),
             ("sasl:app:r,", "entry 2: is not SCHEME:ID:PERMISSIONS"),
             ("digest:app:hunter2:r", "entry 1: needs the password's hash"),
-            ("auth:app:r", "entry 1: auth names nobody"),
+            ("auth:app:r", "entry 1: auth is not an identity"),
         ],
     )
     def test_what_cannot_be_one_is_named_and_not_repeated(self, text: str, why: str) -> None:

@@ -292,7 +292,7 @@ class TestPartitionsOfKafka07:
         assert layout.path("g", TopicPartition("t", BrokerPartition(1, 0))) == "/consumers/g/offsets/t/1-0"
         assert layout.partition("t", "1-0") == TopicPartition("t", BrokerPartition(1, 0))
         assert layout.partition("t", "1") is None
-        with pytest.raises(UsageError, match=r"partition 3: is none of Kafka 0\.7"):
+        with pytest.raises(UsageError, match=r"partition 3: is not one of Kafka 0\.7"):
             layout.path("g", TopicPartition("t", 3))
 
 

@@ -55,7 +55,7 @@ _FETCH_BATCH: Final = 25
 
 
 class NotAMember(LockLost):
-    """The coordinator rejected a commit because the group has members and the client is none of them."""
+    """The coordinator rejected a commit because the group has members and the client is not one of them."""
 
 
 class OffsetsTopic(Protocol):

@@ -387,7 +387,7 @@ class BrokerConnection:
         return ServerError(
             f"broker {self.address}",
             "what listens there does not answer as a Kafka broker does",
-            "check the port, and security.protocol (a TLS listener hangs up on plain text)",
+            "check the port, and security.protocol (a TLS listener closes plain-text connections)",
         )
 
     def _fail(self, error: OffsetMgrError) -> None:

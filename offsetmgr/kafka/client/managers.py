@@ -60,7 +60,7 @@ class Managers:
             raise NotCoordinator(f"shard {partition}", "no manager here has shards", "read the store behind it instead")
         known = {shard["partition"] for r in reports if r.status is not None for shard in r.status["shards"]}
         if known and partition not in known:
-            raise UsageError(f"shard {partition}", "there is none of this number", f"shards are 0 to {max(known)}")
+            raise UsageError(f"shard {partition}", "no shard has this number", f"shards are 0 to {max(known)}")
         if owner is None:
             raise NotCoordinator(f"shard {partition}", "no manager owns it at this moment", "see `manager status`")
         after: list[Any] | None = None

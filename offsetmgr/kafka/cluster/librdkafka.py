@@ -233,7 +233,7 @@ def _not_kafka(what: str) -> ServerError:
     return ServerError(
         what,
         "what listens there does not answer as a Kafka broker does",
-        "check the port, and security.protocol (a TLS listener hangs up on plain text)",
+        "check the port, and security.protocol (a TLS listener closes plain-text connections)",
     )
 
 

@@ -345,8 +345,8 @@ def _fetch_reader(version: int) -> Callable[[Cursor], Message]:
 async def _metadata(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
     """Before version 4 a request that names a missing topic may create it, so all topics are asked for instead.
 
-    Version 0 has no words for "no topic". A broker 0.8.2 names no broker while the cluster has no topic: then the one
-    that answers stands in the list, with the id -1.
+    Version 0 has no words for "no topic". A broker 0.8.2 names no broker while the cluster has no topic: the list then
+    contains only the responding broker, with the id -1.
     """
     version = broker.version(api_key, asked)
     names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]

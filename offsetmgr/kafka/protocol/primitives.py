@@ -179,7 +179,7 @@ class Cursor:
     @staticmethod
     def _not_null(length: int) -> int:
         if length < 0:
-            raise InvalidRequest("message", "what must not be null is null")
+            raise InvalidRequest("message", "a non-nullable field is null")
         return length
 
 

@@ -69,8 +69,8 @@ _SIGNS: Final[tuple[tuple[str, int, int], ...]] = (
     ("0.10.0", ApiKey.API_VERSIONS, 0),
     ("0.9", ApiKey.JOIN_GROUP, 0),
 )
-"""The API version that a release introduced, latest release first. Releases that cannot be told from their predecessor
-are omitted."""
+"""The API version that a release introduced, latest release first. Releases that cannot be distinguished from their
+predecessor are omitted."""
 _FIRST: Final = "0.8.2"
 
 

@@ -19,7 +19,7 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.records.base import Record
 
 MOST_SLOTS: Final = 8
-"""Not configurable: processes with different values would not fence each other."""
+"""This is not configurable: processes with different values would not fence each other."""
 
 
 def slot_count(partitions: int) -> int:
@@ -55,7 +55,7 @@ class TooLarge(OffsetMgrError):
 
 
 class OutcomeUnknown(OffsetMgrError):
-    """It is not known whether the append happened. The writer cannot be used any more: a new one must claim the shard
+    """The outcome of the append is unknown. The writer cannot be used any more: a new one must claim the shard
     group and read the log to its end."""
 
     code = 15
@@ -195,7 +195,7 @@ class PartitionLog(Protocol):
 
     def generation(self, timeout: float) -> str:
         """Returns the identity of the topic: it changes once the topic was deleted and recreated, and offsets of the
-        earlier topic are then invalid. Empty if it is not known. Raises `OffsetMgrError`.
+        earlier topic are then invalid. Empty if unknown. Raises `OffsetMgrError`.
 
         Brokers may return old values for moments, so readers ask before and after.
         """

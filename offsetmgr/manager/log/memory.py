@@ -46,7 +46,7 @@ class Failure(Enum):
     UNKNOWN_WRITTEN = "it happened, but the writer does not know: OutcomeUnknown"
     UNKNOWN_OPEN = "unfinished until the next claim, which aborts it: OutcomeUnknown"
     UNKNOWN_OPEN_WRITTEN = "unfinished until the next claim, which completes it: OutcomeUnknown"
-    FENCED = "somebody else has claimed the slot: Fenced"
+    FENCED = "another manager has claimed the shard group: Fenced"
 
 
 class MemoryLog:

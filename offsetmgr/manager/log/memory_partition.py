@@ -1,4 +1,5 @@
-"""`StoredPartition`: one partition of a log in memory, with the offsets that Kafka would assign. Not thread-safe."""
+"""`StoredPartition`: one partition of a log in memory, with the offsets that Kafka would assign. Instances are not
+thread-safe."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ class TopicRecreated(UnsuitableTopic):
     def __init__(self, what: str, topic_id: str, was: str) -> None:
         super().__init__(
             what,
-            f"it was deleted and made anew (id {topic_id}, was {was}), and what had been committed is gone",
-            "bring back what somebody has a copy of: `offsets import`",
+            f"it was deleted and recreated (id {topic_id}, was {was}), and all earlier commits are lost",
+            "restore a copy, if there is one: `offsets import`",
         )
         self.topic_id = topic_id
         """The id of the current topic."""
@@ -138,7 +138,7 @@ def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | No
         raise PartitionCountChanged(
             what,
             f"it has {found.partitions} partitions, and this manager counts on {partitions}",
-            "every manager must be told the topic's own number; it can never be changed while the topic holds offsets",
+            "every manager must use the topic's own number; it must not change while the topic holds offsets",
         )
     in_sync = int(found.settings.get("min.insync.replicas", "1"))
     if in_sync > found.replication_factor:

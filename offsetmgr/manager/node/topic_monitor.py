@@ -3,7 +3,7 @@
 An administrator may add partitions (groups then hash to other partitions after a restart), switch compaction off
 (retention then deletes offsets), or delete the topic. The manager cannot repair that; it reports it repeatedly, and the
 offsets in memory are still the acknowledged ones. A recreated topic is different: it has other offsets, so the manager
-is told at once.
+is notified at once.
 
 A failed check says nothing about the topic. Transient errors are reported by the operations that fail; other errors (a
 revoked authorization, an unexplained error of the broker) become an alarm when no check succeeds any more.
@@ -48,7 +48,7 @@ class OffsetsTopicMonitor:
         self.alarm: str | None = None
         """The fault of the topic, or that no check succeeds; None if no fault was seen."""
         self.loss: str | None = None
-        """What happened to the topic of the start; None while it exists. Never reset."""
+        """The fate of the topic of the start; None while it exists. Never reset."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -82,7 +82,7 @@ class OffsetsTopicMonitor:
         """The next check decides whether the new topic is suitable."""
         self._known = replace(self._known, topic_id=error.topic_id)
         self.loss = str(error)
-        _log.error("the offsets topic was made anew", extra={"why": self.loss})
+        _log.error("the offsets topic was recreated", extra={"why": self.loss})
 
     def _look_failed(self, error: OffsetMgrError) -> None:
         self._failed += 1
@@ -92,7 +92,7 @@ class OffsetsTopicMonitor:
                 extra={"why": str(error)},
             )
         elif self._failed == FAILED_LOOKS and self.alarm is None:
-            self.alarm = f"nobody could look at the offsets topic {FAILED_LOOKS} times in succession: {error}"
+            self.alarm = f"the offsets topic could not be checked {FAILED_LOOKS} times in succession: {error}"
             _log.error("the offsets topic cannot be looked at", extra={"why": str(error)})
 
     def _note(self, found: str | None) -> None:
@@ -100,6 +100,6 @@ class OffsetsTopicMonitor:
             return
         self.alarm = found
         if found:
-            _log.error("the offsets topic is not fit any more", extra={"why": found})
+            _log.error("the offsets topic is no longer suitable", extra={"why": found})
         else:
             _log.info("the offsets topic is fit again")

@@ -48,7 +48,7 @@ class ManagerConfig:
     expiry_interval: float = 600.0
     """The interval between two expiration passes over a shard (``offsets.retention.check.interval.ms``)."""
     members: Members | None = None
-    """Called before offsets expire. None: no group has members, as if all commits were simple ones."""
+    """Called before offsets expire. If it is None, no group has members, as if all commits were simple ones."""
     own_process: bool = False
     """Whether the process only runs the manager, so that it may be tuned for it (see `process_tuning`)."""
 

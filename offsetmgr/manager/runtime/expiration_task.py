@@ -85,7 +85,7 @@ class ExpirationTask:
         members: Mapping[str, bool] = dict.fromkeys(expirable, False)
         if self._members is not None:
             try:
-                # Not `wait_for`, which ignores a cancellation at the moment of the answer (Python 3.11).
+                # This is not `wait_for`, which ignores a cancellation at the moment of the answer (Python 3.11).
                 async with asyncio.timeout(self._patience):
                     members = await self._members(expirable)
             except TimeoutError:

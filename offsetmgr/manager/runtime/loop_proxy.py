@@ -44,7 +44,7 @@ class LoopProxy:
         except RuntimeError as error:
             raise LoopEnded from error
         while True:
-            # Not by the exception of `result`, which the called function may raise too.
+            # The exception of `result` cannot decide, which the called function may raise too.
             if concurrent.futures.wait([answer], _LOOK_AGAIN).done:
                 return answer.result()
             if self._loop.is_closed():

@@ -282,8 +282,8 @@ class ManagerRuntime:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if states - {ShardState.ACTIVE} else ErrorCode.NONE, groups
 
     def settled(self, group: str) -> asyncio.Future[None]:
-        """Returns a future that ends once every earlier commit to the group has ended and can take effect no more. Its
-        result is the retriable `TimedOut` if that takes longer than a claim and a commit."""
+        """Returns a future that ends once every earlier commit to the group has ended and can no longer take effect.
+        Its result is the retriable `TimedOut` if that takes longer than a claim and a commit."""
         return self._slot(self.partition_of(group)).settled()
 
     def _append_expiry(

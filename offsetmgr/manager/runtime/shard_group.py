@@ -29,7 +29,7 @@ from offsetmgr.manager.shard import Shard
 _logger: Final = logging.getLogger(__name__)
 _NAMED: Final = 5
 """The maximum number of unreadable records that the log names."""
-_CUT: Final = "was the offsets topic cut, or deleted and made anew? then restart the managers"
+_CUT: Final = "was the offsets topic truncated, or recreated? then restart the managers"
 
 
 class ShardGroup:
@@ -118,7 +118,7 @@ class ShardGroup:
         return (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
 
     def start(self) -> None:
-        """Claims and serves it, in a new lifecycle. Not while the thread of the last one runs."""
+        """Claims and serves it, in a new lifecycle. This must wait for the thread of the last one."""
         assert self._thread is None
         if self.too_old(boottime()):
             self.reset()
@@ -266,7 +266,7 @@ class ShardGroup:
 
     def on_topic_recreated(self) -> None:
         """See `WriterCallbacks.on_topic_recreated`."""
-        _logger.warning("the offsets topic was made anew: the slot is read anew", extra={"slot": self.number})
+        _logger.warning("the offsets topic was recreated: reloading the shard group", extra={"slot": self.number})
         self._spoilt = True
         self.stop()
 
@@ -278,7 +278,7 @@ class ShardGroup:
 
     def note_current(self) -> None:
         """Records that an owner with a valid lease has everything in the log: called periodically, so that after a
-        suspension it is known since when that may be wrong."""
+        suspension the time is known since when that may be wrong."""
         now = boottime()
         if self.life.state is ShardState.ACTIVE and self._ownership.valid():
             self.current_at = now
@@ -308,7 +308,9 @@ class ShardGroup:
                 else:
                     self._failed(outcome)
         except Exception:
-            _logger.exception("memory does not follow the log: the slot is read anew", extra={"slot": self.number})
+            _logger.exception(
+                "shard state diverged from the log; reloading the shard group", extra={"slot": self.number}
+            )
             self._spoilt = True
             for outcome in outcomes:
                 _refuse(outcome.entries, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -332,7 +334,7 @@ class ShardGroup:
             self.wanted = False
             self.last_error = fenced
             self._counters.fenced += 1
-            _logger.warning("a slot was claimed by somebody else", extra={"slot": self.number, "why": fenced})
+            _logger.warning("another manager claimed a shard group", extra={"slot": self.number, "why": fenced})
         if self.life.state is not ShardState.CLOSED:
             self._enter(ShardState.CLOSED, fenced)
         self._ended.set()
@@ -395,7 +397,7 @@ def _tell_unread(shard: Shard) -> None:
 
 def _give_up(done: asyncio.Future[None]) -> None:
     if not done.done():
-        done.set_exception(TimedOut("commits in flight", "it is not known yet what becomes of them"))
+        done.set_exception(TimedOut("commits in flight", "their outcome is not known yet"))
 
 
 def _refuse(entries: Sequence[PendingRequest], code: int) -> int:

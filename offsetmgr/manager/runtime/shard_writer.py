@@ -118,7 +118,7 @@ class ShardWriterThread:
         self._queue.put(batch)
 
     def stop(self) -> None:
-        """Appends what was put and accepts nothing more."""
+        """Appends the queued records and accepts no others."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._queue.put(None)
@@ -242,7 +242,7 @@ class ShardWriterThread:
     # --- appends -------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Appends what is put until it is stopped or the outcome of an append is unknown."""
+        """Appends queued records until it is stopped or the outcome of an append is unknown."""
         while self._writer is not None:
             batches = self._next_batches()
             if not batches:
@@ -287,7 +287,7 @@ class ShardWriterThread:
         """One transaction for all batches; if a record is too large, the batches are divided, so that only its request
         fails."""
         if self._writer is None:
-            return failed(batches, AppendRejected("commit", "what became of the one before it is not known"))
+            return failed(batches, AppendRejected("commit", "the outcome of the previous append is unknown"))
         records = merged(batches)
         timeout = batches[0].deadline - time.monotonic()
         if timeout <= 0:
@@ -336,7 +336,7 @@ def with_load_permit(load: ShardLoader, turns: threading.Semaphore, stopping: th
 def check_same_log(log: PartitionLog, generation: str, timeout: float) -> None:
     """Checks that the log still has this generation after it was read. Raises `OffsetMgrError`."""
     if log.generation(timeout) not in ("", generation):
-        raise CoordinatorNotAvailable("offsets topic", "it was made anew while it was read")
+        raise CoordinatorNotAvailable("offsets topic", "it was recreated while it was read")
 
 
 def is_retriable(error: Exception) -> bool:

@@ -183,7 +183,7 @@ class StandbyReplica:
         owner = self._let_go if self.loading is slot else None  # who waits for the end of this load still gets the slot
         self.release(slot, owner or (lambda: None))
         self._unreadable.add(slot.number)
-        _logger.error("a slot is not followed any more", extra={"slot": slot.number, "why": slot.last_error})
+        _logger.error("a shard group is no longer followed", extra={"slot": slot.number, "why": slot.last_error})
 
     def _note_generation(self, generation: str) -> None:
         """Loads shards of another log again."""

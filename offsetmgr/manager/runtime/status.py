@@ -28,7 +28,7 @@ class ShardStatus(NamedTuple):
     position: int
     """The next offset of the log to replay."""
     end_offset: int | None
-    """The last known end of the log; None if it is not known."""
+    """The last known end of the log; None if unknown."""
     lag: int | None
     """The offsets between the two (including markers and compacted records); 0 for an owner that serves."""
     offsets: int

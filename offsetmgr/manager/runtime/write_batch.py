@@ -108,4 +108,4 @@ def failed(batches: Sequence[WriteBatch], error: OffsetMgrError, *, certain: boo
 
 def split_expired() -> AppendRejected:
     """Returns the error of requests whose time was over before the append."""
-    return AppendRejected("commit", "it waited for earlier ones until its time was up", "are enough brokers up?")
+    return AppendRejected("commit", "it waited for earlier ones until its timeout", "are enough brokers up?")

@@ -3,7 +3,7 @@
 Ordering contract::
 
     1  ``storage`` says that a switch is under way, together with this process's ephemeral node
-    2  every member has acknowledged that: nobody commits any more
+    2  every member has acknowledged that: no member commits any more
     3  who may commit without following is looked for once more; what the kept store lacks is copied (before-images are
        recorded first) and both stores are compared
     4  ``storage`` says the new mode, in the session of 1 and on condition of its version
@@ -144,7 +144,7 @@ class LiveMigration:
             raise GateRefused(
                 what,
                 f"{_some(picture.strangers)} would go on committing where they do now",
-                "restart them with offsets=switched, stop them, or go by rolling bounce: offsetmgr runbook",
+                "restart them with offsets=switched, stop them, or use a rolling bounce: offsetmgr runbook",
             )
         if picture.ahead:
             lines = [
@@ -167,8 +167,8 @@ class LiveMigration:
         if seen is None:
             raise GroupNotFound(
                 f"switch of group {self.group}",
-                "nobody has said where its offsets are",
-                "say it once with --declare --to MODE: where its members commit now",
+                "its storage mode is not declared",
+                "declare where its members commit now, with --declare --to MODE",
             )
         return seen
 
@@ -279,7 +279,7 @@ class LiveMigration:
         now_ms = self._clock.now_ms()
         held = replace(seen.storage, epoch=seen.storage.epoch + 1, who=self._who, when_ms=now_ms, turning=to)
         if not self._nodes.hold(seen, held, self._who) and self._seen().storage != held:
-            raise Conflict(f"switch of group {self.group}", "somebody else has changed it meanwhile", "look again")
+            raise Conflict(f"switch of group {self.group}", "another process has changed it meanwhile", "look again")
         self._tell("held")
         return NodeState(held, seen.version + 1)
 
@@ -315,7 +315,7 @@ class LiveMigration:
         first, left, _ = self._differences(mode, to)
         if first or left:
             partitions = _some(tuple(str(tp) for tp in [*first, *left]))
-            why = f"somebody who does not follow commits: {partitions} changed while nobody should"
+            why = f"a client that does not follow the mode commits: {partitions} changed while all members were stopped"
             raise GateRefused(f"switch of group {self.group}", why, "find out who it is: offsetmgr groups describe")
         both = {tp for store in self._stores.values() for tp in store.fetch(self.group)}
         self._tell("compared")

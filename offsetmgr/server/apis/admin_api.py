@@ -59,7 +59,7 @@ def _found(inspected: AdminBackend, question: dict[str, Any]) -> Mapping[str, An
             return {"rows": inspected.dump(partition, question.get("after"), max(1, min(most, MOST_ROWS)))}
     except OffsetMgrError as error:
         return {"error": str(error)}
-    return {"error": f"nobody here knows about {what!r}"}
+    return {"error": f"no process here knows {what!r}"}
 
 
 def _answer(found: Mapping[str, Any]) -> bytes:

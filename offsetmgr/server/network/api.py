@@ -1,4 +1,4 @@
-"""What connections, handlers and the relay agree on: requests, answers, and the table of APIs.
+"""The types shared by connections, handlers and the relay: requests, responses, and the table of APIs.
 
 A `SocketServer` is built from a table of `Api`s (``handlers`` has the endpoint's) and, for every API that is not in it,
 a `ForwardingHandler` or nothing.  The relay replaces entries of the table (Metadata, JoinGroup, ...) and gives the

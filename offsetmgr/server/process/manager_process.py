@@ -107,7 +107,7 @@ async def _serve_until_told(options: ServeOptions) -> None:
 
 
 async def _interrupted(starting: asyncio.Task[None]) -> None:
-    """Cancels a start that was interrupted; afterwards it is known what it has opened, so that can be closed."""
+    """Cancels a start that was interrupted; afterwards the opened resources are known and can be closed."""
     starting.cancel()
     await asyncio.wait({starting})
     if not starting.cancelled():
@@ -334,7 +334,7 @@ class ManagerProcess:
     def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
         """See `AdminBackend.dump`."""
         if self._managing is None or not 0 <= partition < self._options.partitions:
-            raise NotCoordinator(f"shard {partition}", "there is none of this number here")
+            raise NotCoordinator(f"shard {partition}", "no shard of this number is here")
         found = self._managing.runtime.dump(partition)
         if after is not None:
             try:
@@ -412,7 +412,7 @@ def _authorizer(options: ServeOptions) -> Authorizer:
     if options.rules is None:
         return AllowAllAuthorizer()
     if options.credentials is None:
-        raise ConfigError("--rules", "say what a user may do, and nobody logs in", "add --credentials FILE")
+        raise ConfigError("--rules", "contain rules for users, but clients do not log in", "add --credentials FILE")
     return load_rules(options.rules)
 
 

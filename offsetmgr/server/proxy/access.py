@@ -1,4 +1,4 @@
-"""Which topics, groups and transactional ids each forwarded API names, and how its answer refuses them; pure.
+"""The topics, groups and transactional ids that each forwarded API names, and its error responses for them; pure.
 
 Every API of `forwarding.FORWARDED` has an entry in `ACCESS`; the relay refuses an API without one.
 
@@ -52,7 +52,7 @@ class Access(NamedTuple):
     answers: str = ""
     """The response's array with an item for each of the request's."""
     refused: Refusal | None = None
-    """None: the response has no place for a rejected item, so the whole request is rejected."""
+    """If it is None, the response has no place for a rejected item, so the whole request is rejected."""
     together: bool = False
     """Whether one rejected item rejects the whole request, as at a broker."""
     every: bool = False
@@ -62,8 +62,8 @@ class Access(NamedTuple):
     whole: Mapping[str, Any] = {}
     """The other fields of a response that the relay creates itself, except its error code."""
     shown: tuple[tuple[str, ...], str] | None = None
-    """Where the response names items that the request did not name: the path to the array, and the kind of its
-    items."""
+    """The array in which the response names items that the request did not name: the path to the array, and the kind of
+    its items."""
 
 
 def _partitions(

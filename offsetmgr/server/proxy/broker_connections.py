@@ -51,7 +51,7 @@ class ProxyLink:
         if node_id is not None:
             address = self._links.brokers.address(node_id)
             if address is None:
-                raise Unreachable(f"broker {node_id}", "nobody knows where it is")
+                raise Unreachable(f"broker {node_id}", "its address is unknown")
             return self.to(address)
         if self._any is None or self._any not in self._upstreams or self._upstreams[self._any].closed:
             alive = self._links.brokers.alive()

@@ -148,7 +148,7 @@ class Brokers:
             return await self._probe(node_id)
         known = list(self._versions.values())
         if not known:
-            raise Unreachable("Kafka", "no broker has told yet what it speaks")
+            raise Unreachable("Kafka", "no broker has reported its API versions yet")
         common: dict[int, tuple[int, int]] = {}
         for key in set.intersection(*(set(versions) for versions in known)):
             low, high = max(v[key][0] for v in known), min(v[key][1] for v in known)
@@ -159,7 +159,7 @@ class Brokers:
     async def _probe(self, node_id: int) -> Versions:
         address = self._addresses.get(node_id)
         if address is None:
-            raise Unreachable(f"broker {node_id}", "nobody knows where it is")
+            raise Unreachable(f"broker {node_id}", "its address is unknown")
         probe = self._probes.get(node_id)
         if probe is None or probe.closed or probe.address != address:
             # A new connection asks for the versions again, since the broker may have been upgraded.

@@ -75,7 +75,7 @@ def _sentences(found: dict[str, int | OffsetMgrError]) -> list[str]:
     unknown = {group: what for group, what in found.items() if isinstance(what, OffsetMgrError)}
     sentences = []
     if held:
-        why = "somebody commits past the relay, or offsets from before the group came here were not deleted"
+        why = "a client bypasses the relay, or the group's old offsets were not deleted when it was moved here"
         sentences.append(f"the brokers hold offsets of {_named(held)}: {why}")
     if unknown:
         why = str(next(iter(unknown.values())))

@@ -1,4 +1,4 @@
-"""`Forwarder`: what is not ours goes to the real broker unread; and which requests those are, in which versions.
+"""`Forwarder`: forwards requests to the real broker unread, and lists the forwarded APIs with their versions.
 
 `RequestScreen` looks at each request first: it refuses what touches the managers' own topic, group and transactional
 ids, and admin APIs that the rules do not allow.
@@ -11,9 +11,9 @@ Left out on purpose:
 
 - offsets in transactions: AddOffsetsToTxn (25), TxnOffsetCommit (28);
 - the group protocols that carry offsets or membership of their own: KIP-848's (68, 69), share groups (76 to 79, 90 to
-  92), streams groups (88, 89); clients use the classic protocol then, or say what they miss;
-- what is between brokers and controllers;
-- what would be done with the rights of the manager's principal and lets others in: ACLs, SCRAM users, delegation
+  92), streams groups (88, 89); clients then use the classic protocol, or report the missing API;
+- APIs between brokers and controllers;
+- APIs that grant access with the manager's principal: ACLs, SCRAM users, delegation
   tokens, markers of other people's transactions, and the cluster's own voters and features.
 
 And highest versions: Produce below 10 and Fetch below 16, since later ones tell a new leader's real address (KIP-951);

@@ -1,11 +1,10 @@
 """`MemberFence`: who may commit to which group, by what passed between clients and the real coordinator; pure.
 
-The real coordinator C knows the members; this process M keeps the offsets.  Kafka's rule to be kept: *once any
-client has been given generation g, no commit of an older generation, of a replaced member, or of no member at all
-takes effect.*  A client that was given a generation fetches offsets next, and what it fetches must not move behind
-its back.
+The real coordinator C knows the members; this process M keeps the offsets.  Kafka's rule to be kept: *once any client
+has been given generation g, no commit of an older generation, of a replaced member, or of no member at all takes
+effect.*  A client that was given a generation fetches offsets next, and the fetched offset must not change afterwards.
 
-What M can rely on.  While M owns a group's shard (one *tenure*), every JoinGroup of the group passes through M,
+M's guarantees.  While M owns a group's shard (one *tenure*), every JoinGroup of the group passes through M,
 since its clients find no other coordinator; and C answers a request after it was sent.
 
 Evidence.  C said "valid" (Heartbeat answered 0 or 27, SyncGroup answered 0) or "no members" (DescribeGroups) to a
@@ -17,27 +16,26 @@ handed to the backend, and only if
    fenced without a new generation;
 2. u - s is shorter than the session time-out, within which C throws no member out that it has just heard.
 
-Who can commit between which two steps.  Let C create generation g+1 and answer a JoinGroup with it:
+Commits between two steps.  Let C create generation g+1 and answer a JoinGroup with it:
 
-- Before M reads that answer nobody knows g+1; commits of g are accepted, as if they had come before it.
+- Before M reads that answer no client knows g+1; commits of g are accepted, as if they had come before it.
 - When M reads it, `joined` drops all evidence, in one step: from now on g is refused (ILLEGAL_GENERATION).  A
   Heartbeat of g that is still on its way back may say "valid" and is not believed (the serial has changed).
 - Then the relay waits until the commits begun before have ended (`Backend.settled`), asks once more whether M owns
-  the group, and only then passes the answer on.  So whoever knows g+1 fetches after the last commit of g.  (After a
-  commit that was answered as failed while nobody knew yet whether it was: it may still take effect, before any later
-  one.  Its member was valid, and is told the same as by Kafka.)
+  the group, and only then passes the answer on.  So a client that knows g+1 fetches after the last commit of g.  (After
+  a commit that was answered as failed while the outcome was unknown: it may still take effect, before any later one.
+  Its member was valid, and gets the same error as from Kafka.)
 - If M has lost the group by then, the client gets NOT_COORDINATOR instead, knows no g+1, and joins again through
   the new owner.  If M is frozen between that question and the answer's way out, g+1 was C's generation before M
   lost the group: the new owner M' begins with no evidence, and to whatever it asks in its tenure C answers that g
   is over.
 - A commit that M accepted by evidence of its own while it was already losing the group is fenced at the log.
 
-What a Heartbeat is worth.  A coordinator that is still loading its groups answers every Heartbeat 0 without
-looking, and a broker that was frozen, and coordinates the group no more, answers from an old memory.  So a
-Heartbeat only *prolongs* what is known of a member, without a gap as long as a session.  What begins it is a
-SyncGroup answered 0, which C has written to its log, or a *proof* (see `proof`): DescribeGroups, which a loading
-coordinator refuses, then a Heartbeat on the same connection, then another broker's word that C is still the
-coordinator.
+The evidence of a Heartbeat.  A coordinator that is still loading its groups answers every Heartbeat 0 without looking,
+and a broker that was frozen, and no longer coordinates the group, answers from outdated state.  So a Heartbeat only
+*prolongs* what is known of a member, without a gap as long as a session.  It begins with a SyncGroup answered 0, which
+C has written to its log, or a *proof* (see `proof`): DescribeGroups, which a loading coordinator refuses, then a
+Heartbeat on the same connection, then another broker's word that C is still the coordinator.
 
 Between a new generation and its first SyncGroup answered 0 its commits get REBALANCE_IN_PROGRESS, as from C itself:
 until then C has not written the generation to its log.

@@ -211,7 +211,7 @@ def _or_hang_up(handle: Callable[[ApiRequest], Awaitable[Answer]]) -> Callable[[
             raise
         except OffsetMgrError as error:
             if not request.connection.closed:
-                _log.info("a client is hung up on: %s", error)
+                _log.info("closing client connection: %s", error)
             return HANG_UP
 
     return handled

@@ -289,14 +289,14 @@ async def unhurried(work: Callable[[], T], size: int) -> T:
 def _access(request: ApiRequest) -> Access:
     access = ACCESS.get(request.api_key)
     if access is None:
-        raise InvalidRequest(f"API {request.api_key}", "the relay does not know what it names")
+        raise InvalidRequest(f"API {request.api_key}", "the relay cannot determine the names in it")
     return access
 
 
 def _decoded(request: ApiRequest) -> Message:
     key, version = request.api_key, request.version
     if not is_known(key, version):
-        raise InvalidRequest(f"API {key} version {version}", "the relay does not know what it names")
+        raise InvalidRequest(f"API {key} version {version}", "the relay cannot determine the names in it")
     flexible = request_is_flexible(key, version)
     return decode_request(key, version, request.frame, request.body(flexible=flexible))
 

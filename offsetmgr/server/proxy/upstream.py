@@ -297,7 +297,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         length, correlation = _START.unpack(head)
         answer = self._expected[0] if self._expected else None
         if answer is None or answer.correlation != correlation or length < 4:
-            raise ServerError(f"broker {self.address}", "its answer does not belong to what was asked")
+            raise ServerError(f"broker {self.address}", "its response does not belong to the request")
         if isinstance(answer, _ResponseBuffer) and length > LARGEST_ANSWER:
             raise ServerError(f"broker {self.address}", f"an answer of {length} bytes")
         self._left = 4 + length

@@ -53,7 +53,7 @@ class Authentication:
     def __post_init__(self) -> None:
         for name in self.mechanisms:
             if name not in MECHANISMS:
-                raise UsageError(f"SASL mechanism {name}", f"is none of {', '.join(MECHANISMS)}")
+                raise UsageError(f"SASL mechanism {name}", f"is not one of {', '.join(MECHANISMS)}")
 
     def exchange(self, mechanism: str) -> Exchange | None:
         """A new exchange; None if the mechanism is not enabled."""

@@ -1,4 +1,4 @@
-"""Who may do what with which groups and topics, from a file of rules; pure.
+"""Authorization rules for groups and topics, from a file; pure.
 
 The brokers see only the manager's own principal, so the manager has to ask this itself.  A file::
 
@@ -8,7 +8,7 @@ The brokers see only the manager's own principal, so the manager has to ask this
     topics = ["orders*"]
     operations = ["read", "write"]      # read, write, delete, describe; "all"
 
-What no rule allows is forbidden.  Every operation implies describe.
+Anything not allowed by a rule is denied.  Every operation implies describe.
 
 | operation | on a group | on a topic |
 |---|---|---|
@@ -22,7 +22,7 @@ Through the relay, a client needs a rule that names an admin API (`ADMIN_APIS`) 
     [[rule]]
     principals = ["operator"]
     apis = ["CreateTopics", "DeleteTopics"]   # "*" is all of them
-    topics = ["orders*"]                      # without this field: any topic, and what is not a topic
+    topics = ["orders*"]                      # without this field: any topic and any other resource
 
 Whatever the rules say, `ReservedGroupsAuthorizer` refuses the names that the managers keep for themselves.
 """
@@ -188,7 +188,7 @@ def load_rules(path: Path | str) -> AuthorizationRules:
     table.only(["rule"])
     rules = [_rule(entry) for entry in table.tables("rule")]
     if not rules:
-        raise table.error("holds no [[rule]], so nobody may do anything")
+        raise table.error("contains no [[rule]], so no client may do anything")
     return AuthorizationRules(rules)
 
 
@@ -196,7 +196,7 @@ def _rule(entry: Table) -> Rule:
     entry.only(["principals", "groups", "topics", "operations", "apis"])
     principals = entry.texts("principals")
     if not principals:
-        raise entry.error('must name somebody, or "*" for everybody', "principals")
+        raise entry.error('must name a user, or "*" for all users', "principals")
     groups, topics = (_patterns(entry, field) for field in ("groups", "topics"))
     apis = _apis(entry)
     if not groups and not topics and (not apis or "operations" in entry.values):
@@ -210,7 +210,7 @@ def _apis(entry: Table) -> frozenset[int]:
     known = {name: key for key, name in ADMIN_APIS.items()}
     for name in names:
         if name != ANYBODY and name not in known:
-            raise entry.error(f"{name!r} is none of {', '.join(known)}", "apis")
+            raise entry.error(f"{name!r} is not one of {', '.join(known)}", "apis")
     return frozenset(known.values()) if ANYBODY in names else frozenset(known[name] for name in names)
 
 
@@ -235,7 +235,7 @@ def _operations(entry: Table) -> frozenset[Operation]:
             found.add(Operation(name))
         except ValueError:
             known = ", ".join([*(operation.value for operation in Operation), _ALL])
-            raise entry.error(f"{name!r} is none of {known}", "operations") from None
+            raise entry.error(f"{name!r} is not one of {known}", "operations") from None
     return frozenset(found)
 
 

@@ -1,4 +1,4 @@
-"""Users and what proves them, from a file; pure.  Nothing in here is ever shown (rule 12).
+"""Users and what proves them, from a file; pure.  Nothing in here is ever shown (data rule "secrets stay secret").
 
 A file, which only the manager's user should be able to read::
 
@@ -63,7 +63,7 @@ def derive(mechanism: str, password: bytes, salt: bytes, iterations: int) -> Cre
 def scram_verifier(mechanism: str, password: str, iterations: int = LEAST_ITERATIONS) -> str:
     """An entry for the file. Raises `UsageError`."""
     if mechanism not in DIGESTS:
-        raise UsageError(f"mechanism {mechanism}", f"is none of {', '.join(DIGESTS)}")
+        raise UsageError(f"mechanism {mechanism}", f"is not one of {', '.join(DIGESTS)}")
     if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
         raise UsageError("iterations", f"must be between {LEAST_ITERATIONS} and {MOST_ITERATIONS}")
     made = derive(mechanism, password.encode(), secrets.token_bytes(_SALT_BYTES), iterations)
@@ -148,7 +148,7 @@ def load_credentials(path: Path | str, mechanisms: Collection[str] = tuple(DIGES
             if mechanism.lower() in entry.values:
                 verifiers[mechanism][name] = _verifier(entry, mechanism)
     if not users.values:
-        raise table.error("holds no [users.NAME], so nobody could log in")
+        raise table.error("contains no [users.NAME], so no client could log in")
     secret = hashlib.sha512(b"offsetmgr credentials\0" + Path(path).read_bytes()).digest()
     return Credentials(passwords, verifiers, secret, mechanisms)
 

@@ -85,7 +85,7 @@ async def learn(threads: StoreExecutor) -> None:
         await threads.read_capabilities()
     except OffsetMgrError as error:
         what = {"store": threads.store.uri, "error": str(error)}
-        _log.warning("the store cannot be reached yet; what it keeps is not known", extra=what)
+        _log.warning("the store cannot be reached yet; its capabilities are unknown", extra=what)
         return
     can = threads.capabilities
     lost = [name for name, kept in (("metadata", can.metadata), ("leader epochs", can.leader_epoch)) if not kept]

@@ -202,7 +202,7 @@ class StoreBackend:
         return write
 
     async def _outcomes(self, write: StoreWrite) -> Outcomes | None:
-        """The outcome of a write; None if it is not known in time."""
+        """The outcome of a write; None if it stays unknown until the timeout."""
         await asyncio.wait([write.done], timeout=self._commit_timeout)
         self._make_room()
         if write.done.done():

@@ -101,7 +101,7 @@ class StoreExecutor:
         self.store = store
         self.health = StoreHealth(store.uri)
         self.capabilities = _UNKNOWN
-        """What the store can hold, after `read_capabilities`; everything until then."""
+        """The store's capabilities, after `read_capabilities`; all of them until then."""
         threads = max(1, getattr(store, "parallel_calls", 1))
         self._calls: set[asyncio.Future[Any]] = set()
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="offsetmgr-store")

@@ -145,7 +145,7 @@ _EXPIRING: Final = (
     _GROUP,
     _Column("partitions", "number"),
     _Column("the first", "time"),
-    _Column("how it is known", "words"),
+    _Column("basis", "words"),
 )
 _DIFFERING: Final = (
     _GROUP,

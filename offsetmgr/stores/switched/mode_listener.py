@@ -45,8 +45,8 @@ class SessionLeaseProtocol(Protocol):
 
 
 class _Group:
-    """One group: ``seen`` is the mode in use, ``acknowledged`` the acknowledged one. Not only its version, because the
-    node may have been deleted, with the member's own, and recreated."""
+    """One group: ``seen`` is the mode in use, ``acknowledged`` the acknowledged one. This compares more than its
+    version, because the node may have been deleted, with the member's own, and recreated."""
 
     def __init__(self, nodes: SwitchStateStore, seen: NodeState) -> None:
         self.nodes = nodes
@@ -132,7 +132,7 @@ class ModeListener:
 
     def _in_vain(self, group: str, seen: NodeState | None) -> SwitchInProgress:
         if seen is None:
-            why = "the node that says where they are is gone"
+            why = "the node with the storage mode is gone"
         elif seen.storage.turning is not None:
             why = f"a switch to {seen.storage.turning.value}, by {seen.storage.who}, has not ended"
         else:
@@ -154,8 +154,9 @@ class ModeListener:
                 if self._start is None:
                     raise GroupNotFound(
                         f"switch of group {nodes.group}",
-                        "nobody has said where its offsets are",
-                        "say it once: offsetmgr migrate switch --declare --to MODE, or start=MODE in the store's URI",
+                        "its storage mode is not declared",
+                        "declare it once: offsetmgr migrate switch --declare --to MODE, or start=MODE in the "
+                        "store's URI",
                     )
                 nodes.declare(StorageModeNode(self._start, 1, f"member {self.name}", self._clock.now_ms()))
             elif nodes.acknowledge(self.name, self._node(seen), seen.version):
@@ -201,7 +202,7 @@ class ModeListener:
             one.seen = seen
             self._inside.notify_all()
             if seen is None:
-                _LOG.error("group %s: nobody says any more where its offsets are", one.nodes.group)
+                _LOG.error("group %s: its storage mode is no longer declared", one.nodes.group)
                 return False
             if one.acknowledged != seen:
                 if seen.storage.turning is not None and not self._flush(one.nodes.group):

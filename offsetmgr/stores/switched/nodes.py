@@ -1,4 +1,4 @@
-"""`SwitchStateStore`: what lies in ZooKeeper of one group's switch, read and written. No thread, no decision.
+"""`SwitchStateStore`: reads and writes the nodes of one group's switch in ZooKeeper. No thread, no decision.
 
 ::
 
@@ -7,8 +7,8 @@
     /offsetmgr/groups/GROUP/switcher        who is switching (ephemeral): gone with its process
 
 Ordering contract: a member joins, and acknowledges, only while ``storage`` is at the version that it has read (a check
-in the same transaction). So whoever changes ``storage`` and then lists the members sees every one that may still go by
-the earlier version.
+in the same transaction). So a process that changes ``storage`` and then lists the members sees every one that may still
+use the earlier version.
 """
 
 from __future__ import annotations

@@ -230,8 +230,8 @@ class SwitchedStore(StoreBase):
         if self._start is None:
             raise GroupNotFound(
                 f"group {group}",
-                "nobody has said where its offsets are",
-                "say it once: offsetmgr migrate switch --declare --to MODE, or start=MODE in the store's URI",
+                "its storage mode is not declared",
+                "declare it once: offsetmgr migrate switch --declare --to MODE, or start=MODE in the store's URI",
             )
         return self._start
 

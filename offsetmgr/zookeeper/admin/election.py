@@ -85,6 +85,6 @@ def progress_of(state: AdminState, asked: Mapping[TopicPartition, int]) -> Reque
             waiting[str(tp)] = str(error)
             continue
         if leader != preferred:
-            who = "nobody leads it" if leader is None else f"broker {leader} leads it"
+            who = "it has no leader" if leader is None else f"broker {leader} leads it"
             waiting[str(tp)] = f"{who}, not broker {preferred}"
     return RequestProgress(len(asked) - len(waiting), len(asked), waiting, ended=not state.election)

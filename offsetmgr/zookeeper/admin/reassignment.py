@@ -119,7 +119,7 @@ def plan_reassignment(state: AdminState, wanted: Assignment, *, other_counts: bo
             what,
             f"one is under way: {paths.REASSIGN_PARTITIONS} holds {count_of(len(state.reassignment), 'partition')}",
             f"wait until it is done; where it never will be, take it back: {cancel_command()}, "
-            "FILE being what was asked for, or its before-image",
+            "FILE being the request's file, or its before-image",
         )
     if not wanted:
         raise UsageError(what, "no partition is named")
@@ -158,7 +158,7 @@ def _obstacle(
         return ControllerRequestRefused(
             what,
             f"it has {len(found.replicas)} replicas and would have {len(after)}",
-            "add --allow-replication-change if that is meant",
+            "add --allow-replication-change if that is intended",
         )
     return None
 

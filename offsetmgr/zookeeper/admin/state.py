@@ -82,7 +82,9 @@ class AdminState:
         """Raises `ControllerRequestRefused` if no controller would see the request."""
         if self.controller is None:
             raise ControllerRequestRefused(
-                what, f"there is no {paths.CONTROLLER}, so nobody would carry it out", "are the brokers running?"
+                what,
+                f"there is no {paths.CONTROLLER}, so the request would not be carried out",
+                "are the brokers running?",
             )
         if self.kraft:
             raise ControllerRequestRefused(

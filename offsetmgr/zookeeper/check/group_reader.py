@@ -128,7 +128,7 @@ class GroupReader:
             try:
                 if isinstance(node, OffsetMgrError):
                     raise node
-                if node is not None:  # None: deleted since the children were listed
+                if node is not None:  # deleted since the children were listed
                     found[group][partition] = StoredOffset(parse_decimal(path, node.data), node.mtime_ms)
             except OffsetMgrError as error:
                 errors[group][path] = error

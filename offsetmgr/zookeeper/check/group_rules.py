@@ -65,7 +65,7 @@ def left_over_members(facts: GroupFacts) -> Iterator[Finding]:
     for member in facts.members:
         if not member.session_id:
             path = paths.member(facts.group, member.member_id)
-            text = "is persistent: no consumer is behind it, and members leave it a share that nobody consumes"
+            text = "is persistent: it belongs to no live consumer, and its share of the partitions is not consumed"
             todo = f"delete the node: zookeeper-shell.sh ZOOKEEPER delete {quote(path)}"
             yield Finding(FindingCode.MEMBER_PERSISTENT, facts.group, path, text, todo)
 
@@ -79,15 +79,15 @@ def unserved(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]:
         if topics is None:
             continue
         path = paths.member(facts.group, member.member_id)
-        mend = "create the topic, or mend the consumer's subscription"
+        mend = "create the topic, or fix the consumer's subscription"
         if missing := sorted(topic for topic in topics if topic not in cluster.topics):
             names = ", ".join(missing)
             what = f"topic {names}, which does" if len(missing) == 1 else f"topics {names}, which do"
-            text = f"subscribes to {what} not exist: nobody serves it"
+            text = f"subscribes to {what} not exist: it has no leader"
             one = missing[0] if len(missing) == 1 else None
             yield Finding(FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, mend, one)
         for topic in sorted(topics & cluster.unserved.keys()):
-            text = f"subscribes to topic {topic}, of which {{partitions}} have no live leader: nobody serves them"
+            text = f"subscribes to topic {topic}, of which {{partitions}} have no live leader"
             todo = "look at the brokers that hold them (offsetmgr zk topics)"
             yield Finding(
                 FindingCode.SUBSCRIPTION_UNSERVED, facts.group, path, text, todo, topic, cluster.unserved[topic]
@@ -111,7 +111,7 @@ def unused(facts: GroupFacts, since_ms: int) -> Iterator[Finding]:
             facts.group,
             paths.group(facts.group),
             f"has no live member, and {what} on {_day(last)}",
-            "delete it if nobody needs it (offsetmgr groups delete); its consumers may still commit to Kafka",
+            "delete it if it is not needed (offsetmgr groups delete); its consumers may still commit to Kafka",
         )
 
 

@@ -27,7 +27,7 @@ def offsets_of_nothing(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Fin
                 facts.group,
                 path,
                 f"holds offsets of {{partitions}} of topic {topic}, which does not exist",
-                "delete them (offsetmgr offsets delete): a topic made anew under this name would be read from there",
+                "delete them (offsetmgr offsets delete): a topic recreated under this name would be read from there",
                 topic,
                 tuple(sorted(numbers)),
             )
@@ -75,13 +75,13 @@ def out_of_range(facts: GroupFacts, ranges: Ranges) -> Iterator[Finding]:
 def _outside(facts: GroupFacts, tp: TopicPartition, offset: int, log: LogRange) -> Finding:
     below = offset < log.start
     where = f"below the log's start, {log.start}" if below else f"beyond the log's end, {log.end}"
-    lost = "what lay between is gone" if below else "the topic was made anew or lost its end, or the offset is wrong"
+    lost = "what lay between is gone" if below else "the topic was recreated or lost its end, or the offset is wrong"
     return Finding(
         FindingCode.OFFSET_OUT_OF_RANGE,
         facts.group,
         paths.offset(facts.group, tp.topic, tp.partition),
         f"holds offset {offset} of {tp}, {where}: {lost}, and consumers go where auto.offset.reset says",
-        "set the offset that is meant (offsetmgr offsets reset)",
+        "set the right offset (offsetmgr offsets reset)",
         tp.topic,
         (tp.partition,),
     )

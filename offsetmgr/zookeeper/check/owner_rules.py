@@ -43,7 +43,7 @@ def without_owner(facts: GroupFacts, cluster: ClusterFacts) -> Iterator[Finding]
                 FindingCode.NO_OWNER,
                 facts.group,
                 root,
-                f"{{partitions}} of topic {topic} {has} no owner, though {who} to it: nobody consumes them",
+                f"{{partitions}} of topic {topic} {has} no owner, though {who} to it: they are not consumed",
                 "delete the persistent member nodes first: the members leave them their share"
                 if left_over
                 else "look at the members' logs for a rebalance that failed; a restart of one member starts another",
@@ -70,7 +70,7 @@ def wrong_owners(facts: GroupFacts) -> Iterator[Finding]:
                 facts.group,
                 path,
                 f"is persistent: it does not go with its consumer, and no other can own partition {tp}",
-                f"make sure that nobody consumes {tp}, then delete the node",
+                f"make sure that no consumer reads {tp}, then delete the node",
                 tp.topic,
                 (tp.partition,),
             )
@@ -118,7 +118,7 @@ def _of_other_session(
         facts.group,
         path,
         f"is of session {owner.session_id:#x}, while {member.member_id} is registered by {member.session_id:#x}: "
-        f"an earlier session of it still owns {tp}, or somebody else made the node",
+        f"an earlier session of it still owns {tp}, or another client created the node",
         "wait for that session to end; if it does not, restart the member",
         tp.topic,
         (tp.partition,),

@@ -68,7 +68,7 @@ class ZookeeperCheck:
         if self._ranges is None:
             reasons.append("offsets against the logs' ranges (no --bootstrap-server)")
         if self._unused_since_ms is None:
-            reasons.append("groups that nobody uses (no --unused-since)")
+            reasons.append("unused groups (no --unused-since)")
         if not self._settle_s:
             reasons.append("whether it lasts: nothing was looked at twice (--settle 0)")
         return reasons

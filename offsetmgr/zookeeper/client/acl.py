@@ -97,7 +97,7 @@ def _entry(number: int, text: str) -> AclEntry:
             "as DigestAuthenticationProvider prints it: USER:BASE64",
         )
     if scheme == "auth":
-        raise ConfigError(where, "auth names nobody in a list", "write zookeeper.acl=creator")
+        raise ConfigError(where, "auth is not an identity in a list", "write zookeeper.acl=creator")
     return AclEntry(sum(_PERMISSIONS[letter] for letter in set(letters)), scheme, who)
 
 

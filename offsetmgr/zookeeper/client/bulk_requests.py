@@ -1,9 +1,9 @@
 """Read requests in the form that kazoo's connection accepts.
 
 kazoo sends any object that has a ``type`` and ``serialize()``, and passes the response's bytes to its ``deserialize``.
-It has no class for multi-read (opcode 22, ZooKeeper 3.6 and later), so this module adds it. None of these classes
-decodes anything: ``deserialize`` runs in kazoo's connection thread, which also sends pings and must not be kept busy.
-The calling thread decodes the bytes.
+It has no class for multi-read (opcode 22, ZooKeeper 3.6 and later), so this module adds it. These classes decode
+nothing: ``deserialize`` runs in kazoo's connection thread, which also sends pings and must not be kept busy. The
+calling thread decodes the bytes.
 """
 
 from __future__ import annotations

@@ -167,8 +167,8 @@ class ZookeeperSession:
         return found
 
     def tree(self, path: str) -> dict[str, NodeData]:
-        """A node and everything below it, by path; empty if the node does not exist. Not a snapshot: nodes that are
-        created or deleted during the read may be included or not. Also raises `NotAuthorized`."""
+        """A node and everything below it, by path; empty if the node does not exist. The result is not a snapshot:
+        nodes that are created or deleted during the read may be included or not. Also raises `NotAuthorized`."""
         found: dict[str, NodeData] = {}
         level = [path]
         while level:

@@ -5,9 +5,9 @@ members have taken over. Therefore a heartbeat goes to the server at short inter
 the session timeout from the *sending* of the last heartbeat that got a response.
 
 The heartbeat is a ``sync``, to which the ensemble's leader responds; the leader expires sessions. A ping would not do:
-a server that is cut off from the leader without knowing it responds to pings. The leader hears of the member through
-its server at least once a tick (half a tick since ZooKeeper 3.4), so at the time of the sync it has heard of it within
-one heartbeat and one tick. `SHARE` leaves room for both, and for clocks that run at different rates.
+a server that is cut off from the leader without knowing it responds to pings. The leader receives news of the member
+through its server at least once a tick (half a tick since ZooKeeper 3.4), so at the time of the sync its news is at
+most as old as one heartbeat and one tick. `SHARE` leaves room for both, and for clocks that run at different rates.
 """
 
 from __future__ import annotations

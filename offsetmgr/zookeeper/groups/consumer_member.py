@@ -149,7 +149,7 @@ class ConsumerMember:
             try:
                 self._live(session, lease)
             except SessionExpired as expired:
-                _LOG.warning("consumer %s: %s; registering anew", self.member_id, expired)
+                _LOG.warning("consumer %s: %s; registering again", self.member_id, expired)
                 failures = 0
             except OffsetMgrError as error:
                 failures += 1
@@ -220,7 +220,7 @@ class ConsumerMember:
         try:
             self._holder.stop(share.owned)
         except OffsetMgrError as error:
-            _LOG.warning("consumer %s: what it consumed last is not committed: %s", self.member_id, error)
+            _LOG.warning("consumer %s: its last messages are not committed: %s", self.member_id, error)
 
     # --- implements `Group` for its `MemberOwnership` ------------------------------------------------
 

@@ -182,7 +182,7 @@ class _Translation:
         return f"({opening}{inner})"
 
     def _opening(self) -> tuple[str | None, int]:
-        """The Python form of a group's opening, and the group's number (0 for none). None: flags, no group."""
+        """The Python form of a group's opening, and the group's number (0 for none). None for flags without a group."""
         for opening in _OPENINGS:
             if self._takes(opening):
                 return opening, 0

@@ -82,8 +82,8 @@ def register(session: ZookeeperSession, group: str, member: str, subscription: S
 
 
 def read_registration(session: ZookeeperSession, group: str, *, exclude_internal: bool = True) -> GroupRegistration:
-    """Reads the facts that the group's assignment depends on. Not a snapshot: the caller sets watches and reads again
-    after a change.
+    """Reads the facts that the group's assignment depends on. The result is not a snapshot: the caller sets watches and
+    reads again after a change.
 
     Raises what the session raises, and `CorruptData`, `UnknownVersion`, `UnsupportedOperation` for a registration or a
     topic that cannot be decoded: an assignment without it would differ from the other members'.
@@ -94,7 +94,7 @@ def read_registration(session: ZookeeperSession, group: str, *, exclude_internal
     for name, node in zip(ids, registrations, strict=True):
         if isinstance(node, OffsetMgrError):
             raise node
-        if node is not None:  # None: it has left since the ids were listed, and the watch reports that
+        if node is not None:  # has left since the ids were listed, and the watch reports that
             members[name] = Subscription.of(parse_registration(paths.member(group, name), node.data))
     brokers = sorted(session.children(paths.BROKER_IDS) or ())
     topics = sorted(session.children(paths.BROKER_TOPICS) or ())

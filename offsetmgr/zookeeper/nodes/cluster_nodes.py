@@ -1,8 +1,8 @@
 """Reads whole directories of Kafka's in ZooKeeper: brokers, controller, configurations, requests of administrators.
 
 Each node is a value or an error, and a corrupt node never hides the others. Topics are in `topics`, a group's members
-and owners in `registry` and `ownership`, raw trees in `tree`. Reads only, in bulk. Not a snapshot: nodes that are
-created or deleted during the read may be included or not.
+and owners in `registry` and `ownership`, raw trees in `tree`. Reads only, in bulk. The result is not a snapshot: nodes
+that are created or deleted during the read may be included or not.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def _not_an_offset(data: bytes) -> str:
         return "is empty instead of holding an offset"
     shown = data[:40].decode("ascii", "backslashreplace") + ("..." if len(data) > 40 else "")
     if re.fullmatch(rb"-[0-9]{1,19}", data):
-        return f"holds {shown}: a negative number is no committed offset, and does not say that there is none"
+        return f"holds {shown}: a negative number is not a committed offset, and does not mean that there is none"
     if data.isdigit():
         return f"holds {shown}, which is beyond the largest offset"
     return f"holds {shown!r}, which is not a decimal number"

@@ -108,7 +108,7 @@ def offset(group: str, topic: str, partition: int) -> str:
 def offset_of_broker(group: str, topic: str, partition: int) -> str:
     """Like `offset`, in Kafka 0.7. Also raises `UsageError` if the partition is not a `BrokerPartition`."""
     if not isinstance(partition, BrokerPartition):
-        raise UsageError(f"partition {partition}", "is none of Kafka 0.7: they are BROKER-PARTITION, as in 0-3")
+        raise UsageError(f"partition {partition}", "is not one of Kafka 0.7: they are BROKER-PARTITION, as in 0-3")
     return f"{offsets_of_topic(group, topic)}/{partition}"
 
 

@@ -195,7 +195,7 @@ class EditBatch:
             return False
         if after is not None and held is not None and after.offset < held and not write.change.allow_rewind:
             why = f"{after.offset} lies before the committed {held}"
-            self._fail(write, RewindRefused(str(write), why, "say that the rewind is meant, if it is"))
+            self._fail(write, RewindRefused(str(write), why, "allow the rewind if it is intended"))
             return False
         return True
 

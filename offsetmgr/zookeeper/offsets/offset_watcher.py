@@ -20,7 +20,7 @@ _DEBOUNCE_S: Final = 0.02
 
 
 class OffsetWatcher:
-    """Reports the groups of ``/consumers`` that may have changed (0.8 layout). Not thread-safe.
+    """Reports the groups of ``/consumers`` that may have changed (0.8 layout). Instances are not thread-safe.
 
     ``wants`` selects the groups. A reported group's live members may have changed too. `wait` returns None, which means
     that everything may have changed, at its first call, after a change of the list of groups, and at the first call

@@ -77,7 +77,7 @@ class StormLayout:
         if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
             raise _unreadable(path, f"its 'offset' is {_shown(offset)}, which is no committed offset")
         if not isinstance(topic, str) or not topic:
-            raise _unreadable(path, f"its 'topic' is {_shown(topic)}, so nobody knows whose offset it is")
+            raise _unreadable(path, f"its 'topic' is {_shown(topic)}, so the partition of its offset is unknown")
         if number is not None and (type(number) is not int or number != partition.partition):
             raise _unreadable(path, f"its 'partition' is {_shown(number)}, its name says {partition.partition}")
         return partition if topic == partition.topic else TopicPartition(topic, partition.partition), offset

@@ -149,7 +149,7 @@ class AssignedConsumer:
         self._failures.append(
             ServerError(
                 self._name(partition),
-                f"it ends at {end}, but has been read up to {position}: it was truncated, or the topic was made anew",
+                f"it ends at {end}, but has been read up to {position}: it was truncated, or the topic was recreated",
                 "restart this manager, so that it loads the partition again",
             )
         )

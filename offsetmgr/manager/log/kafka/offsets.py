@@ -1,7 +1,7 @@
 """`PartitionOffsets`: start and end offsets of partitions, with retries until a plausible answer.
 
 librdkafka's Admin client is wrong in two cases, both seen: without a response in time it returns an offset below 0 and
-no error; and after it has missed a change of leaders it asks the old one, or with the old epoch, for ever. So every
+no error; and after it has missed a change of leaders it asks the old one, or with the old epoch, without end. So every
 failure is retried with a new client.
 """
 

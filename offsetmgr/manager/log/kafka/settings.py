@@ -69,7 +69,7 @@ def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str)
         "isolation.level": "read_committed",
         # Only this event reports what follows the last record (markers, aborted records).
         "enable.partition.eof": "true",
-        # A start that the log has no more is checked and never replaced by a guess.
+        # A start that the log no longer contains is checked and never replaced by a guess.
         "auto.offset.reset": "error",
         "allow.auto.create.topics": "false",
         # A changed byte on a broker's disk must not be served as an offset.
