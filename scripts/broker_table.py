@@ -227,11 +227,11 @@ def tried(broker: Broker) -> dict[str, str]:
 
 def table() -> str:
     columns: dict[str, dict[str, str]] = {}
-    with tempfile.TemporaryDirectory() as folder, ZooKeeperServer(Path(folder) / "zookeeper") as zookeeper:
+    with tempfile.TemporaryDirectory() as directory, ZooKeeperServer(Path(directory) / "zookeeper") as zookeeper:
         for release in BROKER_JARS:
             where = f"{zookeeper.connect}/{release}"
             config = {"offsets.topic.num.partitions": 4}
-            with KafkaBroker(Path(folder) / release, zookeeper=where, version=release, config=config) as broker:
+            with KafkaBroker(Path(directory) / release, zookeeper=where, version=release, config=config) as broker:
                 print(f"trying Kafka {release}", file=sys.stderr)
                 create_topic(TP.topic, 1, zookeeper=where, bootstrap=broker.bootstrap, version=release)
                 settings = ConnectionConfig(timeout_ms=20_000)

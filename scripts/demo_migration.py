@@ -53,16 +53,16 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> N
 class Shell:
     """Runs offsetmgr as an operator does, in a directory of the demo's own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.env = {**os.environ, "OFFSETMGR_SANDBOX": str(folder / "sandbox"), "NO_COLOR": "1"}
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.env = {**os.environ, "OFFSETMGR_SANDBOX": str(directory / "sandbox"), "NO_COLOR": "1"}
 
     def run(self, *arguments: str, expect: tuple[int, ...] = (0,), quiet: bool = False) -> int:
         """Runs one command and shows it with what it prints; ends the demo where its exit code is not expected."""
         print(f"\n{BOLD}$ offsetmgr {shlex.join(self._short(arguments))}{PLAIN}", flush=True)
         done = subprocess.run(
             [sys.executable, "-m", "offsetmgr", *arguments],
-            cwd=self.folder,
+            cwd=self.directory,
             env=self.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if quiet else None,
@@ -77,7 +77,7 @@ class Shell:
         return done.returncode
 
     def _short(self, arguments: tuple[str, ...]) -> list[str]:
-        return [a.replace(sys.executable, "python").replace(f"{self.folder}/", "") for a in arguments]
+        return [a.replace(sys.executable, "python").replace(f"{self.directory}/", "") for a in arguments]
 
     def sandbox(self) -> dict[str, str]:
         said = subprocess.run(
@@ -126,11 +126,11 @@ class Fleet:
     It stands for what an operator has: `ssh HOST systemctl restart app` after a change of its settings.
     """
 
-    def __init__(self, folder: Path, zookeeper: str, group: str, members: int, version: str) -> None:
+    def __init__(self, directory: Path, zookeeper: str, group: str, members: int, version: str) -> None:
         self.group = group
         self.members = [
             OldConsumer(
-                folder / f"{group}-{n}",
+                directory / f"{group}-{n}",
                 zookeeper=zookeeper,
                 group=group,
                 topic=TOPIC,
@@ -147,9 +147,9 @@ class Fleet:
                 fleet._restart(member, phase)
                 self.wfile.write(b"restarted\n")
 
-        socket = folder / f"{group}.socket"
+        socket = directory / f"{group}.socket"
         self._server = socketserver.ThreadingUnixStreamServer(str(socket), Handler)
-        script = folder / f"restart-{group}.py"
+        script = directory / f"restart-{group}.py"
         script.write_text(
             "import socket, sys\n"
             "control = socket.socket(socket.AF_UNIX)\n"
@@ -262,8 +262,8 @@ def bounce(shell: Shell, fleet: Fleet, servers: tuple[str, ...], phase: str) -> 
     )  # fmt: skip
 
 
-def demo(folder: Path, version: str) -> int:  # noqa: PLR0915
-    shell = Shell(folder)
+def demo(directory: Path, version: str) -> int:  # noqa: PLR0915
+    shell = Shell(directory)
     old = version if version in OLD_CONSUMERS else "0.10.2.2"
     modern_clients = not librdkafka_settings(version)
     print(f"{BOLD}offsetmgr: one live group moves from ZooKeeper to Kafka, another comes back; nothing is lost{PLAIN}")
@@ -274,8 +274,8 @@ def demo(folder: Path, version: str) -> int:  # noqa: PLR0915
         create_topic(TOPIC, PARTITIONS, zookeeper=zookeeper, bootstrap=bootstrap, version=version)
         load = stack.enter_context(Load(bootstrap, version))
         chapter(f"a steady producer, and two groups of real {old} consumers with their offsets in ZooKeeper")
-        shop = stack.enter_context(Fleet(folder, zookeeper, "shop", 3, old))
-        bill = stack.enter_context(Fleet(folder, zookeeper, "bill", 1, old))
+        shop = stack.enter_context(Fleet(directory, zookeeper, "shop", 3, old))
+        bill = stack.enter_context(Fleet(directory, zookeeper, "bill", 1, old))
         wait_for(lambda: min(len(shop.seen()), len(bill.seen())) > 200, "both groups consume")
         shell.run("groups", "describe", "--group", "shop", *servers)
 
@@ -335,14 +335,14 @@ def main() -> int:
     )
     version = parser.parse_args().broker_version
     # A short name: Unix sockets, whose paths may not be long, live in this directory.
-    folder = Path(tempfile.mkdtemp(prefix="offsetmgr-demo-"))
+    directory = Path(tempfile.mkdtemp(prefix="offsetmgr-demo-"))
     try:
-        return demo(folder, version)
+        return demo(directory, version)
     except KeyboardInterrupt:
         print("\nstopped; nothing is left running", file=sys.stderr)
         return 130
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -33,38 +33,42 @@ Record = tuple[str, int, int]
 """Topic, partition, offset."""
 
 
-def show(bootstrap: str, zookeeper: str, folder: Path) -> None:
+def show(bootstrap: str, zookeeper: str, directory: Path) -> None:
     chapter("Two applications, two topics, three hours: nobody begins an hour before everybody has finished the last")
     first = (time.time_ns() // 1_000_000 // HOUR_MS - PERIODS) * HOUR_MS
     expected = produce(bootstrap, first)
     told = ", ".join(f"{RECORDS[topic]} {topic} in {count} partitions" for topic, count in TOPICS.items())
     say(f"{told}; each record a little out of the order of times")
-    steps = folder / "steps.jsonl"
+    steps = directory / "steps.jsonl"
     steps.touch()
     early, late = TOPICS
     with ExitStack() as running:
         jobs = {
-            early: running.enter_context(script(command(bootstrap, zookeeper, folder, early, first), folder / early))
+            early: running.enter_context(
+                script(command(bootstrap, zookeeper, directory, early, first), directory / early)
+            )
         }
-        wait_for_first(steps, early, jobs[early], folder)
+        wait_for_first(steps, early, jobs[early], directory)
         say(f"the application of {early} has finished its first hour, and waits: that of {late} is not there yet")
         offsetmgr("period", "status", "--zookeeper", zookeeper, "--root", ROOT)
         held = json.loads(
             offsetmgr("period", "status", "--zookeeper", zookeeper, "--root", ROOT, "--format", "json", show=False)
         )
         check_held(held, late)
-        jobs[late] = running.enter_context(script(command(bootstrap, zookeeper, folder, late, first), folder / late))
+        jobs[late] = running.enter_context(
+            script(command(bootstrap, zookeeper, directory, late, first), directory / late)
+        )
         for topic, job in jobs.items():
-            check(job.wait(PATIENCE_S) == 0, f"the application of {topic} failed:\n{(folder / topic).read_text()}")
+            check(job.wait(PATIENCE_S) == 0, f"the application of {topic} failed:\n{(directory / topic).read_text()}")
     lines = read(steps)
     in_step(lines)
     outputs(zookeeper, lines, expected)
 
 
-def command(bootstrap: str, zookeeper: str, folder: Path, topic: str, first: int) -> list[str]:
+def command(bootstrap: str, zookeeper: str, directory: Path, topic: str, first: int) -> list[str]:
     found = [str(JOB), "--bootstrap-server", bootstrap, "--zookeeper", zookeeper, "--root", ROOT, "--topic", topic]
     found += ["--together", *TOPICS, "--first-ms", str(first), "--length-ms", str(HOUR_MS), "--periods", str(PERIODS)]
-    return [*found, "--output", str(folder / "periods" / topic), "--steps", str(folder / "steps.jsonl")]
+    return [*found, "--output", str(directory / "periods" / topic), "--steps", str(directory / "steps.jsonl")]
 
 
 def produce(bootstrap: str, first: int) -> dict[tuple[str, int], set[Record]]:
@@ -84,10 +88,10 @@ def produce(bootstrap: str, first: int) -> dict[tuple[str, int], set[Record]]:
     return expected
 
 
-def wait_for_first(steps: Path, topic: str, job: subprocess.Popen[bytes], folder: Path) -> None:
+def wait_for_first(steps: Path, topic: str, job: subprocess.Popen[bytes], directory: Path) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not any((line["topic"], line["period"], line["step"]) == (topic, 0, "REPORTED") for line in read(steps)):
-        check(job.poll() is None, f"the application of {topic} ended:\n{(folder / topic).read_text()}")
+        check(job.poll() is None, f"the application of {topic} ended:\n{(directory / topic).read_text()}")
         check(time.monotonic() < deadline, f"the application of {topic} did not finish its first period")
         time.sleep(0.1)
 
@@ -131,6 +135,6 @@ def outputs(zookeeper: str, lines: list[dict[str, Any]], expected: Mapping[tuple
     say("every record is in its period, once")
 
 
-def records(folder: Path) -> Counter[Record]:
-    rows = [json.loads(line) for part in folder.glob("part-*.json") for line in part.read_text("utf-8").splitlines()]
+def records(directory: Path) -> Counter[Record]:
+    rows = [json.loads(line) for part in directory.glob("part-*.json") for line in part.read_text("utf-8").splitlines()]
     return Counter((row["topic"], row["partition"], row["offset"]) for row in rows)

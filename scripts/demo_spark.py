@@ -58,28 +58,28 @@ def lag(bootstrap: str) -> int:
     return sum(int(row[5]) for row in rows)
 
 
-def run_job(bootstrap: str, folder: Path, checkpoint: str, *options: str) -> int:
+def run_job(bootstrap: str, directory: Path, checkpoint: str, *options: str) -> int:
     command = [str(JOB), "--bootstrap-server", bootstrap, "--group", GROUP, "--topic", TOPIC]
-    command += ["--checkpoint", str(folder / checkpoint), "--output", str(folder / "output.jsonl")]
+    command += ["--checkpoint", str(directory / checkpoint), "--output", str(directory / "output.jsonl")]
     command += ["--batch-size", str(BATCH), *options]
-    with script(command, folder / "job.log") as job:
+    with script(command, directory / "job.log") as job:
         return job.wait(180)
 
 
-def written(folder: Path) -> list[list[Record]]:
+def written(directory: Path) -> list[list[Record]]:
     """What the sink holds: the records of each batch, in the order of writing."""
-    lines = (folder / "output.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (directory / "output.jsonl").read_text(encoding="utf-8").splitlines()
     return [[Record(*row[:3]) for row in json.loads(line)["records"]] for line in lines]
 
 
-def show(bootstrap: str, folder: Path) -> None:
+def show(bootstrap: str, directory: Path) -> None:
     chapter("A streaming job reads a topic; its group follows")
     produce(bootstrap, 0, RECORDS)
     say(f"{RECORDS} records in {PARTITIONS} partitions; the job takes {BATCH} a batch. Its driver is killed (SIGKILL)")
     say(f"in its batch {DIES_IN}, after the batch's output and before Spark or the group can know of it")
-    ended = run_job(bootstrap, folder, "checkpoint-1", "--die-in", str(DIES_IN))
-    check(ended == -signal.SIGKILL, f"the job ended with {ended}, see {folder / 'job.log'}")
-    before = written(folder)
+    ended = run_job(bootstrap, directory, "checkpoint-1", "--die-in", str(DIES_IN))
+    check(ended == -signal.SIGKILL, f"the job ended with {ended}, see {directory / 'job.log'}")
+    before = written(directory)
     done = sum(len(batch) for batch in before[:-1])
     say(f"written: {sum(map(len, before))} records in {len(before)} batches")
     behind = lag(bootstrap)
@@ -88,12 +88,12 @@ def show(bootstrap: str, folder: Path) -> None:
 
     chapter("The checkpoint is gone; the job starts from the group alone")
     say("a new run, with a new and empty checkpoint")
-    ended = run_job(bootstrap, folder, "checkpoint-2", "--until", str(RECORDS))
-    check(ended == 0, f"the job ended with {ended}, see {folder / 'job.log'}")
+    ended = run_job(bootstrap, directory, "checkpoint-2", "--until", str(RECORDS))
+    check(ended == 0, f"the job ended with {ended}, see {directory / 'job.log'}")
     check(lag(bootstrap) == 0, "there is lag left")
 
     chapter("What the sink holds")
-    times = Counter(record for batch in written(folder) for record in batch)
+    times = Counter(record for batch in written(directory) for record in batch)
     everything = {Record(TOPIC, n % PARTITIONS, n // PARTITIONS) for n in range(RECORDS)}
     twice = {record for record, count in times.items() if count > 1}
     check(set(times) == everything, f"{len(everything - set(times))} records are lost")
@@ -105,15 +105,15 @@ def show(bootstrap: str, folder: Path) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="offsetmgr-demo-") as name, ExitStack() as servers:
-        folder, kept = Path(name), Path(tempfile.mkdtemp(prefix="offsetmgr-audit-"))
+        directory, kept = Path(name), Path(tempfile.mkdtemp(prefix="offsetmgr-audit-"))
         chapter("A real Kafka broker, and a ZooKeeper")
-        broker = servers.enter_context(KraftBroker(folder / "kafka"))
-        zookeeper = servers.enter_context(ZooKeeperServer(folder / "zookeeper"))
+        broker = servers.enter_context(KraftBroker(directory / "kafka"))
+        zookeeper = servers.enter_context(ZooKeeperServer(directory / "zookeeper"))
         create_topics(broker.bootstrap, {TOPIC: PARTITIONS})
-        show(broker.bootstrap, folder)
-        before = folder / "before.avro"
+        show(broker.bootstrap, directory)
+        before = directory / "before.avro"
         offsetmgr("offsets", "export", str(before), "--bootstrap-server", broker.bootstrap, "--all-groups", show=False)
-        demo_periods.show(broker.bootstrap, zookeeper.connect, folder)
+        demo_periods.show(broker.bootstrap, zookeeper.connect, directory)
         produce(broker.bootstrap, RECORDS, UNREAD)
         demo_audit.show(broker.bootstrap, before, kept / "audit", {GROUP: UNREAD})
     chapter("Done, and nothing is left running")

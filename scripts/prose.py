@@ -30,6 +30,16 @@ GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 
 MOST_EXCEPTIONS = 40
 
+CHECKED = (
+    "offsetmgr/**.py",
+    "scripts/**.py",
+    "docs/explanation/*.md",
+    "docs/reference/data-rules.md",
+    "docs/reference/glossary.md",
+)
+UNCHECKED = frozenset({"scripts/prose.py"})
+"""This file contains the patterns."""
+
 
 class Rule(NamedTuple):
     """One pattern and its advice. ``opening``: the pattern applies to the beginning of a sentence."""
@@ -189,6 +199,118 @@ def texts(path: Path) -> Iterator[Text]:
 
 
 def project_files() -> list[Path]:
-    """The Python and Markdown files of the project."""
-    listed = subprocess.run(["git", "ls-files", "*.py", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True)
-    return [ROOT / name for name in listed.stdout.splitlines()]
+    """The checked files: code, scripts, and the pages that define terms and structure."""
+    listed = subprocess.run(["git", "ls-files", *CHECKED], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [ROOT / name for name in listed.stdout.splitlines() if name not in UNCHECKED]
+
+
+# --- glossary, spelling, exceptions -----------------------------------------------------------------
+
+
+def replaced_terms(glossary: str) -> dict[str, str]:
+    """Synonym -> term, from the last column of the glossary's table."""
+    found: dict[str, str] = {}
+    for line in glossary.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 3 and not set(cells[0]) <= {"-", " "} and cells[2] not in ("", "Replaces"):
+            found |= {synonym.strip(): cells[0] for synonym in cells[2].split(",") if synonym.strip()}
+    return found
+
+
+def glossary_rules(glossary: str) -> tuple[Rule, ...]:
+    """One rule for each synonym that the glossary replaces."""
+    return tuple(
+        _words("glossary", re.escape(synonym), f"the glossary's term is '{term}'")
+        for synonym, term in replaced_terms(glossary).items()
+    )
+
+
+class PublicName(NamedTuple):
+    """The name of a module, class, function or attribute, split into its words."""
+
+    path: Path
+    line: int
+    name: str
+
+    @property
+    def words(self) -> str:
+        """The name as text: ``ShardWriter`` and ``shard_writer`` are both ``shard writer``."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", self.name).strip().lower()
+
+
+def names(path: Path) -> Iterator[PublicName]:
+    """The names that a module defines, and its own."""
+    yield PublicName(path, 1, path.stem)
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield PublicName(path, node.lineno, node.name)
+            if not isinstance(node, ast.ClassDef):
+                arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                yield from (PublicName(path, one.lineno, one.arg) for one in arguments)
+
+
+def misspellings(files: Iterable[Path]) -> list[str]:
+    """codespell's findings, one line each."""
+    command = ["codespell", "--ignore-words", str(ROOT / "scripts" / "prose_words.txt"), *map(str, files)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def findings(files: Iterable[Path]) -> list[Finding]:
+    """Everything that the patterns and the glossary find in these files."""
+    rules = (*RULES, *glossary_rules(GLOSSARY.read_text(encoding="utf-8")))
+    found = []
+    for path in files:
+        if path == GLOSSARY:
+            continue
+        for text in texts(path):
+            found += [Finding(text, rule.name, match, rule.advice) for rule, match in problems(text.text, rules)]
+        if path.suffix == ".py" and "offsetmgr" in path.relative_to(ROOT).parts[:1]:
+            for name in names(path):
+                text = Text(path, name.line, f"name {name.name}")
+                found += [
+                    Finding(text, rule.name, match, rule.advice)
+                    for rule, match in problems(name.words, rules[len(RULES) :])
+                ]
+    return found
+
+
+def without_exceptions(found: Iterable[Finding], exceptions: list[dict[str, str]]) -> tuple[list[Finding], list[str]]:
+    """The findings without an exception, and the exceptions that match none."""
+    used: set[int] = set()
+    left = []
+    for finding in found:
+        name = finding.text.path.relative_to(ROOT).as_posix()
+        matching = {
+            number
+            for number, one in enumerate(exceptions)
+            if one["file"] == name
+            and one["words"] == finding.match
+            and one["in"] in " ".join(finding.text.text.split())
+        }
+        used |= matching
+        if not matching:
+            left.append(finding)
+    unused = [f"{one['file']}: {one['words']!r}" for number, one in enumerate(exceptions) if number not in used]
+    return left, unused
+
+
+def main(arguments: list[str]) -> int:
+    """Checks the given files, or all of them. Returns the exit code."""
+    files = [Path(name).resolve() for name in arguments] or project_files()
+    exceptions = tomllib.loads(EXCEPTIONS.read_text(encoding="utf-8")).get("exception", [])
+    left, unused = without_exceptions(findings(files), exceptions)
+    lines = [
+        f"{one.text.path.relative_to(ROOT)}:{one.text.line}: {one.rule}: {one.match!r}: {one.advice}" for one in left
+    ]
+    if not arguments:
+        lines += [f"{EXCEPTIONS.name}: the exception matches nothing: {one}" for one in unused]
+        lines += [f"{EXCEPTIONS.name}: no reason: {one['words']!r}" for one in exceptions if not one["reason"].strip()]
+        if len(exceptions) > MOST_EXCEPTIONS:
+            lines.append(f"{EXCEPTIONS.name}: {len(exceptions)} exceptions; at most {MOST_EXCEPTIONS} are allowed")
+    lines += misspellings(files)
+    print("\n".join(lines) if lines else f"prose: {len(files)} files, {len(exceptions)} exceptions")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

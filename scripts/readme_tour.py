@@ -83,8 +83,8 @@ def examples(text: str) -> list[str]:
 
 def main() -> int:
     wrong = 0
-    with tempfile.TemporaryDirectory(prefix="offsetmgr-tour-") as folder:
-        environ = os.environ | {"XDG_STATE_HOME": f"{folder}/state", "XDG_CONFIG_HOME": f"{folder}/config"}
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-tour-") as directory:
+        environ = os.environ | {"XDG_STATE_HOME": f"{directory}/state", "XDG_CONFIG_HOME": f"{directory}/config"}
         environ = {name: value for name, value in environ.items() if not name.startswith("OFFSETMGR_")}
         shell = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
@@ -92,7 +92,7 @@ def main() -> int:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            cwd=folder,
+            cwd=directory,
             env=environ,
         )
         try:

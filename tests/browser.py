@@ -43,10 +43,10 @@ def find() -> str:
 
 
 class Browser:
-    """One process of it, with a profile of its own under ``folder``; ended with the ``with``."""
+    """One process of it, with a profile of its own under ``directory``; ended with the ``with``."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._calls = 0
         self._unread = b""
         self._events: deque[dict[str, Any]] = deque()
@@ -55,9 +55,9 @@ class Browser:
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
         # It speaks on its descriptors 3 and 4, whatever ours are called; bash puts them there.
-        command = [find(), *_FLAGS, f"--user-data-dir={self._folder / 'profile'}", "about:blank"]
+        command = [find(), *_FLAGS, f"--user-data-dir={self._directory / 'profile'}", "about:blank"]
         renamed = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
-        with (self._folder / "browser.log").open("wb") as log:
+        with (self._directory / "browser.log").open("wb") as log:
             self._process = subprocess.Popen(
                 ["bash", "-c", renamed, "bash", *command],
                 stdin=subprocess.DEVNULL,
@@ -117,7 +117,7 @@ class Browser:
         while b"\0" not in self._unread:
             ready, _, _ = select.select([self._in], [], [], max(0.0, deadline - time.monotonic()))
             read = os.read(self._in, 1 << 16) if ready else b""
-            assert read, f"the browser says no more: {(self._folder / 'browser.log').read_text()[-2000:]}"
+            assert read, f"the browser says no more: {(self._directory / 'browser.log').read_text()[-2000:]}"
             self._unread += read
         line, _, self._unread = self._unread.partition(b"\0")
         found: dict[str, Any] = json.loads(line)

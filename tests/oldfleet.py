@@ -17,11 +17,11 @@ from offsetmgr.sandbox import OldConsumer
 class Fleet:
     """Old consumers of one group, and a small server through which `command` restarts one of them in another phase.
 
-    The command stands for an operator's ``ssh HOST systemctl restart app``. ``folder`` needs a short path, because a
+    The command stands for an operator's ``ssh HOST systemctl restart app``. ``directory`` needs a short path, because a
     Unix socket lives there. `restarted` lists the ids of the members that the command restarted.
     """
 
-    def __init__(self, folder: Path, members: Sequence[OldConsumer]) -> None:
+    def __init__(self, directory: Path, members: Sequence[OldConsumer]) -> None:
         self.members = list(members)
         self.restarted: list[str] = []
         fleet = self
@@ -32,9 +32,9 @@ class Fleet:
                 fleet.restart(member, CommitMode(phase))
                 self.wfile.write(b"restarted\n")
 
-        socket = folder / "s"
+        socket = directory / "s"
         self._server = socketserver.ThreadingUnixStreamServer(str(socket), Handler)
-        script = folder / "restart.py"
+        script = directory / "restart.py"
         script.write_text(
             "import socket, sys\n"
             "s = socket.socket(socket.AF_UNIX)\n"

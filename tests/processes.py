@@ -54,20 +54,20 @@ def may_log_in(bootstrap: str, settings: Mapping[str, str]) -> None:
 
 @dataclass
 class Commands:
-    """Runs commands in ``folder``, which also holds their config and state; ``environ`` is added to their own."""
+    """Runs commands in ``directory``, which also holds their config and state; ``environ`` is added to their own."""
 
-    folder: Path
+    directory: Path
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, *arguments: str, program: Sequence[str] = OFFSETMGR, **options: Any) -> subprocess.Popen[str]:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
         return subprocess.Popen(
             [*program, *arguments],
-            cwd=self.folder,
+            cwd=self.directory,
             env={
                 **environ,
-                "XDG_CONFIG_HOME": str(self.folder),
-                "XDG_STATE_HOME": str(self.folder / "state"),
+                "XDG_CONFIG_HOME": str(self.directory),
+                "XDG_STATE_HOME": str(self.directory / "state"),
                 **self.environ,
             },
             stdin=subprocess.DEVNULL,

@@ -33,8 +33,8 @@ class Lease:
     def valid(self) -> bool:
         return self.good
 
-    def lost(self, slot: int, why: str) -> None:
-        self.losses.append((slot, why))
+    def lost(self, shard_group: int, why: str) -> None:
+        self.losses.append((shard_group, why))
 
 
 class SlowLog(MemoryLog):
@@ -68,16 +68,16 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def manager(
-    log: MemoryLog, lease: Lease | None = None, config: ManagerConfig = QUICK, slots: Sequence[int] | None = None
+    log: MemoryLog, lease: Lease | None = None, config: ManagerConfig = QUICK, shard_groups: Sequence[int] | None = None
 ) -> AsyncIterator[ManagerRuntime]:
     """A runtime that serves these shard groups, or all."""
     runtime = ManagerRuntime(log, AvroRecordFormat(), lease or Lease(), config)
     await runtime.start()
     try:
-        owned = range(runtime.slots) if slots is None else slots
-        for slot in owned:
-            runtime.on_assigned(slot)
-        await until(lambda: all(s.state == "active" for s in runtime.status() if s.slot in owned))
+        owned = range(runtime.shard_groups) if shard_groups is None else shard_groups
+        for shard_group in owned:
+            runtime.on_assigned(shard_group)
+        await until(lambda: all(s.state == "active" for s in runtime.status() if s.shard_group in owned))
         yield runtime
     finally:
         log.hold = False
@@ -102,8 +102,8 @@ def refusal(runtime: ManagerRuntime, group: str) -> int:
     return response.error
 
 
-def slot_of(runtime: ManagerRuntime, group: str) -> int:
-    return runtime.partition_of(group) % runtime.slots
+def shard_group_of(runtime: ManagerRuntime, group: str) -> int:
+    return runtime.partition_of(group) % runtime.shard_groups
 
 
 async def written(answers: Sequence[Awaitable[CommitResponse]]) -> None:

@@ -58,8 +58,8 @@ class Stopwatch:
     def _waited(self) -> dict[str, float]:
         """Seconds for which each thread but the stopwatch's has waited for a processor (proc(5), schedstat)."""
         waits = {}
-        for folder in Path("/proc/self/task").glob("*"):
+        for directory in Path("/proc/self/task").glob("*"):
             with contextlib.suppress(OSError, IndexError, ValueError):  # a thread that has ended, or no such figures
-                if folder.name != str(self._ticker.native_id):
-                    waits[folder.name] = int((folder / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+                if directory.name != str(self._ticker.native_id):
+                    waits[directory.name] = int((directory / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
         return waits

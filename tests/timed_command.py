@@ -1,5 +1,5 @@
 """A command of offsetmgr that writes down how long it took by its own clock, without the start of Python and without
-what it waited for a processor (`stopwatch`): what "within its time-out" means on a machine that is busy.
+what it waited for a processor (`stopwatch`): what "within its timeout" means on a machine that is busy.
 
     python timed_command.py FILE ARGUMENTS...
 """

@@ -13,7 +13,7 @@ from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stop_signals import ending
-from offsetmgr.config.connection import state_folder
+from offsetmgr.config.connection import state_directory
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupActive, ServerError, TimedOut, Unreachable
 from offsetmgr.core.log_origin import Relation
@@ -154,7 +154,7 @@ class Edit:
         return _list_failures((*whole,), problems)
 
     def _act(self, proposal: EditPlan, guard: Guard) -> int:
-        path = self.image or new_path(state_folder() / "before-images", self.operation, SystemClock().now_ms())
+        path = self.image or new_path(state_directory() / "before-images", self.operation, SystemClock().now_ms())
         failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
         verdicts = dict.fromkeys(EditStatus, 0)
         not_atomic: set[str] = set()

@@ -194,13 +194,13 @@ def describe(
             shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
             stale = StaleSnapshot(newer)
-            sought = TopicMatches(topics)
+            topic_matches = TopicMatches(topics)
             where = " in these topics" if topic else ""
-            rows = _partition_rows(found, errors, sought, only_with_lag=only_with_lag, where=where)
+            rows = _partition_rows(found, errors, topic_matches, only_with_lag=only_with_lag, where=where)
             shown = write_rows(DESCRIBE, stale.counted(rows), output)
             stale.finish()
             try:
-                sought.require_all(store.uri)
+                topic_matches.require_all(store.uri)
             except UnknownTopicOrPartition as missing:
                 errors.append(missing)
         if not shown and not errors:
@@ -214,7 +214,7 @@ def describe(
 def _partition_rows(
     found: Iterable[DescribedGroup],
     errors: list[OffsetMgrError],
-    sought: TopicMatches,
+    topic_matches: TopicMatches,
     *,
     only_with_lag: bool,
     where: str,
@@ -223,7 +223,7 @@ def _partition_rows(
     from offsetmgr.groups.lag import needs_log_range
 
     for one in found:
-        sought.see((row.partition for row, _ in one.partitions), unread=one.error is not None)
+        topic_matches.see((row.partition for row, _ in one.partitions), unread=one.error is not None)
         if one.error is not None:
             errors.append(one.error)
             continue

@@ -17,7 +17,7 @@ PARTS: Final = (log_dump.app, log_verify.app, log_recovery.app, log_offsets.app)
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Kafka's logs on disk, without a broker: segment files, and the folders that hold them.",
+    help="Kafka's logs on disk, without a broker: segment files, and the directories that hold them.",
 )
 for part in PARTS:
     app.add_typer(part)

@@ -102,7 +102,9 @@ class Failures:
 def dump(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="A segment (.log), a partition's folder, or a broker's log directory."),
+        typer.Argument(
+            metavar="PATH...", help="A segment (.log), a partition's directory, or a broker's log directory."
+        ),
     ],
     topic: Topics = None,
     from_offset: Annotated[
@@ -210,33 +212,33 @@ def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
 
     there = is_partition_dir(path)
     if there is None:
-        raise FileFailure(f"cannot read {path}", "there is no such file or folder")
+        raise FileFailure(f"cannot read {path}", "there is no such file or directory")
     if not there:
         yield Log(_named_by(path.parent), (Segment.of(path),))
         return
-    folders = list(partitions_in(path))
-    if not folders and not is_named_as_one(path):
+    directories = list(partitions_in(path))
+    if not directories and not is_named_as_one(path):
         raise CorruptData(str(path), "it contains no partition's directory and is not one", "as in orders-0")
-    if not folders:
+    if not directories:
         partition = partition_of(path)
         if chosen.matches(partition):
             yield Log(partition, segments_in(path))
         return
-    for folder in folders:
-        partition = partition_of(folder)
+    for directory in directories:
+        partition = partition_of(directory)
         if chosen.matches(partition):
             try:
-                yield Log(partition, segments_in(folder))
+                yield Log(partition, segments_in(directory))
             except OffsetMgrError as error:
                 failed(error)
 
 
-def _named_by(folder: Path) -> TopicPartition | None:
+def _named_by(directory: Path) -> TopicPartition | None:
     """The partition of a file's directory; None if the file was copied elsewhere."""
     from offsetmgr.segments.partition import partition_of
 
     try:
-        return partition_of(folder)
+        return partition_of(directory)
     except OffsetMgrError:
         return None
 

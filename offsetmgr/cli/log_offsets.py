@@ -60,7 +60,7 @@ _USUAL: Final = 50
 Dirs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' folders in them.", show_default=False
+        metavar="DIR...", help="Brokers' log dirs (log.dirs), or partitions' directories in them.", show_default=False
     ),
 ]
 To = Annotated[
@@ -151,9 +151,9 @@ def offsets(
     _refuse_unfit(target, {"--overwrite": overwrite}, edits)
     if retention_minutes is not None and expired_at is None:
         raise UsageError("--retention-minutes", "says when offsets expire, and none are left out", "add --expired-at")
-    for folder in dirs:
-        if not (there := is_partition_dir(folder)):
-            raise UsageError(f"folder {folder}", "does not exist" if there is None else "is a file")
+    for directory in dirs:
+        if not (there := is_partition_dir(directory)):
+            raise UsageError(f"directory {directory}", "does not exist" if there is None else "is a file")
     expiry = None
     if expired_at is not None:
         expiry = Expiry(parse_datetime(expired_at, "--expired-at"), (retention_minutes or _RETENTION) * _MINUTE_MS)

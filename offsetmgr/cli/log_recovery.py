@@ -29,7 +29,7 @@ _RECOVER: Final = (
     Column("action"),
     Column("copy", optional=True),
 )
-_ANOTHER_KEEP: Final = "name another folder with --keep"
+_ANOTHER_KEEP: Final = "name another directory with --keep"
 
 
 @app.command("recover")
@@ -37,7 +37,7 @@ def recover(
     paths: Paths,
     to: Annotated[
         Path | None,
-        typer.Option("--to", metavar="DIR", help="Write repaired copies into this folder.", show_default=False),
+        typer.Option("--to", metavar="DIR", help="Write repaired copies into this directory.", show_default=False),
     ] = None,
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Truncate the logs themselves, after copying the removed bytes.")
@@ -70,7 +70,7 @@ def recover(
     if keep is not None and not in_place:
         raise UsageError("--keep", "is for --in-place alone")
     if keep is not None and not keep.is_dir():
-        raise FileFailure(f"--keep {keep}", "is no folder")
+        raise FileFailure(f"--keep {keep}", "is no directory")
     errors: list[OffsetMgrError] = []
     recovery = _Recovery(to, keep, strict, errors)
     cuts = [recovery.plan(source, seen) for source, seen in recovery.examined(paths)]
@@ -158,10 +158,10 @@ class _Recovery:
             if self._to is not None:
                 target = self._to / (source if source.name not in ("", "..") else source.resolve()).name
                 if target.exists():
-                    raise FileFailure(str(target), "exists already", "name another folder with --to")
+                    raise FileFailure(str(target), "exists already", "name another directory with --to")
                 if target in self._targets:
                     why = f"{self._targets[target]} would be copied to it as well"
-                    raise FileFailure(str(target), why, "recover one after the other, each with a folder of its own")
+                    raise FileFailure(str(target), why, "recover one after the other, each with a directory of its own")
                 refuse_beside(target)
                 self._targets[target] = source
                 return _PlannedRecovery(source, seen, cut, "would be copied", target)
@@ -180,7 +180,7 @@ class _Recovery:
     def execute(self, one: _PlannedRecovery) -> None:
         """Carries it out; failures are added to the errors."""
         from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
-        from offsetmgr.segments.repair import copy_folder, copy_log, cut_in_place
+        from offsetmgr.segments.repair import copy_directory, copy_log, cut_in_place
 
         assert one.cut is not None
         try:
@@ -196,15 +196,15 @@ class _Recovery:
                 assert one.copy is not None
                 stack.enter_context(require_unused_parent(one.copy))
                 _make(self._to)
-                (copy_folder if one.source.is_dir() else copy_log)(one.cut, one.copy)
+                (copy_directory if one.source.is_dir() else copy_log)(one.cut, one.copy)
                 one.action = "copied"
         except OffsetMgrError as error:
             self._errors.append(error)
             one.action, one.copy = "failed", None
 
 
-def _make(folder: Path) -> None:
+def _make(directory: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileFailure(f"folder {folder}", error.strerror or str(error)) from error
+        raise FileFailure(f"directory {directory}", error.strerror or str(error)) from error

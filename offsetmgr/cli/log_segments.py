@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Paths = Annotated[
     list[Path],
-    typer.Argument(metavar="PATH...", help="Log files, folders of partitions, brokers' log directories."),
+    typer.Argument(metavar="PATH...", help="Log files, directories of partitions, brokers' log directories."),
 ]
 
 _MIB: Final = 1024 * 1024
@@ -48,13 +48,13 @@ def sources(path: Path, errors: list[OffsetMgrError]) -> Iterator[tuple[Path, tu
     if own := segments_in(path):
         yield path, own
         return
-    folders = list(partitions_in(path))
-    if not folders:
-        raise UsageError(f"folder {path}", "holds no log: neither segments nor folders of partitions")
-    for folder in folders:
+    directories = list(partitions_in(path))
+    if not directories:
+        raise UsageError(f"directory {path}", "holds no log: neither segments nor directories of partitions")
+    for directory in directories:
         try:
-            if segments := segments_in(folder):
-                yield folder, segments
+            if segments := segments_in(directory):
+                yield directory, segments
         except OffsetMgrError as error:
             errors.append(error)
 

@@ -13,7 +13,7 @@ MANAGERS: Final = (
     Column("node_id", right=True, title="NODE"),
     Column("address"),
     Column("lease"),
-    Column("slots", optional=True),
+    Column("shard_groups", optional=True),
     Column("active", right=True),
     Column("standby", right=True),
     Column("loading", right=True),
@@ -24,7 +24,7 @@ MANAGERS: Final = (
 
 SHARDS: Final = (
     Column("partition", right=True, title="SHARD"),
-    Column("slot", right=True),
+    Column("shard_group", right=True),
     Column("owner"),
     Column("state"),
     Column("since", time=True),
@@ -53,7 +53,7 @@ def manager_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
             node_id,
             str(address),
             "valid" if status["lease"] else "none",
-            ",".join(map(str, sorted({s["slot"] for s in owned}))) or None,
+            ",".join(map(str, sorted({s["shard_group"] for s in owned}))) or None,
             sum(s["state"] == "ACTIVE" for s in owned),
             sum(s["role"] == "standby" for s in shards),
             sum(s["state"].upper() == "LOADING" for s in shards),
@@ -77,7 +77,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
         if not owners:
             yield (
                 partition,
-                seen[0][1]["slot"],
+                seen[0][1]["shard_group"],
                 None,
                 None,
                 None,
@@ -95,7 +95,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
             loading = shard["state"] == "LOADING" and shard["load_total"]
             yield (
                 partition,
-                shard["slot"],
+                shard["shard_group"],
                 str(report.address),
                 shard["state"],
                 shard["since"],

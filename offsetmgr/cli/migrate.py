@@ -188,11 +188,11 @@ def plan_command(
 def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
     """Passes the plans on; at their end raises `UnknownTopicOrPartition` for selected topics that occur in none of
     them."""
-    sought = TopicMatches(options.selection)
+    topic_matches = TopicMatches(options.selection)
     for group in plans:
-        sought.see((step.source_tp for step in group.steps), unread=bool(group.error))
+        topic_matches.see((step.source_tp for step in group.steps), unread=bool(group.error))
         yield group
-    sought.require_all(where)
+    topic_matches.require_all(where)
 
 
 def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None:
@@ -645,10 +645,10 @@ def mirror_command(
     header = planner.header()
     names = planner.selected_groups()
     if options.topics:
-        sought = TopicMatches(options.selection.within(source.capabilities.partitions))
+        topic_matches = TopicMatches(options.selection.within(source.capabilities.partitions))
         for found in source.scan(names):
-            sought.see_group(found)
-        sought.require_all(source.uri)
+            topic_matches.see_group(found)
+        topic_matches.require_all(source.uri)
     if header.compared is not None:
         note(f"numbers {header.compared.text(translate)}")
     note(f"topics  recreated after the commit: {header.recreation}")

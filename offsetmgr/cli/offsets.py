@@ -533,8 +533,8 @@ def _written_to(file: str) -> Iterator[str]:
     if file != "-":
         yield file
         return
-    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as folder:
-        path = Path(folder) / "standard-output"
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as directory:
+        path = Path(directory) / "standard-output"
         yield str(path)
         with path.open("rb") as written:
             shutil.copyfileobj(written, sys.stdout.buffer)
@@ -664,8 +664,8 @@ def diff(
         raise GroupNotFound(
             "nothing to compare", f"no groups in {left.uri} nor in {right.uri}", "check the addresses and the chroot"
         )
-    errors, sought = _Errors(), TopicMatches(topics)
-    found = differences(left, right, progress(chosen, "comparing", len(chosen)), topics, sought)
+    errors, topic_matches = _Errors(), TopicMatches(topics)
+    found = differences(left, right, progress(chosen, "comparing", len(chosen)), topics, topic_matches)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for name, tp, kind, here, there, error in found:
@@ -694,7 +694,7 @@ def diff(
     write_rows(DIFFERENCES, counted(), output)
     if count:
         note(count_of(count, "difference"))
-    sought.require_all(f"{left.uri} and {right.uri}")
+    topic_matches.require_all(f"{left.uri} and {right.uri}")
     if count:
         raise typer.Exit(FAILED)
     note(f"no difference in {count_of(len(chosen), 'group')}")

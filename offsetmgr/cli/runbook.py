@@ -137,7 +137,7 @@ def write(
         if file.exists():
             raise UsageError(f"-o {file}", "it exists, and a baseline must not be overwritten", "take another name")
         if not file.parent.is_dir():
-            raise FileFailure(f"-o {file}", f"{file.parent} is no folder")
+            raise FileFailure(f"-o {file}", f"{file.parent} is no directory")
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
     book = books.write_runbook(
         _view(connect),
@@ -155,7 +155,7 @@ def write(
             with file.open("x", encoding="utf-8") as out:
                 out.write(written)
         except OSError as error:
-            hint = "name another file, in a folder that can be written"
+            hint = "name another file, in a directory that can be written"
             raise FileFailure(f"-o {file}", error.strerror or str(error), hint) from error
         note(f"wrote {file}")
     if not files:

@@ -50,7 +50,7 @@ COLUMNS = (
     Column("topic", optional=True),
     Column("offsets_storage", optional=True),
     Column("dual_commit", optional=True),
-    Column("folder"),
+    Column("directory"),
 )
 
 
@@ -149,13 +149,13 @@ def status(
             server.details.get("topic"),
             server.details.get("offsets_storage"),
             server.details.get("dual_commit"),
-            server.folder,
+            server.directory,
         )
         for server in servers
     ]
     write_rows(COLUMNS, rows, output)
     if found is None:
-        note(f"no sandbox is up in {sandbox.folder}")
+        note(f"no sandbox is up in {sandbox.directory}")
     elif not found.complete:
         note("the sandbox did not come up fully; 'offsetmgr sandbox up' cleans up and starts again")
     if found is None or not found.complete or not all(server.running() for server in servers):

@@ -115,17 +115,19 @@ def _require_topics(topics: TopicSelection, rows: DataFrame, source: str) -> Non
     """Raises `UnknownTopicOrPartition` for a --topic without a match in ``rows``."""
     from offsetmgr.groups.topic_matches import TopicMatches
 
-    sought = TopicMatches(topics)
+    topic_matches = TopicMatches(topics)
     if topics.patterns:
-        sought.see(TopicPartition(*row) for row in rows.select("topic", "partition").distinct().toLocalIterator())
-    sought.require_all(source)
+        topic_matches.see(
+            TopicPartition(*row) for row in rows.select("topic", "partition").distinct().toLocalIterator()
+        )
+    topic_matches.require_all(source)
 
 
 @app.command("audit")
 @connected
 def audit(
     connect: ConnectFlags,
-    folder: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new directory for the results.")],
+    directory: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new directory for the results.")],
     offsets_topic: Annotated[
         str, typer.Option("--offsets-topic", metavar="NAME", help="Kafka's own, or an offset manager's.")
     ] = "__consumer_offsets",
@@ -183,15 +185,15 @@ def audit(
                 raise UsageError("spark audit", why, "name the file: --command-config FILE, there on every machine")
             log = log.option("commandConfig", str(Path(connect.flags.command_config).absolute()))
         options = run.AuditOptions(SystemClock().now_ms(), silent_days, gap_minutes * _MINUTE_MS)
-        tables, kept = run.run_audit(spark, log.load(), cluster, folder, options), run.TABLES
+        tables, kept = run.run_audit(spark, log.load(), cluster, directory, options), run.TABLES
         if compare is not None and other is not None:
             store = store_table(spark, compare, errors=True, config=connect.connection(compare_config))
-            tables, kept = run.compared(tables, store, other, folder), run.COMPARED
+            tables, kept = run.compared(tables, store, other, directory), run.COMPARED
         counts = {name: tables[name].count() for name in kept}
         data = page_data(tables, cluster, options.now_ms, title=offsets_topic, source=bootstrap, compared_with=compare)
-        (folder / PAGE).write_text(page(data), encoding="utf-8")
-        write_rows(_TABLES, ((name, counts[name], str(folder / name), what) for name, what in kept.items()), output)
-    note(f"to be read: {folder / PAGE}")
+        (directory / PAGE).write_text(page(data), encoding="utf-8")
+        write_rows(_TABLES, ((name, counts[name], str(directory / name), what) for name, what in kept.items()), output)
+    note(f"to be read: {directory / PAGE}")
     if counts[run.UNREADABLE]:
         note(f"{count_of(counts[run.UNREADABLE], 'record')} could not be read")
     differing = counts.get(run.DIFFERENCES, 0)

@@ -109,18 +109,18 @@ def switch_command(
         if declare:
             _declare(switch, group, mode, execute=execute, yes=yes)
             return
-        picture = switch.look(mode)
-        _show_before(picture, group, mode, format if not execute else OutputFormat.TABLE, quiet=execute)
-        switch.check(picture, mode)
-        change = f"{picture.seen.storage.mode.value} -> {mode.value}"
+        snapshot = switch.look(mode)
+        _show_before(snapshot, group, mode, format if not execute else OutputFormat.TABLE, quiet=execute)
+        switch.check(snapshot, mode)
+        change = f"{snapshot.seen.storage.mode.value} -> {mode.value}"
         if not execute:
             note(f"dry run: would switch group {group} {change}; nothing was changed")
             note("hint: add --execute to do it")
             return
-        confirm(f"switch group {group} {change}, with {count_of(len(picture.followers), 'member')}?", yes=yes)
+        confirm(f"switch group {group} {change}, with {count_of(len(snapshot.followers), 'member')}?", yes=yes)
         with stopping("the switch goes back to the old mode, unless it says that the new one holds") as stop:
             try:
-                evidence = switch.execute(mode, patience_s=ack_timeout / 1000, stay=stay, stop=stop)
+                evidence = switch.execute(mode, wait_s=ack_timeout / 1000, stay=stay, stop=stop)
             except Conflict as given_up:
                 if not stop():
                     raise
@@ -193,13 +193,13 @@ def _declare(switch: LiveMigration, group: str, mode: Any, *, execute: bool, yes
 
 def _recorder(group: str, path: str | None) -> Record:
     """Records before-images, as the editing commands do."""
-    from offsetmgr.config.connection import state_folder
+    from offsetmgr.config.connection import state_directory
     from offsetmgr.groups.before_images import header_for, new_path, write_images
     from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
 
     def record(store: OffsetStore, changes: Mapping[TopicPartition, Change]) -> None:
         now_ms = SystemClock().now_ms()
-        file = Path(path) if path else new_path(state_folder() / "before-images", "migrate switch", now_ms)
+        file = Path(path) if path else new_path(state_directory() / "before-images", "migrate switch", now_ms)
         proposed = tuple(
             PlannedChange(tp, change.expected, change.after)
             for tp, change in sorted(changes.items())
@@ -224,15 +224,15 @@ def _say_waiting() -> Any:
     return waiting
 
 
-def _show_before(picture: SwitchSnapshot, group: str, to: Any, format: OutputFormat, *, quiet: bool) -> None:
-    storage = picture.seen.storage
+def _show_before(snapshot: SwitchSnapshot, group: str, to: Any, format: OutputFormat, *, quiet: bool) -> None:
+    storage = snapshot.seen.storage
     note(f"group {group}: {storage.mode.value}, epoch {storage.epoch}, by {storage.who}; to {to.value}")
     if not quiet:
-        rows = [(group, f.name, f.node.host, f.node.process, f.node.epoch, None, None) for f in picture.followers]
+        rows = [(group, f.name, f.node.host, f.node.process, f.node.epoch, None, None) for f in snapshot.followers]
         write_rows(COLUMNS, rows, format)
-    if not picture.followers:
+    if not snapshot.followers:
         note("no member follows it now")
-    for tp, change in picture.copies.items():
+    for tp, change in snapshot.copies.items():
         before = getattr(change.expected, "offset", "no offset")
         note(f"would copy {tp}: {before} -> {change.after.offset if change.after else None}")
 

@@ -144,7 +144,8 @@ def reassign(
             "--before-image",
             metavar="FILE",
             callback=file_to_write,
-            help="Where to keep the replicas of before, as a file that undoes it (a new one under the state folder).",
+            help="Where to keep the replicas of before, as a file that undoes it (a new one under the state "
+            "directory).",
             show_default=False,
         ),
     ] = None,
@@ -238,12 +239,12 @@ def _content(path: Path) -> bytes:
 
 
 def _image_path(path: Path | None) -> Path:
-    from offsetmgr.config.connection import state_folder
+    from offsetmgr.config.connection import state_directory
     from offsetmgr.core.clock import SystemClock
     from offsetmgr.groups.before_images import new_path
 
-    folder = state_folder() / "before-images"
-    return path or new_path(folder, "zk reassign", SystemClock().now_ms()).with_suffix(".json")
+    directory = state_directory() / "before-images"
+    return path or new_path(directory, "zk reassign", SystemClock().now_ms()).with_suffix(".json")
 
 
 def _keep(path: Path, data: bytes) -> None:
@@ -253,7 +254,7 @@ def _keep(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileFailure(f"folder {path.parent}", error.strerror or str(error)) from error
+        raise FileFailure(f"directory {path.parent}", error.strerror or str(error)) from error
     replace_file(path, lambda out: out.write(data), overwrite=False)
     note(f"before-image: {path}")
 

@@ -30,29 +30,29 @@ def changes_of(
         return None
     from offsetmgr.zookeeper.rebalance_preview import changes
 
-    def change(picture: GroupSnapshot) -> GroupSnapshot:
+    def change(snapshot: GroupSnapshot) -> GroupSnapshot:
         for text in grow or []:
-            picture = changes.topic_grows(picture, *_growth(text))
+            snapshot = changes.topic_grows(snapshot, *_growth(text))
         for name in delete_topic or []:
-            picture = changes.topic_is_deleted(picture, name)
+            snapshot = changes.topic_is_deleted(snapshot, name)
         for broker in lose_broker or []:
-            picture = changes.broker_leaves(picture, broker)
+            snapshot = changes.broker_leaves(snapshot, broker)
         for broker in add_broker or []:
-            picture = changes.broker_joins(picture, broker)
-        subscription = _subscription(picture, like, topic) if join else None
+            snapshot = changes.broker_joins(snapshot, broker)
+        subscription = _subscription(snapshot, like, topic) if join else None
         for name in leave or []:
-            picture = changes.member_leaves(picture, name)
+            snapshot = changes.member_leaves(snapshot, name)
         if subscription is not None:
             for number, text in enumerate(join or []):
                 host, _, streams = text.partition(":")
                 own = changes.with_streams(subscription, _number("--join", text, streams)) if streams else subscription
-                picture = changes.member_joins(picture, _new_id(picture.group, host, number), own)
-        return picture
+                snapshot = changes.member_joins(snapshot, _new_id(snapshot.group, host, number), own)
+        return snapshot
 
     return change
 
 
-def sized(picture: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
+def sized(snapshot: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
     """A snapshot without topics, extended with those of ``--grow``: the first value for a topic is its size before."""
     from offsetmgr.zookeeper.rebalance_preview.changes import topic_grows
 
@@ -60,11 +60,11 @@ def sized(picture: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
     for topic, count, broker in map(_growth, grow or []):
         if (topic, broker) not in said:
             said.add((topic, broker))
-            picture = topic_grows(picture, topic, count, broker)
-    return picture
+            snapshot = topic_grows(snapshot, topic, count, broker)
+    return snapshot
 
 
-def _subscription(picture: GroupSnapshot, like: str | None, topics: list[str] | None) -> Subscription:
+def _subscription(snapshot: GroupSnapshot, like: str | None, topics: list[str] | None) -> Subscription:
     from offsetmgr.zookeeper.groups.subscription import Subscription
     from offsetmgr.zookeeper.rebalance_preview.changes import member_named, usual_subscription
 
@@ -73,9 +73,9 @@ def _subscription(picture: GroupSnapshot, like: str | None, topics: list[str] | 
             raise UsageError("--like and --topic", "both say what those that join subscribe to", "only one of them")
         return Subscription.static(dict.fromkeys(topics, 1))
     if like is None:
-        return usual_subscription(picture)
-    member = member_named(picture, like)
-    found = picture.members[member]
+        return usual_subscription(snapshot)
+    member = member_named(snapshot, like)
+    found = snapshot.members[member]
     if found is None:
         raise UsageError(f"member {member}", "its registration cannot be read", "name another with --like")
     return found

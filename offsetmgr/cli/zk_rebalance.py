@@ -147,7 +147,7 @@ def rebalance(
 
 
 def _simulate(
-    picture: GroupSnapshot,
+    snapshot: GroupSnapshot,
     change: Callable[[GroupSnapshot], GroupSnapshot] | None,
     strategy: str | None,
     internal: bool,
@@ -156,10 +156,10 @@ def _simulate(
 ) -> int:
     from offsetmgr.zookeeper.rebalance_preview.predict import predict
 
-    after = picture if change is None else change(picture)
-    chosen, why = _strategy(picture, strategy, internal)
-    prediction = predict(picture, after, chosen, internal=internal)
-    write_prediction(prediction, picture, after, output, by_partition=by_partition)
+    after = snapshot if change is None else change(snapshot)
+    chosen, why = _strategy(snapshot, strategy, internal)
+    prediction = predict(snapshot, after, chosen, internal=internal)
+    write_prediction(prediction, snapshot, after, output, by_partition=by_partition)
     if not prediction.seen:
         note("before: computed, for the file does not say who owns what")
     summary_line(prediction, why, WOULD_COME)
@@ -179,20 +179,20 @@ def _compare(
 
     deadline = time.monotonic() + settle
     while True:
-        picture = pictured()
-        chosen, why = _strategy(picture, strategy, internal)
-        prediction = predict(picture, picture, chosen, internal=internal)
+        snapshot = pictured()
+        chosen, why = _strategy(snapshot, strategy, internal)
+        prediction = predict(snapshot, snapshot, chosen, internal=internal)
         if not prediction.moves.changed or time.monotonic() >= deadline:
             break
         time.sleep(LOOK_AGAIN_AFTER)
-    write_owners(prediction, picture, output, by_partition=by_partition)
+    write_owners(prediction, snapshot, output, by_partition=by_partition)
     summary_line(prediction, why, OWNED_NOW)
-    if not picture.members:
+    if not snapshot.members:
         note("no live members")
     return FAILED if prediction.moves.changed else 0
 
 
-def _strategy(picture: GroupSnapshot, named: str | None, internal: bool) -> tuple[str, str]:
+def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tuple[str, str]:
     """The strategy, and how it was determined."""
     from offsetmgr.core.errors import AssignmentRefused, InvalidPattern, UnsupportedOperation
     from offsetmgr.zookeeper.rebalance_preview.predict import matching_strategies, usual_strategy
@@ -200,12 +200,12 @@ def _strategy(picture: GroupSnapshot, named: str | None, internal: bool) -> tupl
     if named is not None:
         return named, "as given"
     try:
-        explaining = matching_strategies(picture, internal=internal)
+        explaining = matching_strategies(snapshot, internal=internal)
     except (AssignmentRefused, InvalidPattern, UnsupportedOperation):
         explaining = []  # that member may be the one that leaves
     if explaining:
         return explaining[0], "as the owners show"
-    return usual_strategy(picture), "the default; the owners do not show which"
+    return usual_strategy(snapshot), "the default; the owners do not show which"
 
 
 def _one_group(argument: str | None, option: str | None) -> str | None:
@@ -224,10 +224,10 @@ def _read(path: Path, group: str | None) -> GroupSnapshot:
     return decode(str(path), data, group)
 
 
-def _save(picture: GroupSnapshot, path: Path) -> None:
+def _save(snapshot: GroupSnapshot, path: Path) -> None:
     from offsetmgr.core.atomic_file import replace_file
     from offsetmgr.zookeeper.rebalance_preview.scenario_file import encode
 
-    data = encode(picture, time.time_ns() // 1_000_000)
+    data = encode(snapshot, time.time_ns() // 1_000_000)
     replace_file(path, lambda file: file.write(data), overwrite=False)
     note(f"kept in {path}")

@@ -84,13 +84,13 @@ def write_prediction(
         write_rows(MEMBERS_AND_CHANGES, _member_rows(prediction, before, after), output)
 
 
-def write_owners(prediction: Prediction, picture: GroupSnapshot, output: OutputFormat, *, by_partition: bool) -> None:
+def write_owners(prediction: Prediction, snapshot: GroupSnapshot, output: OutputFormat, *, by_partition: bool) -> None:
     """Prints the owners and the computed assignment."""
     if by_partition:
         rows = ((*row[:-1], _STATES[row[-1]]) for row in _partition_rows(prediction))
         write_rows(PARTITIONS_NOW, rows, output)
     else:
-        write_rows(MEMBERS_NOW, _member_rows(prediction, picture, picture), output)
+        write_rows(MEMBERS_NOW, _member_rows(prediction, snapshot, snapshot), output)
 
 
 def summary_line(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:

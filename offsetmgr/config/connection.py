@@ -140,11 +140,11 @@ def config_path(environ: Mapping[str, str]) -> Path:
     configuration directory."""
     if said := environ.get("OFFSETMGR_CONFIG"):
         return Path(said)
-    folder = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(folder) / "offsetmgr" / "config.toml"
+    directory = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(directory) / "offsetmgr" / "config.toml"
 
 
-def state_folder(environ: Mapping[str, str] | None = None) -> Path:
+def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Returns the directory of before-images: ``offsetmgr`` in the XDG state directory. Does not create it."""
     environ = os.environ if environ is None else environ
     return Path(environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")) / "offsetmgr"

@@ -141,17 +141,17 @@ class Offsets:
         *,
         retries: int,
         backoff_s: float,
-        patience_s: float,
+        wait_s: float,
         clock: Clock | None = None,
     ) -> None:
         """``retries`` is how often a commit with a retriable error is retried, ``backoff_s`` apart. It waits for an
-        expired lease, ``patience_s`` at most: it becomes valid again soon if the session is alive."""
+        expired lease, ``wait_s`` at most: it becomes valid again soon if the session is alive."""
         self._store = store
         self._group = group
         self._lease = lease
         self._retries = retries
         self._backoff_s = backoff_s
-        self._patience_s = patience_s
+        self._wait_s = wait_s
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
 
@@ -241,7 +241,7 @@ class Offsets:
 
     def _leased(self) -> bool:
         """Returns whether the lease is valid, now or soon."""
-        deadline = self._clock.monotonic() + self._patience_s
+        deadline = self._clock.monotonic() + self._wait_s
         while not self._lease.valid():
             if self._lease.expired or self._clock.monotonic() >= deadline:
                 return False

@@ -102,7 +102,7 @@ class PartitionManager:
             lease,
             retries=settings.offsets_commit_max_retries,
             backoff_s=settings.offsets_backoff_ms / 1000,
-            patience_s=settings.zookeeper_session_timeout_ms / 1000,
+            wait_s=settings.zookeeper_session_timeout_ms / 1000,
             clock=self._clock,
         )
         self._desk.grant(lease.valid)

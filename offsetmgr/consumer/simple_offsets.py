@@ -50,7 +50,7 @@ class OffsetManagers:
         if nothing could be committed."""
         client = self._client(coordinator)
         loop = asyncio.get_running_loop()
-        patience = min(deadline, loop.time() + UNKNOWN_PATIENCE)
+        wait_s = min(deadline, loop.time() + UNKNOWN_PATIENCE)
         outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
         pending = dict(offsets)
         for pause in backoff():
@@ -62,7 +62,7 @@ class OffsetManagers:
             # A coordinator that has just started knows no topics yet, even those that other brokers know.
             unknown = [tp for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)]
             now = loop.time() + pause
-            if unknown and patience <= now < deadline:
+            if unknown and wait_s <= now < deadline:
                 known = await layout(client, unknown, deadline)
                 unknown = [tp for tp in unknown if not isinstance(known[tp], UnknownTopicOrPartition)]
             if not unknown or now >= deadline:

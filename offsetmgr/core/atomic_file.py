@@ -39,7 +39,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
         else:
             os.link(temporary, target)
             temporary.unlink()
-        _sync_folder(target.parent)
+        _sync_directory(target.parent)
     except FileExistsError as error:
         raise _exists(what) from error
     except OSError as error:
@@ -91,7 +91,7 @@ def _try_lock(beside: Path, path: Path) -> int | None:
     try:
         descriptor = os.open(beside, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        hint = "name another file, in a folder that can be written"
+        hint = "name another file, in a directory that can be written"
         raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +102,7 @@ def _try_lock(beside: Path, path: Path) -> int | None:
         pass
     except OSError as error:
         os.close(descriptor)
-        hint = "name another file, in a folder that can be written"
+        hint = "name another file, in a directory that can be written"
         raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
     os.close(descriptor)
     return None
@@ -118,8 +118,8 @@ def _exists(what: str) -> FileFailure:
     return FileFailure(what, "exists already", "choose another name")
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -16,11 +16,11 @@ from offsetmgr.snapshots.group_images import write_images as write_stream
 from offsetmgr.stores.crossing import with_origin
 
 
-def new_path(folder: Path, operation: str, taken_at_ms: int) -> Path:
-    """Returns a path for a new file under ``folder``: time (UTC, to the millisecond), operation, process."""
+def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:
+    """Returns a path for a new file under ``directory``: time (UTC, to the millisecond), operation, process."""
     at = datetime.fromtimestamp(taken_at_ms / 1000, UTC)
     stamp = f"{at:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03}Z"
-    return folder / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
+    return directory / f"{stamp}-{operation.replace(' ', '-')}-{os.getpid()}.avro"
 
 
 def header_for(
@@ -55,11 +55,11 @@ def write_images(path: Path, proposal: EditPlan, header: SnapshotHeader) -> None
             write_stream(stream, header, groups())
             stream.flush()
             os.fsync(stream.fileno())
-        folder = os.open(path.parent, os.O_RDONLY)
+        directory = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(directory)
         finally:
-            os.close(folder)
+            os.close(directory)
     except OSError as error:
         why = f"cannot be written: {error.strerror}; nothing was changed"
         raise OffsetMgrError(f"before-image {path}", why, "name another file with --before-image") from error

@@ -33,19 +33,19 @@ def diff(
     right: OffsetStore,
     groups: Iterable[str],
     topics: TopicSelection = ALL_TOPICS,
-    sought: TopicMatches | None = None,
+    topic_matches: TopicMatches | None = None,
 ) -> Iterator[OffsetDifference]:
     """Yields all differences of ``groups``, in their order, sorted by partition.
 
-    Fields that only one of the stores can keep (metadata, leader epoch) are not compared. ``sought`` records what was
-    read.
+    Fields that only one of the stores can keep (metadata, leader epoch) are not compared. ``topic_matches`` records
+    what was read.
     """
     for_left, for_right = tee(groups)
     capabilities = (left.capabilities, right.capabilities)
     for here, there in zip(scan_in_order(left, for_left), scan_in_order(right, for_right), strict=True):
-        if sought is not None:
-            sought.see_group(here)
-            sought.see_group(there)
+        if topic_matches is not None:
+            topic_matches.see_group(here)
+            topic_matches.see_group(there)
         yield from _group(here, there, topics, capabilities)
 
 

@@ -46,7 +46,7 @@ class Sources:
         return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in gaps)
 
 
-def find(folders: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
+def find(directories: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
     """Returns the partitions of ``topic`` in log directories of brokers; the directory of a single partition may belong
     to any topic.
 
@@ -54,9 +54,9 @@ def find(folders: Sequence[Path], topic: str = CONSUMER_OFFSETS) -> Sources:
     several topics; `FileFailure`, `UnsupportedOperation`.
     """
     finding = _LayoutFinding(topic)
-    for folder in dict.fromkeys(folders):
-        finding.look_into(folder)
-    return finding.result(folders)
+    for directory in dict.fromkeys(directories):
+        finding.look_into(directory)
+    return finding.result(directories)
 
 
 class _LayoutFinding:
@@ -65,47 +65,47 @@ class _LayoutFinding:
         self._single: dict[str, list[tuple[int, Path]]] = defaultdict(list)
         self._known: set[Path] = set()
 
-    def look_into(self, folder: Path) -> None:
+    def look_into(self, directory: Path) -> None:
         sources = self._sources
-        partitions = [] if segments_in(folder) else named_partitions(folder)
-        log_dir = folder
+        partitions = [] if segments_in(directory) else named_partitions(directory)
+        log_dir = directory
         if partitions:
             for name, found in partitions:
                 if name.topic == sources.topic:
                     self._add(sources.partitions, name.partition, found)
                 elif name.topic == TRANSACTIONS:
                     self._add(sources.transactions, name.partition, found)
-        elif segments_in(folder) or (is_named_as_one(folder) and partition_of(folder).topic == sources.topic):
-            name = partition_of(folder)
-            log_dir = folder.absolute().parent
-            self._single[name.topic].append((name.partition, folder))
+        elif segments_in(directory) or (is_named_as_one(directory) and partition_of(directory).topic == sources.topic):
+            name = partition_of(directory)
+            log_dir = directory.absolute().parent
+            self._single[name.topic].append((name.partition, directory))
         else:
-            sources.empty.append(folder)
+            sources.empty.append(directory)
         if log_dir not in sources.log_dirs:
             sources.log_dirs.append(log_dir)
 
-    def result(self, folders: Sequence[Path]) -> Sources:
+    def result(self, directories: Sequence[Path]) -> Sources:
         sources = self._sources
         for number, path in self._single.pop(TRANSACTIONS, []):
             self._add(sources.transactions, number, path)
         for topic, found in self._single.items():
             if (sources.partitions or len(self._single) > 1) and topic != sources.topic:
-                raise UsageError(f"folder {found[0][1]}", f"is of topic {topic}, others are of {sources.topic}")
+                raise UsageError(f"directory {found[0][1]}", f"is of topic {topic}, others are of {sources.topic}")
             sources.topic, sources.named = topic, True
             for number, path in found:
                 self._add(sources.partitions, number, path)
         if not sources.partitions:
-            where = ", ".join(map(str, folders))
-            hint = f"as in {sources.topic}-0; or name a partition's folder"
-            raise UsageError(where, f"holds no folder of topic {sources.topic}", hint)
+            where = ", ".join(map(str, directories))
+            hint = f"as in {sources.topic}-0; or name a partition's directory"
+            raise UsageError(where, f"holds no directory of topic {sources.topic}", hint)
         return sources
 
-    def _add(self, found: dict[int, list[Path]], number: int, folder: Path) -> None:
+    def _add(self, found: dict[int, list[Path]], number: int, directory: Path) -> None:
         """Adds a directory once, whatever paths lead to it."""
-        real = folder.resolve()
+        real = directory.resolve()
         if real not in self._known:
             self._known.add(real)
-            found.setdefault(number, []).append(folder)
+            found.setdefault(number, []).append(directory)
 
 
 def cluster_id(sources: Sources) -> str | None:
@@ -157,17 +157,21 @@ def look_over(sources: Sources, listener: ReplicaProgress) -> None:
     for error in gaps(sources):
         listener.error(error)
     if sources.named and (missing := sources.missing):
-        listener.note(f"{sources.topic}: partitions {missing} are not among the folders named, nor are their groups")
+        listener.note(
+            f"{sources.topic}: partitions {missing} are not among the directories named, nor are their groups"
+        )
 
 
 def gaps(sources: Sources) -> list[OffsetMgrError]:
     """Returns the missing partitions: those without a directory below the largest. If the caller named directories of
     single partitions, others are not expected."""
     found = [
-        OffsetMgrError(f"folder {folder}", "holds no partition of any topic", "is its disk mounted? Else leave it out")
-        for folder in sources.empty
+        OffsetMgrError(
+            f"directory {directory}", "holds no partition of any topic", "is its disk mounted? Else leave it out"
+        )
+        for directory in sources.empty
     ]
     if not sources.named and (missing := sources.missing):
-        why = f"there is no folder of its partitions {missing}: the groups that lie there are not found"
+        why = f"there is no directory of its partitions {missing}: the groups that lie there are not found"
         found.append(OffsetMgrError(f"topic {sources.topic}", why, "name all log dirs (log.dirs) of all brokers"))
     return found

@@ -141,8 +141,10 @@ def _partitions(
             yield result
 
 
-def _read_one(decided: Mapping[int, Mapping[int, bool]], folder: Path, tick: Callable[[int], None]) -> SavedPartition:
-    return read_partition(folder, decided.get(partition_of(folder).partition), tick)
+def _read_one(
+    decided: Mapping[int, Mapping[int, bool]], directory: Path, tick: Callable[[int], None]
+) -> SavedPartition:
+    return read_partition(directory, decided.get(partition_of(directory).partition), tick)
 
 
 def _report(found: SavedPartition, listener: ReplicaProgress) -> None:

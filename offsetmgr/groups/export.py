@@ -34,8 +34,8 @@ def export_groups(
     values are in the results, for the writer to reject or record. A topic that no group has is
     `UnknownTopicOrPartition` at the end.
     """
-    sought = TopicMatches(topics)
-    for found in sought.reading(scan_in_order(store, groups)):
+    topic_matches = TopicMatches(topics)
+    for found in topic_matches.reading(scan_in_order(store, groups)):
         if strict and not (found.offsets or found.errors or found.error):
             require_known(store, [found.group])
         if not topics.patterns:
@@ -48,7 +48,7 @@ def export_groups(
             raise GroupNotFound(f"group {found.group!r}", "has no committed offsets in these topics")
         if offsets or errors or found.error:
             yield GroupOffsets(found.group, offsets, errors, found.error)
-    sought.require_all(store.uri)
+    topic_matches.require_all(store.uri)
 
 
 class SnapshotFile:
@@ -138,8 +138,8 @@ def seekable(file: str) -> Iterator[Path]:
     if file != "-" and (path.is_file() or not path.exists() or path.is_dir()):
         yield path
         return
-    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as folder:
-        copy = Path(folder) / ("standard-input" if file == "-" else path.name)
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as directory:
+        copy = Path(directory) / ("standard-input" if file == "-" else path.name)
         try:
             with copy.open("wb") as target, _once(file) as source:
                 shutil.copyfileobj(source, target)

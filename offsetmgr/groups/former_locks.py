@@ -30,14 +30,14 @@ def outwaited(directory: Directory, clock: Clock, waiting: Waiting) -> Directory
     def describe(groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         found = dict(directory(list(groups)))
         began = clock.monotonic()
-        patience = {group: seconds for group, one in found.items() if (seconds := _lock_ends_s(one))}
-        while patience:
+        wait_s = {group: seconds for group, one in found.items() if (seconds := _lock_ends_s(one))}
+        while wait_s:
             waited = clock.monotonic() - began
-            waiting(sorted(patience), max(patience.values()) - waited)
+            waiting(sorted(wait_s), max(wait_s.values()) - waited)
             clock.sleep(POLL_S)
-            found.update(directory(list(patience)))
+            found.update(directory(list(wait_s)))
             waited = clock.monotonic() - began
-            patience = {g: s for g, s in patience.items() if _lock_ends_s(found[g]) and waited < s}
+            wait_s = {g: s for g, s in wait_s.items() if _lock_ends_s(found[g]) and waited < s}
         return found
 
     return describe

@@ -47,17 +47,17 @@ def most_advanced_replica(
 ) -> Iterator[tuple[int, Result | OffsetMgrError]]:
     """Reads each partition from its most advanced replica, or from the next one after an error, which it reports."""
     ranked = _ranked(replicas, topic, listener, processes)
-    total = sum(_size(folders[0]) for folders in ranked.values())
+    total = sum(_size(directories[0]) for directories in ranked.values())
 
     def told(done: int) -> None:
         listener.read(done, max(total, done))
 
     processes = min(processes, 1 + total // _A_PROCESS)
     while ranked:
-        number_of = {folders[0]: number for number, folders in ranked.items()}
+        number_of = {directories[0]: number for number, directories in ranked.items()}
         left: dict[int, list[Path]] = {}
-        for folder, result in map_directories(read, list(number_of), processes, told):
-            number = number_of[folder]
+        for directory, result in map_directories(read, list(number_of), processes, told):
+            number = number_of[directory]
             if isinstance(result, OffsetMgrError) and len(ranked[number]) > 1:
                 listener.error(result)
                 left[number] = ranked[number][1:]
@@ -72,23 +72,25 @@ def _ranked(
 ) -> dict[int, list[Path]]:
     """Returns the replicas of each partition, best first: the latest leader epoch, then the longest log."""
     ranked = {number: list(replicas[number]) for number in sorted(replicas)}
-    several = [folder for folders in ranked.values() if len(folders) > 1 for folder in folders]
+    several = [directory for directories in ranked.values() if len(directories) > 1 for directory in directories]
     if not several:
         return ranked
     ends = dict(map_directories(_how_far, several, processes))
-    for number, folders in ranked.items():
-        if len(folders) == 1:
+    for number, directories in ranked.items():
+        if len(directories) == 1:
             continue
-        known = [(end, folder) for folder in folders if not isinstance(end := ends[folder], OffsetMgrError)]
+        known = [
+            (end, directory) for directory in directories if not isinstance(end := ends[directory], OffsetMgrError)
+        ]
         known.sort(key=lambda pair: pair[0], reverse=True)
-        unknown = {folder: end for folder in folders if isinstance(end := ends[folder], OffsetMgrError)}
-        ranked[number] = [*(folder for _, folder in known), *unknown]
-        told = [f"{folder} ({_said(end)})" for end, folder in known]
-        told += [f"{folder} (not readable)" for folder in unknown]
+        unknown = {directory: end for directory in directories if isinstance(end := ends[directory], OffsetMgrError)}
+        ranked[number] = [*(directory for _, directory in known), *unknown]
+        told = [f"{directory} ({_said(end)})" for end, directory in known]
+        told += [f"{directory} (not readable)" for directory in unknown]
         listener.note(f"{topic}-{number}: of its replicas {told[0]} is used, not {', '.join(told[1:])}")
         if known:  # otherwise each read reports it
-            for folder, error in unknown.items():
-                why = f"how far {folder} goes is not known, so the result may lack the latest commits: {error}"
+            for directory, error in unknown.items():
+                why = f"how far {directory} goes is not known, so the result may lack the latest commits: {error}"
                 listener.error(OffsetMgrError(f"{topic}-{number}", why, error.hint))
     return ranked
 
@@ -100,13 +102,13 @@ def _said(end: LogEnd) -> str:
     return f"up to offset {end.offset}{epoch}"
 
 
-def _how_far(folder: Path, tick: Callable[[int], None]) -> LogEnd:
+def _how_far(directory: Path, tick: Callable[[int], None]) -> LogEnd:
     del tick
-    return log_end(folder)
+    return log_end(directory)
 
 
-def _size(folder: Path) -> int:
+def _size(directory: Path) -> int:
     try:
-        return sum(segment.size for segment in segments_in(folder))
+        return sum(segment.size for segment in segments_in(directory))
     except OffsetMgrError:
         return 0  # the read reports it

@@ -56,13 +56,13 @@ def require_topics(proposals: Iterable[GroupEditPlan], topics: TopicSelection, w
     It does not raise if each group was rejected for having no offsets in these topics, because the user has seen that
     for each group.
     """
-    sought, refused = TopicMatches(topics), False
+    topic_matches, refused = TopicMatches(topics), False
     for proposal in proposals:
         absent = isinstance(proposal.problem, GroupNotFound)
         refused = refused or absent
-        sought.see(
+        topic_matches.see(
             (change.partition for change in proposal.changes), unread=not absent and proposal.problem is not None
         )
         yield proposal
-    if len(sought.missing) < len(topics.patterns) or not refused:
-        sought.require_all(where)
+    if len(topic_matches.missing) < len(topics.patterns) or not refused:
+        topic_matches.require_all(where)

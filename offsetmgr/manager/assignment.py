@@ -26,7 +26,7 @@ class SharedConfig(NamedTuple):
 
     topic: str
     partitions: int
-    slots: int
+    shard_groups: int
     record_format: str
     protocol: int
     """The version of the rules of assignment (of this package)."""
@@ -84,17 +84,17 @@ class Assignment:
     refused: Mapping[str, str] = field(default_factory=dict)
     """Members that receive nothing, and the reason."""
 
-    def slots_of(self, member: str) -> frozenset[int]:
+    def shard_groups_of(self, member: str) -> frozenset[int]:
         """Returns the shard groups that ``member`` may own."""
-        return frozenset(slot for slot, owner in self.owners.items() if owner == member)
+        return frozenset(shard_group for shard_group, owner in self.owners.items() if owner == member)
 
     def to_let_go(self, member: str) -> frozenset[int]:
         """Returns the shard groups that ``member`` is asked to revoke."""
-        return frozenset(slot for slot, waiting in self.waiting.items() if waiting.owner == member)
+        return frozenset(shard_group for shard_group, waiting in self.waiting.items() if waiting.owner == member)
 
     def holders(self) -> dict[int, str]:
         """Returns the owner of each owned shard group."""
-        return {**self.owners, **{slot: waiting.owner for slot, waiting in self.waiting.items()}}
+        return {**self.owners, **{shard_group: waiting.owner for shard_group, waiting in self.waiting.items()}}
 
 
 def assign(
@@ -111,13 +111,15 @@ def assign(
     refused |= {m: _difference(info.parameters, agreed) for m, info in infos.items() if info.parameters != agreed}
     accepted = sorted((m for m in infos if m not in refused), key=lambda m: (infos[m].host, infos[m].port, m))
 
-    owners, room = _kept(accepted, claims, agreed.slots)
-    free = [slot for slot in range(agreed.slots) if slot not in claims]
+    owners, room = _kept(accepted, claims, agreed.shard_groups)
+    free = [shard_group for shard_group in range(agreed.shard_groups) if shard_group not in claims]
     owners |= dict(zip(free, _neediest(room, len(free)), strict=True))
-    moving = sorted(slot for slot in claims if slot not in owners and slot < agreed.slots)
+    moving = sorted(
+        shard_group for shard_group in claims if shard_group not in owners and shard_group < agreed.shard_groups
+    )
     waiting = {
-        slot: PendingRevocation(claims[slot][1], successor)
-        for slot, successor in zip(moving, _neediest(room, len(moving)), strict=True)
+        shard_group: PendingRevocation(claims[shard_group][1], successor)
+        for shard_group, successor in zip(moving, _neediest(room, len(moving)), strict=True)
     }
     return Assignment(generation, _nodes(accepted, infos), owners, waiting, refused)
 
@@ -150,10 +152,10 @@ def _claims(infos: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
     for member, info in infos.items():
         owned = dict(info.owned)
         if info.seen < newest:
-            owned = {slot: newest for slot, owner in given.items() if owner == member} | owned
-        for slot, since in owned.items():
-            if slot not in claims or since > claims[slot][0]:
-                claims[slot] = (since, member)
+            owned = {shard_group: newest for shard_group, owner in given.items() if owner == member} | owned
+        for shard_group, since in owned.items():
+            if shard_group not in claims or since > claims[shard_group][0]:
+                claims[shard_group] = (since, member)
     return claims
 
 
@@ -185,18 +187,18 @@ def _said(name: str, value: object) -> str:
 
 
 def _kept(
-    accepted: Sequence[str], claims: Mapping[int, tuple[int, str]], slots: int
+    accepted: Sequence[str], claims: Mapping[int, tuple[int, str]], shard_groups: int
 ) -> tuple[dict[int, str], dict[str, int]]:
     """Returns the shard groups that stay with their owner, and the number of additional shard groups for each
     member."""
     held: dict[str, list[int]] = {member: [] for member in accepted}
-    for slot, (_, member) in sorted(claims.items(), key=lambda item: (item[1][0], item[0])):
-        if member in held and slot < slots:
-            held[member].append(slot)
-    share, more = divmod(slots, len(accepted)) if accepted else (0, 0)
+    for shard_group, (_, member) in sorted(claims.items(), key=lambda item: (item[1][0], item[0])):
+        if member in held and shard_group < shard_groups:
+            held[member].append(shard_group)
+    share, more = divmod(shard_groups, len(accepted)) if accepted else (0, 0)
     richest = sorted(accepted, key=lambda m: -len(held[m]))  # stable: equal counts keep the order of their addresses
     quota = {member: share + (1 if n < more else 0) for n, member in enumerate(richest)}
-    owners = {slot: member for member in accepted for slot in held[member][: quota[member]]}
+    owners = {shard_group: member for member in accepted for shard_group in held[member][: quota[member]]}
     return owners, {member: quota[member] - min(len(held[member]), quota[member]) for member in accepted}
 
 

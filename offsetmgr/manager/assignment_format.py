@@ -17,7 +17,7 @@ from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddres
 T = TypeVar("T")
 
 VERSION: Final = 1
-_MOST_SLOTS: Final = 1024
+_MOST_SHARD_GROUPS: Final = 1024
 """No manager claims more shard groups."""
 _METADATA: Final = "metadata of a manager"
 _ASSIGNMENT: Final = "assignment of the managers' group"
@@ -47,21 +47,21 @@ def decode_info(data: bytes) -> ManagerMetadata:
     parameters = SharedConfig(
         _text(named, "topic", _METADATA),
         _number(named, "partitions", _METADATA),
-        _number(named, "slots", _METADATA),
+        _number(named, "shard_groups", _METADATA),
         _text(named, "record_format", _METADATA),
         _number(named, "protocol", _METADATA),
         _number(named, "retention_ms", _METADATA),
         _truth(named, "relay", _METADATA),
     )
-    if not 0 < parameters.slots <= min(parameters.partitions, _MOST_SLOTS):
-        _malformed(_METADATA, f"{parameters.slots} slots for {parameters.partitions} partitions")
+    if not 0 < parameters.shard_groups <= min(parameters.partitions, _MOST_SHARD_GROUPS):
+        _malformed(_METADATA, f"{parameters.shard_groups} shard groups for {parameters.partitions} partitions")
     return ManagerMetadata(
         _text(found, "host", _METADATA),
         _number(found, "port", _METADATA),
         parameters,
-        _by_slot(found, "owned", _METADATA, _as_number),
+        _by_shard_group(found, "owned", _METADATA, _as_number),
         _number(found, "seen", _METADATA),
-        _by_slot(found, "seen_owners", _METADATA, _as_text),
+        _by_shard_group(found, "seen_owners", _METADATA, _as_text),
         _object(found, "relay", _METADATA),
     )
 
@@ -72,7 +72,7 @@ def encode_assignment(assignment: Assignment) -> bytes:
             "generation": assignment.generation,
             "nodes": {member: node._asdict() for member, node in assignment.nodes.items()},
             "owners": assignment.owners,
-            "waiting": {slot: waiting._asdict() for slot, waiting in assignment.waiting.items()},
+            "waiting": {shard_group: waiting._asdict() for shard_group, waiting in assignment.waiting.items()},
             "refused": assignment.refused,
         }
     )
@@ -86,8 +86,8 @@ def decode_assignment(data: bytes) -> Assignment:
     return Assignment(
         _number(found, "generation", _ASSIGNMENT),
         {member: _as_node(node, f"nodes.{member}", _ASSIGNMENT) for member, node in nodes.items()},
-        _by_slot(found, "owners", _ASSIGNMENT, _as_text),
-        _by_slot(found, "waiting", _ASSIGNMENT, _as_waiting),
+        _by_shard_group(found, "owners", _ASSIGNMENT, _as_text),
+        _by_shard_group(found, "waiting", _ASSIGNMENT, _as_waiting),
         {member: _as_text(why, f"refused.{member}", _ASSIGNMENT) for member, why in refused.items()},
     )
 
@@ -167,11 +167,13 @@ def _as_waiting(value: object, name: str, what: str) -> PendingRevocation:
     )
 
 
-def _by_slot(found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]) -> dict[int, T]:
+def _by_shard_group(
+    found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]
+) -> dict[int, T]:
     """Names in JSON are strings; shard groups are numbers."""
     read_in: dict[int, T] = {}
-    for slot, value in _object(found, name, what).items():
-        if not (slot.isascii() and slot.isdigit() and len(slot) < 10):
-            _malformed(what, f"{name} has {slot!r} where a slot's number should be")
-        read_in[int(slot)] = read(value, f"{name}.{slot}", what)
+    for shard_group, value in _object(found, name, what).items():
+        if not (shard_group.isascii() and shard_group.isdigit() and len(shard_group) < 10):
+            _malformed(what, f"{name} has {shard_group!r} where a shard group's number should be")
+        read_in[int(shard_group)] = read(value, f"{name}.{shard_group}", what)
     return read_in

@@ -23,7 +23,7 @@ class ConditionCheck(NamedTuple):
 
     topics: list[tuple[str, list[PartitionCommit]]]
     """The offsets to commit, including the parts without a condition."""
-    doomed: set[tuple[str, int]]
+    to_delete: set[tuple[str, int]]
     """The offsets to delete."""
     errors: dict[tuple[str, int], int]
     """The partitions whose condition does not hold or cannot be checked."""
@@ -46,7 +46,7 @@ def check_conditions(
                     result.errors[topic, partition] = error
                     continue
                 if offset == NOTHING:
-                    result.doomed.add((topic, partition))
+                    result.to_delete.add((topic, partition))
                     continue
             accepted.append(commit)
         result.topics.append((topic, accepted))

@@ -88,10 +88,10 @@ class OffsetExpirer:
             over = last_active is not None and record_expires_at(last_active, self._terms) <= now_ms
             return self._table.tombstones(group, (), with_record=over), ExpiryReport(groups=1)
         due = self._due(group, now_ms)
-        doomed = due[:most]
-        emptied = len(doomed) == size
-        report = ExpiryReport(1, len(doomed), int(emptied), cut=len(doomed) < len(due))
-        return self._table.tombstones(group, doomed, with_record=emptied and recorded), report
+        to_delete = due[:most]
+        emptied = len(to_delete) == size
+        report = ExpiryReport(1, len(to_delete), int(emptied), cut=len(to_delete) < len(due))
+        return self._table.tombstones(group, to_delete, with_record=emptied and recorded), report
 
     def _due(self, group: str, now_ms: int) -> list[tuple[str, int]]:
         """Returns the offsets that may expire if the group has no members. Unreadable offsets never expire, because

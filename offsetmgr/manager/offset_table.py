@@ -105,10 +105,10 @@ class OffsetTable:
         """Returns the key of an offset in the log."""
         return self._format.offset_prefix(group, topic) + self._format.partition_suffix(partition)
 
-    def tombstones(self, group: str, doomed: Iterable[tuple[str, int]], *, with_record: bool) -> list[Record]:
+    def tombstones(self, group: str, to_delete: Iterable[tuple[str, int]], *, with_record: bool) -> list[Record]:
         """Returns the tombstones for these offsets of a group (by topic and partition), and with ``with_record`` for
         its activity record."""
-        records: list[Record] = [(self.key(group, topic, partition), None) for topic, partition in sorted(doomed)]
+        records: list[Record] = [(self.key(group, topic, partition), None) for topic, partition in sorted(to_delete)]
         if with_record:
             records.append((self._format.encode_group_key(group), None))
         return records

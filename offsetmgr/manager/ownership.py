@@ -112,7 +112,7 @@ class OwnershipManager:
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
-        self._patience = rebalance * _PATIENCE
+        self._wait_s = rebalance * _PATIENCE
         self._lease = OwnershipLease(session, rebalance, clock)
         self._member = member(self)
         self._holder: OwnershipListener | None = None
@@ -137,12 +137,12 @@ class OwnershipManager:
         """See `Ownership.valid`."""
         return self._lease.valid()
 
-    def lost(self, slot: int, why: str) -> None:
+    def lost(self, shard_group: int, why: str) -> None:
         """See `Ownership.lost`."""
-        if self._owned.pop(slot, None) is None:
+        if self._owned.pop(shard_group, None) is None:
             return
-        _log.warning("slot %d is lost: %s", slot, why)
-        self._lost.add(slot)
+        _log.warning("shard group %d is lost: %s", shard_group, why)
+        self._lost.add(shard_group)
         self._losses += 1
         self._wake.set()
 
@@ -153,10 +153,10 @@ class OwnershipManager:
         nodes = self._view.nodes.values() if self._view else ()
         return tuple({node.node_id: node for node in sorted(nodes, key=lambda n: n.node_id)}.values())
 
-    def owner_of(self, slot: int) -> NodeAddress | None:
+    def owner_of(self, shard_group: int) -> NodeAddress | None:
         """Returns the owner of the shard group as far as known; None if it has no owner or is changing hands."""
         view = self._view
-        return view.nodes.get(view.owners.get(slot, "")) if view else None
+        return view.nodes.get(view.owners.get(shard_group, "")) if view else None
 
     def owned(self) -> frozenset[int]:
         """Returns the shard groups that this process claims now."""
@@ -218,7 +218,9 @@ class OwnershipManager:
     def ended(self, why: OffsetMgrError) -> None:
         """The membership has ended: from now on this process owns nothing."""
         self._lease.end()
-        _log.warning("membership of the managers' group is over, slots %s are dropped: %s", sorted(self._owned), why)
+        _log.warning(
+            "membership of the managers' group is over, shard groups %s are dropped: %s", sorted(self._owned), why
+        )
         self._give_up(self._owned)
         self._owned.clear()
         self._seen = None
@@ -290,7 +292,7 @@ class OwnershipManager:
         else:
             self._refuse(assignment.refused.get(joined.member_id))
             self._seen = self._view = assignment
-            ours, asked = assignment.slots_of(joined.member_id), assignment.to_let_go(joined.member_id)
+            ours, asked = assignment.shard_groups_of(joined.member_id), assignment.to_let_go(joined.member_id)
             self._drop(self._owned.keys() - ours - asked)
             await asyncio.sleep(0)  # the runtime has now started to revoke them
             if self._seen is assignment:  # otherwise the membership has ended at this moment
@@ -301,9 +303,9 @@ class OwnershipManager:
     def _begin(self, generation: int, ours: Set[int], asked: Set[int], sent: float) -> None:
         self._lease.begin(sent)
         if self._lease.valid():
-            for slot in sorted(ours - self._owned.keys() - self._lost):
-                self._owned[slot] = generation
-                self._take(slot)
+            for shard_group in sorted(ours - self._owned.keys() - self._lost):
+                self._owned[shard_group] = generation
+                self._take(shard_group)
         else:
             self._wake.set()  # the process was frozen: the group has to confirm the membership first
         if self._lost & ours or asked - self._owned.keys():
@@ -314,16 +316,16 @@ class OwnershipManager:
         """A refusal at the start is raised to the caller."""
         started = self._first is not None and self._first.done()
         if why is not None and why != self._refusal and started:
-            _log.error("this manager gets no slots: %s", why)
+            _log.error("this manager gets no shard groups: %s", why)
         self._refusal = why
 
     async def _need_to_rejoin(self) -> None:
         """Returns when the member has to rejoin."""
         await self._wake.wait()
-        leaving = [task for slot, task in self._giving_up.items() if slot in self._owned]
+        leaving = [task for shard_group, task in self._giving_up.items() if shard_group in self._owned]
         if leaving:
             # One rebalance after they are free is better than two, but the others' rebalance waits for us.
-            await asyncio.wait(leaving, timeout=self._patience)
+            await asyncio.wait(leaving, timeout=self._wait_s)
         if self._lost and (pause := self._pause_after_loss()):
             self._wake.clear()
             # The others need not wait for this pause. (`wait_for` could lose a `stop`.)
@@ -342,52 +344,54 @@ class OwnershipManager:
 
     # --- the runtime ---------------------------------------------------------------------------------
 
-    def _take(self, slot: int) -> None:
+    def _take(self, shard_group: int) -> None:
         assert self._holder is not None
-        leaving = self._giving_up.get(slot)
+        leaving = self._giving_up.get(shard_group)
         if leaving is None:
-            self._holder.on_assigned(slot)
+            self._holder.on_assigned(shard_group)
         else:
-            leaving.add_done_callback(partial(self._take_if_still_ours, slot))
+            leaving.add_done_callback(partial(self._take_if_still_ours, shard_group))
 
-    def _take_if_still_ours(self, slot: int, _: object) -> None:
-        if slot in self._owned and slot not in self._giving_up and self._holder is not None:
-            self._holder.on_assigned(slot)
+    def _take_if_still_ours(self, shard_group: int, _: object) -> None:
+        if shard_group in self._owned and shard_group not in self._giving_up and self._holder is not None:
+            self._holder.on_assigned(shard_group)
 
-    def _drop(self, slots: Iterable[int]) -> None:
+    def _drop(self, shard_groups: Iterable[int]) -> None:
         """Drops shard groups that this process does not own; it does not claim them any more."""
-        gone = list(slots)
+        gone = list(shard_groups)
         if gone:
-            _log.warning("slots %s belong to others and are dropped", sorted(gone))
+            _log.warning("shard groups %s belong to others and are dropped", sorted(gone))
         self._give_up(gone)
-        for slot in gone:
-            del self._owned[slot]
+        for shard_group in gone:
+            del self._owned[shard_group]
 
-    def _let_go(self, slots: Iterable[int]) -> None:
+    def _let_go(self, shard_groups: Iterable[int]) -> None:
         """Revokes shard groups that others wait for; they are claimed until the runtime has revoked them."""
-        leaving = [slot for slot in slots if slot not in self._giving_up]
+        leaving = [shard_group for shard_group in shard_groups if shard_group not in self._giving_up]
         self._give_up(leaving)
-        for slot in leaving:
-            self._giving_up[slot].add_done_callback(partial(self._is_free, slot, self._owned[slot]))
+        for shard_group in leaving:
+            self._giving_up[shard_group].add_done_callback(
+                partial(self._is_free, shard_group, self._owned[shard_group])
+            )
 
-    def _is_free(self, slot: int, since: int, _: object) -> None:
-        if self._owned.get(slot) == since:
-            del self._owned[slot]
+    def _is_free(self, shard_group: int, since: int, _: object) -> None:
+        if self._owned.get(shard_group) == since:
+            del self._owned[shard_group]
         if not any(other in self._owned for other in self._giving_up):
             self._wake.set()
 
-    def _give_up(self, slots: Iterable[int]) -> None:
-        for slot in slots:
-            if slot not in self._giving_up:
-                task = self._giving_up[slot] = asyncio.create_task(self._give_up_one(slot))
-                task.add_done_callback(partial(self._has_given_up, slot))
+    def _give_up(self, shard_groups: Iterable[int]) -> None:
+        for shard_group in shard_groups:
+            if shard_group not in self._giving_up:
+                task = self._giving_up[shard_group] = asyncio.create_task(self._give_up_one(shard_group))
+                task.add_done_callback(partial(self._has_given_up, shard_group))
 
-    def _has_given_up(self, slot: int, _: object) -> None:
-        del self._giving_up[slot]
+    def _has_given_up(self, shard_group: int, _: object) -> None:
+        del self._giving_up[shard_group]
 
-    async def _give_up_one(self, slot: int) -> None:
+    async def _give_up_one(self, shard_group: int) -> None:
         assert self._holder is not None
         try:
-            await self._holder.on_revoked(slot)
+            await self._holder.on_revoked(shard_group)
         except Exception:
-            _log.exception("giving up slot %d failed", slot)
+            _log.exception("giving up shard group %d failed", shard_group)

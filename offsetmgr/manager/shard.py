@@ -180,16 +180,16 @@ class Shard:
 
     def _conditional(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
         group, under_way = request.group, self._in_flight.keys(request.group)
-        topics, doomed, errors = check_conditions(
+        topics, to_delete, errors = check_conditions(
             request,
             lambda topic, partition: self._reading.offset(group, topic, partition),
             lambda topic, partition: bool(under_way) and self._table.key(group, topic, partition) in under_way,
         )
         plain = self._plain(request._replace(topics=topics), now_ms)
         known = self._known(group)
-        emptied = not plain.records and doomed >= known
+        emptied = not plain.records and to_delete >= known
         with_record = emptied and self._table.has_group_record(group)
-        tombstones = self._table.tombstones(group, doomed & known, with_record=with_record)
+        tombstones = self._table.tombstones(group, to_delete & known, with_record=with_record)
         response = CommitResponse(ErrorCode.NONE, {**errors, **plain.response.errors})
         return plain._replace(response=response, records=[*plain.records, *tombstones])
 
@@ -219,8 +219,8 @@ class Shard:
         known = self._known(group)
         if not known:
             return CoordinatorResult(DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND), (), ())
-        doomed = {(topic, partition) for topic, partitions in topics for partition in partitions} & known
-        return self._deletion(DeleteResponse(), group, doomed, last=doomed == known)
+        to_delete = {(topic, partition) for topic, partitions in topics for partition in partitions} & known
+        return self._deletion(DeleteResponse(), group, to_delete, last=to_delete == known)
 
     def delete_group(self, group: str) -> CoordinatorResult[int]:
         """Deletes all offsets of a group and its record; the response is an error code. Commits in flight count as
@@ -231,10 +231,10 @@ class Shard:
         return self._deletion(ErrorCode.NONE, group, known, last=True)
 
     def _deletion(
-        self, response: R, group: str, doomed: Iterable[tuple[str, int]], *, last: bool
+        self, response: R, group: str, to_delete: Iterable[tuple[str, int]], *, last: bool
     ) -> CoordinatorResult[R]:
         recorded = self._table.has_group_record(group) or self._in_flight.touches(group)
-        records = self._table.tombstones(group, doomed, with_record=last and recorded)
+        records = self._table.tombstones(group, to_delete, with_record=last and recorded)
         return self._begun(CoordinatorResult(response, records, (group,)))
 
     def _known(self, group: str) -> set[tuple[str, int]]:

@@ -108,11 +108,11 @@ def save(state: BounceState, path: Path) -> None:
         out.flush()
         os.fsync(out.fileno())
     part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    directory = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(directory)
     finally:
-        os.close(folder)
+        os.close(directory)
 
 
 def load(path: Path) -> BounceState | None:

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import JournalError, UnknownVersion
-from offsetmgr.migration.plan_file import fsync_folder
+from offsetmgr.migration.plan_file import fsync_directory
 
 VERSION = 1
 
@@ -131,7 +131,7 @@ class Journal:
         try:
             self._take_lock()
             if created:
-                fsync_folder(self.path.parent)
+                fsync_directory(self.path.parent)
             self._end = self._check()
             os.ftruncate(self._fd, self._end)
             if self._next == 0:

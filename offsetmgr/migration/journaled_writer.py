@@ -147,19 +147,19 @@ class Executor:
         """
         report = Report()
         waiting: dict[str, GroupWrite] = {}
-        patience: dict[str, float] = {}
+        wait_s: dict[str, float] = {}
         locked: set[str] = set()
         self.journal.append([{"kind": f"{self.name}-open"}])
         for outcome, task in self._pass(tasks):
             if outcome.active_members and max(self.wait_empty_s, outcome.lock_ends_s) > 0:
                 waiting[task.group] = task
-                patience[task.group] = max(self.wait_empty_s, outcome.lock_ends_s)
+                wait_s[task.group] = max(self.wait_empty_s, outcome.lock_ends_s)
                 locked |= {task.target_group} if outcome.lock_ends_s else set()
             else:
                 self._settle(report, outcome)
         began = self.clock.monotonic()
         while waiting and not self.stop():
-            left = max(patience[group] for group in waiting) - (self.clock.monotonic() - began)
+            left = max(wait_s[group] for group in waiting) - (self.clock.monotonic() - began)
             if locked:
                 self.waiting(sorted(locked), left)
             self.clock.sleep(min(POLL_S, max(0.0, left)))
@@ -167,8 +167,8 @@ class Executor:
             for outcome, task in self._pass(list(waiting.values())):
                 if not outcome.lock_ends_s:
                     locked.discard(task.target_group)
-                    patience[task.group] = self.wait_empty_s  # others are members now
-                if waited >= patience[task.group] or not outcome.active_members:
+                    wait_s[task.group] = self.wait_empty_s  # others are members now
+                if waited >= wait_s[task.group] or not outcome.active_members:
                     del waiting[task.group]
                     locked.discard(task.target_group)
                     self._settle(report, outcome)

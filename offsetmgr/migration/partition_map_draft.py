@@ -92,5 +92,5 @@ def write_draft(path: Path, data: bytes) -> None:
     except FileExistsError:
         raise FileFailure(f"partition map {path}", "this file exists, and a map is never overwritten") from None
     except OSError as error:
-        hint = "name another file, in a folder that can be written"
+        hint = "name another file, in a directory that can be written"
         raise FileFailure(f"partition map {path}", error.strerror or str(error), hint) from error

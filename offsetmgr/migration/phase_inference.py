@@ -135,8 +135,8 @@ def _problems(seen: Observation, scope: set[str], whole_group: bool) -> tuple[st
     problems = [f"ZooKeeper node {node} cannot be read: its content is unknown" for node in seen.unreadable]
     if not seen.members:
         problems.append("no live member is registered: nothing can be seen of the group's phase")
-    strangers = sorted({o.member for o in seen.owners.values()} - set(seen.members))
-    problems += [f"{m} owns partitions but is not registered: the group is still rebalancing" for m in strangers]
+    foreign_owners = sorted({o.member for o in seen.owners.values()} - set(seen.members))
+    problems += [f"{m} owns partitions but is not registered: the group is still rebalancing" for m in foreign_owners]
     if not whole_group:
         problems += [f"{m} is no longer registered" for m in sorted(scope - set(seen.members))]
     return tuple(problems)

@@ -322,19 +322,19 @@ def write_plan(
         hint = (
             "make room, then run the same command again"
             if full
-            else "name another file, in a folder that can be written"
+            else "name another file, in a directory that can be written"
         )
         raise PlanError(f"plan {path}", error.strerror or str(error), hint) from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-    fsync_folder(path.parent)
+    fsync_directory(path.parent)
     return summary, digest.hexdigest()
 
 
-def fsync_folder(folder: Path) -> None:
+def fsync_directory(directory: Path) -> None:
     """Makes the *name* of a created or renamed file durable, which its own fsync does not."""
-    fd = os.open(folder, os.O_RDONLY)
+    fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

@@ -140,7 +140,7 @@ def run_in_shell(
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             result = CommandResult(child.wait(), timed_out=True)
-        out.write(f"--- exit code {result.exit_code}{' (time-out)' if result.timed_out else ''}\n".encode())
+        out.write(f"--- exit code {result.exit_code}{' (timeout)' if result.timed_out else ''}\n".encode())
     return result
 
 

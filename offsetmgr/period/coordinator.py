@@ -190,7 +190,7 @@ class PeriodCoordinator:
         self,
         partitions: Iterable[TopicPartition] | Mapping[TopicPartition, OffsetRange],
         number: int | None,
-        patience: _Deadline,
+        deadline: _Deadline,
     ) -> tuple[dict[TopicPartition, ReportStatus], dict[TopicPartition, int]]:
         knowledge = self._knowledge
         ranges = partitions if isinstance(partitions, Mapping) else {}
@@ -200,7 +200,7 @@ class PeriodCoordinator:
         with knowledge.changed:
             while not knowledge.written(waiting):
                 knowledge.check()
-                left = patience.left(f"report of member {self.member}", "is not in ZooKeeper", "the wait for it")
+                left = deadline.left(f"report of member {self.member}", "is not in ZooKeeper", "the wait for it")
                 knowledge.changed.wait(left)
         return verdicts, at
 
@@ -212,12 +212,12 @@ class PeriodCoordinator:
         """
         return self._wait(after, _Deadline(timeout, cancel), ())
 
-    def _wait(self, after: int, patience: _Deadline, told: Iterable[TopicPartition]) -> Period:
+    def _wait(self, after: int, deadline: _Deadline, told: Iterable[TopicPartition]) -> Period:
         knowledge = self._knowledge
         with knowledge.changed:
             while (number := knowledge.next_after(after)) is None:
                 what, why = f"member {self.member}", f"period {after} is still open"
-                knowledge.changed.wait(patience.left(what, why, f"its wait for the end of period {after}"))
+                knowledge.changed.wait(deadline.left(what, why, f"its wait for the end of period {after}"))
             return knowledge.give(number, told)
 
     def current_period_complete(
@@ -237,8 +237,8 @@ class PeriodCoordinator:
         named = partitions if isinstance(partitions, Mapping) else list(partitions)
         if not named:
             raise UsageError(f"member {self.member}", "names no partition that has completed the period")
-        patience = _Deadline(timeout, cancel)
-        verdicts, at = self._finished(named, None, patience)
+        deadline = _Deadline(timeout, cancel)
+        verdicts, at = self._finished(named, None, deadline)
         if late := sorted(tp for tp, verdict in verdicts.items() if verdict is ReportStatus.LATE):
             shown = ", ".join(f"{tp} of period {at[tp]}" for tp in late[:3]) + (" and more" if len(late) > 3 else "")
             _LOG.warning("member %s reports late, and it counts for nothing: %s", self.member, shown)
@@ -250,7 +250,7 @@ class PeriodCoordinator:
                 f"would wait for {shown}, which this member consumes itself",
                 "report all of its partitions, or use finished() and wait()",
             )
-        return self._wait(number, patience, named)
+        return self._wait(number, deadline, named)
 
 
 class _Deadline:

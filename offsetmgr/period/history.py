@@ -45,7 +45,7 @@ class History:
 
     def __init__(self, session: ZookeeperSession, root: str) -> None:
         self._session = session
-        self._folder = f"{root}/work"
+        self._directory = f"{root}/work"
 
     def fix(
         self, job: str, period: Period, ranges: Mapping[TopicPartition, OffsetRange], now_ms: int
@@ -94,22 +94,22 @@ class History:
                 )
         return WorkClaim(begun, version + 1)
 
-    def publish(self, ticket: WorkClaim, output: str, counts: Mapping[str, int], now_ms: int) -> Work:
+    def publish(self, claim: WorkClaim, output: str, counts: Mapping[str, int], now_ms: int) -> Work:
         """Publishes this attempt's output, by one conditional write. Safe to repeat.
 
         Raises `TimedOut` if ZooKeeper did not respond; `Superseded` if a later attempt has begun or another was
         published, so that this output does not count.
         """
-        job, number = ticket.work.job, ticket.work.period.number
-        done = replace(ticket.work, published=PublishedOutput(ticket.attempt, output, now_ms, dict(counts)))
-        if self._written(SetData(self._path(job, number), encode_work(done), ticket.version)):
+        job, number = claim.work.job, claim.work.period.number
+        done = replace(claim.work, published=PublishedOutput(claim.attempt, output, now_ms, dict(counts)))
+        if self._written(SetData(self._path(job, number), encode_work(done), claim.version)):
             return done
         found, _ = self._there(job, number)
-        if found.attempts == ticket.work.attempts:  # the response was lost, with or without the write
+        if found.attempts == claim.work.attempts:  # the response was lost, with or without the write
             if found.published is not None:
                 return found
             raise TimedOut(f"period {number} of job {job}", "was not published", "asking again is safe")
-        raise Superseded(f"period {number} of job {job}", f"attempt {ticket.attempt} was overtaken by a later one")
+        raise Superseded(f"period {number} of job {job}", f"attempt {claim.attempt} was overtaken by a later one")
 
     def forget(self, job: str, number: int) -> None:
         """Deletes the entry of an old period, if it exists and no other client changes it at this moment."""
@@ -151,7 +151,7 @@ class History:
 
     def _numbers(self, job: str, before: int | None) -> list[int]:
         found = []
-        for name in self._session.children(self._folder) or ():
+        for name in self._session.children(self._directory) or ():
             number, _, of_job = name.partition("-")
             if number.isdigit() and of_job == job and (before is None or int(number) < before):
                 found.append(int(number))
@@ -161,7 +161,7 @@ class History:
         """The work on these periods (or all), by number and job."""
         wanted = None if numbers is None else set(numbers)
         keys = []
-        for name in self._session.children(self._folder) or ():
+        for name in self._session.children(self._directory) or ():
             number, _, job = name.partition("-")
             if number.isdigit() and job and (wanted is None or int(number) in wanted):
                 keys.append((int(number), job))
@@ -175,7 +175,7 @@ class History:
         return found
 
     def _path(self, job: str, number: int) -> str:
-        return f"{self._folder}/{number}-{job}"
+        return f"{self._directory}/{number}-{job}"
 
     def _there(self, job: str, number: int) -> tuple[Work, int]:
         path = self._path(job, number)
@@ -189,9 +189,9 @@ class History:
         again to find out)."""
         outcome = self._session.transaction([operation])
         if outcome.code == ZookeeperError.NO_NODE and isinstance(operation, Create):
-            made = self._session.transaction([Create(self._folder, _MARK)])
+            made = self._session.transaction([Create(self._directory, _MARK)])
             if made.state is OperationState.REFUSED and made.code != ZookeeperError.NODE_EXISTS:
-                raise made.error or ServerError(f"ZooKeeper node {self._folder}", f"refused with code {made.code}")
+                raise made.error or ServerError(f"ZooKeeper node {self._directory}", f"refused with code {made.code}")
             outcome = self._session.transaction([operation])
         if outcome.state is OperationState.COMMITTED:
             return True
@@ -203,7 +203,7 @@ class History:
             ZookeeperError.NODE_EXISTS,
         ):
             return False
-        raise outcome.error or TimedOut(f"ZooKeeper node {self._folder}", "was not written")
+        raise outcome.error or TimedOut(f"ZooKeeper node {self._directory}", "was not written")
 
 
 def _check(job: str) -> None:

@@ -55,12 +55,12 @@ class KafkaBroker(ListeningServer):
     """A Kafka broker that stores its metadata in ZooKeeper; ``version`` is one of `BROKER_JARS`.
 
     ``zookeeper`` is a connect string and may end in a chroot. ``config`` adds to and overrides the broker's properties.
-    Its log is in ``folder`` and stays there when it is stopped.
+    Its log is in ``directory`` and stays there when it is stopped.
     """
 
     def __init__(
         self,
-        folder: Path | str,
+        directory: Path | str,
         *,
         zookeeper: str,
         broker_id: int = 0,
@@ -70,7 +70,7 @@ class KafkaBroker(ListeningServer):
         jvm: Sequence[str] = BROKER_JVM,
         version: str = DEFAULT_VERSION,
     ) -> None:
-        super().__init__(folder, port=port, detached=detached)
+        super().__init__(directory, port=port, detached=detached)
         if version not in BROKER_JARS:
             raise SandboxError(f"unknown Kafka release {version!r}", f"known are {', '.join(BROKER_JARS)}")
         self.version = version
@@ -114,13 +114,13 @@ class KafkaBroker(ListeningServer):
             **self._where(),
             "zookeeper.connect": self.zookeeper,
             "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
-            "log.dirs": self.folder / "data",
+            "log.dirs": self.directory / "data",
             **self.config,
         }
-        file = self.folder / "server.properties"
+        file = self.directory / "server.properties"
         file.write_text(properties(list(settings.items())), encoding="utf-8")
-        folders = [jars.resolve(name) for name in BROKER_JARS[self.version]]
-        return java_command(folders, "kafka.Kafka", [str(file)], jvm=(*self.jvm, *log4j_flags(self.folder)))
+        directories = [jars.resolve(name) for name in BROKER_JARS[self.version]]
+        return java_command(directories, "kafka.Kafka", [str(file)], jvm=(*self.jvm, *log4j_flags(self.directory)))
 
     def _where(self) -> dict[str, object]:
         if self.version in _WITHOUT_LISTENERS:
@@ -138,7 +138,7 @@ class KraftBroker(ListeningServer):
 
     def __init__(
         self,
-        folder: Path | str,
+        directory: Path | str,
         *,
         port: int | None = None,
         controller_port: int | None = None,
@@ -146,7 +146,7 @@ class KraftBroker(ListeningServer):
         detached: bool = False,
         jvm: Sequence[str] = BROKER_JVM,
     ) -> None:
-        super().__init__(folder, port=port, detached=detached)
+        super().__init__(directory, port=port, detached=detached)
         self._controller_port = controller_port
         self.config = dict(config or {})
         self.jvm = tuple(jvm)
@@ -178,13 +178,13 @@ class KraftBroker(ListeningServer):
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "share.coordinator.state.topic.replication.factor": 1,
             "share.coordinator.state.topic.min.isr": 1,
-            "log.dirs": self.folder / "data",
+            "log.dirs": self.directory / "data",
             **self.config,
         }
-        file = self.folder / "server.properties"
+        file = self.directory / "server.properties"
         file.write_text(properties(list(settings.items())), encoding="utf-8")
-        flags = (*self.jvm, *log4j_flags(self.folder))
-        if not (self.folder / "data" / "meta.properties").exists():
+        flags = (*self.jvm, *log4j_flags(self.directory))
+        if not (self.directory / "data" / "meta.properties").exists():
             self._format(file, flags)
         return java_command([jars.resolve("kafka-4.1")], "kafka.Kafka", [str(file)], jvm=flags)
 
@@ -194,7 +194,9 @@ class KraftBroker(ListeningServer):
         with self.log_file.open("ab") as log:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, check=False)
         if done.returncode != 0:
-            raise SandboxError(f"cannot format {self.folder / 'data'}", log_tail(self.log_file), f"see {self.log_file}")
+            raise SandboxError(
+                f"cannot format {self.directory / 'data'}", log_tail(self.log_file), f"see {self.log_file}"
+            )
 
     def _answers(self) -> bool:
         return _is_up(self)
@@ -204,7 +206,7 @@ def _is_up(broker: KafkaBroker | KraftBroker, metadata: int = 4) -> bool:
     """Whether its log reports the start, it responds, and it knows the topics whose logs it has."""
     if not _UP.search(broker.log_of_this_run()):
         return False
-    logs = [folder.name for folder in (broker.folder / "data").glob("*-*") if folder.is_dir()]
+    logs = [directory.name for directory in (broker.directory / "data").glob("*-*") if directory.is_dir()]
     topics = {found[1] for name in logs if (found := _LOG.fullmatch(name))}
     return ports.broker_answers(broker.port, topics - {"__cluster_metadata"}, metadata)
 

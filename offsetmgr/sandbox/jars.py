@@ -20,7 +20,7 @@ from xml.sax.saxutils import quoteattr
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox.java import java_program
-from offsetmgr.sandbox.paths import cache_folder
+from offsetmgr.sandbox.paths import cache_directory
 
 Progress = Callable[[str], None]
 """Receives one line about each step."""
@@ -76,15 +76,15 @@ def resolve(name: str, progress: Progress | None = None) -> Path:
     """
     if name not in SETS:
         raise SandboxError(f"unknown set of jars {name!r}", f"known are {', '.join(SETS)}")
-    cache = cache_folder()
-    folder = cache / "jars" / f"{name}-{_fingerprint(name)}"
-    if (folder / _COMPLETE).exists():
-        return folder
+    cache = cache_directory()
+    directory = cache / "jars" / f"{name}-{_fingerprint(name)}"
+    if (directory / _COMPLETE).exists():
+        return directory
     say = progress or (lambda _line: None)
     with _locked(cache / "resolve.lock", say):
-        if not (folder / _COMPLETE).exists():
-            _fetch(name, folder, cache, say)
-    return folder
+        if not (directory / _COMPLETE).exists():
+            _fetch(name, directory, cache, say)
+    return directory
 
 
 def pyspark_jar(prefix: str) -> Path:
@@ -115,10 +115,10 @@ def _locked(path: Path, say: Progress) -> Iterator[None]:
         yield
 
 
-def _fetch(name: str, folder: Path, cache: Path, say: Progress) -> None:
+def _fetch(name: str, directory: Path, cache: Path, say: Progress) -> None:
     ivy, java = pyspark_jar("ivy-"), java_program()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as scratch:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=directory.parent) as scratch:
         module, target = Path(scratch) / "ivy.xml", Path(scratch) / "jars"
         module.write_text(_module_descriptor(name), encoding="utf-8")
         command = [
@@ -140,9 +140,9 @@ def _fetch(name: str, folder: Path, cache: Path, say: Progress) -> None:
         if not count:
             raise SandboxError(f"cannot fetch the jars of {name}", "Ivy retrieved none")
         (target / _COMPLETE).write_text(f"{count}\n", encoding="utf-8")
-        if folder.exists():  # an incomplete one, without our marker
-            shutil.rmtree(folder)
-        target.rename(folder)
+        if directory.exists():  # an incomplete one, without our marker
+            shutil.rmtree(directory)
+        target.rename(directory)
         say(f"fetched {count} jars of {name}")
 
 

@@ -56,7 +56,7 @@ class OldConsumer(ServerProcess):
 
     def __init__(
         self,
-        folder: Path | str,
+        directory: Path | str,
         *,
         zookeeper: str,
         group: str,
@@ -71,7 +71,7 @@ class OldConsumer(ServerProcess):
         jvm: Sequence[str] = ("-Xmx128m", *QUICK_START),
         version: str = DEFAULT_VERSION,
     ) -> None:
-        super().__init__(folder, detached=detached)
+        super().__init__(directory, detached=detached)
         if version not in JARS:
             raise SandboxError(f"Kafka {version} has no old consumer", f"these have it: {', '.join(JARS)}")
         self.version = version
@@ -90,7 +90,7 @@ class OldConsumer(ServerProcess):
     @property
     def output_file(self) -> Path:
         """The consumed messages of all its runs: partition, offset, key, value, topic and time, separated by tabs."""
-        return self.folder / "messages.tsv"
+        return self.directory / "messages.tsv"
 
     @property
     def member_id(self) -> str:
@@ -127,14 +127,14 @@ class OldConsumer(ServerProcess):
         return {**own, **self.extra}
 
     def _command(self) -> list[str]:
-        file = self.folder / "consumer.properties"
+        file = self.directory / "consumer.properties"
         file.write_text(properties(list(self.settings().items())), encoding="utf-8")
         compiler = [jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")]
         return java_command(
             [jars.resolve(JARS[self.version]), *compiler],
             "org.codehaus.janino.SimpleCompiler",
             [str(_PROGRAM), "OldConsumerMain", str(file), self.topic, str(self.streams)],
-            jvm=(*self.jvm, *log4j_flags(self.folder)),
+            jvm=(*self.jvm, *log4j_flags(self.directory)),
         )
 
     def _stdout(self) -> Path:

@@ -22,9 +22,10 @@ appender.stderr.layout.pattern=[%d] %p %m (%c)%n
 """
 
 
-def log4j_flags(folder: Path) -> tuple[str, str]:
-    """JVM flags for log4j 1 (and its replacement reload4j) and log4j 2, with their settings written to ``folder``."""
-    first, second = folder / "log4j.properties", folder / "log4j2.properties"
+def log4j_flags(directory: Path) -> tuple[str, str]:
+    """JVM flags for log4j 1 (and its replacement reload4j) and log4j 2, with their settings written to
+    ``directory``."""
+    first, second = directory / "log4j.properties", directory / "log4j2.properties"
     first.write_text(_LOG4J_1, encoding="utf-8")
     second.write_text(_LOG4J_2, encoding="utf-8")
     return f"-Dlog4j.configuration={first.absolute().as_uri()}", f"-Dlog4j2.configurationFile={second.absolute()}"

@@ -9,14 +9,14 @@ from pathlib import Path
 from offsetmgr.core.errors import SandboxError
 
 
-def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
     """The directory of fetched jars, created: ``OFFSETMGR_CACHE``, else ``$XDG_CACHE_HOME/offsetmgr``, else
     ``~/.cache/offsetmgr``. Raises `SandboxError` if it cannot be written."""
     env = os.environ if environ is None else environ
     return _writable(_locate(env, "OFFSETMGR_CACHE", "XDG_CACHE_HOME", ".cache", "offsetmgr"), "OFFSETMGR_CACHE")
 
 
-def state_folder(environ: Mapping[str, str] | None = None) -> Path:
+def state_directory(environ: Mapping[str, str] | None = None) -> Path:
     """The sandbox's state directory (not created): ``OFFSETMGR_SANDBOX``, else ``$XDG_STATE_HOME/offsetmgr/sandbox``,
     else ``~/.local/state/offsetmgr/sandbox``."""
     env = os.environ if environ is None else environ
@@ -33,18 +33,18 @@ def _locate(env: Mapping[str, str], own: str, xdg: str, below_home: str, name: s
         home = Path(env["HOME"]) if env.get("HOME") else Path.home()
     except RuntimeError as error:
         raise SandboxError(
-            "no folder to keep files in", "HOME is not set", f"set {own} to a writable folder"
+            "no directory to keep files in", "HOME is not set", f"set {own} to a writable directory"
         ) from error
     return home / below_home / name
 
 
-def _writable(folder: Path, variable: str) -> Path:
+def _writable(directory: Path, variable: str) -> Path:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SandboxError(
-            f"cannot create {folder}", error.strerror or str(error), f"set {variable} to a writable folder"
+            f"cannot create {directory}", error.strerror or str(error), f"set {variable} to a writable directory"
         ) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise SandboxError(f"cannot write into {folder}", "no permission", f"set {variable} to a writable folder")
-    return folder
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise SandboxError(f"cannot write into {directory}", "no permission", f"set {variable} to a writable directory")
+    return directory

@@ -16,8 +16,8 @@ _ATTEMPTS = 5
 class ListeningServer(ServerProcess):
     """A server with a port. Without ``port`` the first start selects a free one, which later starts keep."""
 
-    def __init__(self, folder: Path | str, *, port: int | None, detached: bool, start_timeout: float = 90.0) -> None:
-        super().__init__(folder, detached=detached, start_timeout=start_timeout)
+    def __init__(self, directory: Path | str, *, port: int | None, detached: bool, start_timeout: float = 90.0) -> None:
+        super().__init__(directory, detached=detached, start_timeout=start_timeout)
         self._port = port
 
     @property

@@ -29,8 +29,8 @@ class ServerProcess(ABC):
     name = "server"
     stop_timeout = 20.0
 
-    def __init__(self, folder: Path | str, *, detached: bool = False, start_timeout: float = 90.0) -> None:
-        self.folder = Path(folder)
+    def __init__(self, directory: Path | str, *, detached: bool = False, start_timeout: float = 90.0) -> None:
+        self.directory = Path(directory)
         self.detached = detached
         self.start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,7 +50,7 @@ class ServerProcess(ABC):
     @property
     def log_file(self) -> Path:
         """The server's stderr (and its stdout, unless that is its output)."""
-        return self.folder / "log.txt"
+        return self.directory / "log.txt"
 
     @property
     def ref(self) -> ProcessRef:
@@ -129,14 +129,14 @@ class ServerProcess(ABC):
             return file.read()
 
     def _launch(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         command, product = self._command(), self._stdout()
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         with contextlib.ExitStack() as files:
             log = files.enter_context(self.log_file.open("ab"))
             out = files.enter_context(product.open("ab")) if product else log
             self._process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
+                command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
             )
         self._ref = ProcessRef.of(self._process.pid)
         if not self.detached:

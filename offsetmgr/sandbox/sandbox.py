@@ -21,7 +21,7 @@ from offsetmgr.sandbox.broker import BROKER_JARS, DEFAULT_VERSION, KafkaBroker, 
 from offsetmgr.sandbox.legacy_consumer import DEFAULT_VERSION as OLD_CONSUMER
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
 from offsetmgr.sandbox.legacy_consumer import OldConsumer
-from offsetmgr.sandbox.paths import state_folder
+from offsetmgr.sandbox.paths import state_directory
 from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import ServerProcess
 from offsetmgr.sandbox.state import SandboxState, ServerRecord
@@ -49,16 +49,16 @@ class SampleGroup:
 
 
 class Sandbox:
-    """The sandbox whose state and data are in ``folder`` (default: the user's state directory). No I/O before a
+    """The sandbox whose state and data are in ``directory`` (default: the user's state directory). No I/O before a
     call."""
 
-    def __init__(self, folder: Path | str | None = None) -> None:
-        self.folder = state_folder() if folder is None else Path(folder).absolute()
+    def __init__(self, directory: Path | str | None = None) -> None:
+        self.directory = state_directory() if directory is None else Path(directory).absolute()
 
     def status(self) -> SandboxState | None:
         """The servers that were started and not stopped since; None if there are none. Each `ServerRecord` reports
         whether it runs."""
-        return states.load(self.folder)
+        return states.load(self.directory)
 
     def env(self) -> dict[str, str | None]:
         """The environment variables that make every command find this sandbox; None means that the variable must be
@@ -68,7 +68,7 @@ class Sandbox:
         """
         state = self.status()
         if state is None or not state.complete:
-            raise SandboxError(f"no sandbox is up in {self.folder}", "", "start one: offsetmgr sandbox up")
+            raise SandboxError(f"no sandbox is up in {self.directory}", "", "start one: offsetmgr sandbox up")
         return {"OFFSETMGR_BOOTSTRAP_SERVER": state.bootstrap, "OFFSETMGR_ZOOKEEPER": state.zookeeper}
 
     def up(
@@ -98,10 +98,10 @@ class Sandbox:
             if old is not None and old.intact():
                 if (old.brokers, old.kraft, old.broker_version) != (brokers, kraft, version):
                     raise SandboxError(
-                        f"another sandbox is up in {self.folder}",
+                        f"another sandbox is up in {self.directory}",
                         f"it has {_shape(old.brokers, old.kraft, old.broker_version)}, "
                         f"not {_shape(brokers, kraft, version)}",
-                        "stop it first: offsetmgr sandbox down; or name another folder with --state",
+                        "stop it first: offsetmgr sandbox down; or name another directory with --state",
                     )
                 return False
             if old is not None:
@@ -138,7 +138,7 @@ class Sandbox:
     def down(self, progress: Progress | None = None) -> list[str]:
         """Stops everything, checks that it is gone, and removes its data. Returns the names of the stopped servers."""
         say = progress or (lambda _line: None)
-        if not self.folder.exists():
+        if not self.directory.exists():
             return []
         with self._locked(say):
             return self._clear(self.status(), say)
@@ -148,22 +148,22 @@ class Sandbox:
     @contextmanager
     def _locked(self, say: Progress) -> Iterator[None]:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / "lock").open("w")
+            self.directory.mkdir(parents=True, exist_ok=True)
+            file = (self.directory / "lock").open("w")
         except OSError as error:
-            hint = "name another folder with --state, or with OFFSETMGR_SANDBOX"
-            raise SandboxError(f"cannot write into {self.folder}", error.strerror or str(error), hint) from error
+            hint = "name another directory with --state, or with OFFSETMGR_SANDBOX"
+            raise SandboxError(f"cannot write into {self.directory}", error.strerror or str(error), hint) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say(f"waiting for another command that works on {self.folder}")
+                say(f"waiting for another command that works on {self.directory}")
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def _start(self, brokers: int, kraft: bool, version: str, old_ports: Mapping[str, int], say: Progress) -> None:
-        data = self._fresh_data_folder()
-        states.save(self.folder, SandboxState(brokers, kraft, broker_version=version))
+        data = self._fresh_data_directory()
+        states.save(self.directory, SandboxState(brokers, kraft, broker_version=version))
         for name in ("kafka-4.1",) if kraft else BROKER_JARS[version]:
             jars.resolve(name, say)
 
@@ -192,13 +192,13 @@ class Sandbox:
                 launch(broker, "broker", name, version)
         state = self.status()
         assert state is not None
-        states.save(self.folder, replace(state, complete=True))
+        states.save(self.directory, replace(state, complete=True))
 
     def _start_old_consumer(self, name: str, wanted: SampleGroup, zookeeper: str, version: str, say: Progress) -> str:
         jars.resolve(OLD_CONSUMERS[version], say)
         say(f"starting old consumer {name}")
         consumer = OldConsumer(
-            self.folder / _DATA / name,
+            self.directory / _DATA / name,
             zookeeper=zookeeper,
             group=wanted.group,
             topic=wanted.topic,
@@ -235,38 +235,38 @@ class Sandbox:
         state = self.status()
         assert state is not None
         entry = ServerRecord(
-            kind, name, version, str(server.folder), server.ref.pid, server.ref.started, address, dict(details or {})
+            kind, name, version, str(server.directory), server.ref.pid, server.ref.started, address, dict(details or {})
         )
         others = tuple(other for other in state.servers if other.name != name)
-        states.save(self.folder, replace(state, servers=(*others, entry)))
+        states.save(self.directory, replace(state, servers=(*others, entry)))
 
     def _strike(self, name: str) -> None:
         state = self.status()
         assert state is not None
-        states.save(self.folder, replace(state, servers=tuple(s for s in state.servers if s.name != name)))
+        states.save(self.directory, replace(state, servers=tuple(s for s in state.servers if s.name != name)))
 
     def _clear(self, state: SandboxState | None, say: Progress) -> list[str]:
         stopped: list[str] = []
         # If a server is gone, the others may wait for it forever before they end, so they are given little time.
-        patience = 20.0 if state is not None and state.intact() else 2.0
+        wait_s = 20.0 if state is not None and state.intact() else 2.0
         # In reverse order of start: consumers leave their group, brokers hand over, ZooKeeper ends last.
         for server in reversed(state.servers if state else ()):
             if server.running():
                 say(f"stopping {server.name}")
-                server.ref.stop(patience)
+                server.ref.stop(wait_s)
                 stopped.append(server.name)
-        data = self.folder / _DATA
+        data = self.directory / _DATA
         if (data / _OURS).exists():
             shutil.rmtree(data)
-        states.forget(self.folder)
+        states.forget(self.directory)
         return stopped
 
-    def _fresh_data_folder(self) -> Path:
-        data = self.folder / _DATA
+    def _fresh_data_directory(self) -> Path:
+        data = self.directory / _DATA
         if (data / _OURS).exists():
             shutil.rmtree(data)
         if data.exists():
-            raise SandboxError(f"{data} exists", "it was not made by a sandbox", "name another folder with --state")
+            raise SandboxError(f"{data} exists", "it was not made by a sandbox", "name another directory with --state")
         data.mkdir()
         (data / _OURS).touch()
         return data

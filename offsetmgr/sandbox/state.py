@@ -24,7 +24,7 @@ class ServerRecord:
     """``zookeeper``, ``broker`` or ``old-consumer``."""
     name: str
     version: str
-    folder: str
+    directory: str
     pid: int
     started: str
     address: str = ""
@@ -71,9 +71,9 @@ CHROOT: Final = "/kafka"
 """The chroot of the sandbox's brokers in their ZooKeeper, as in most real clusters."""
 
 
-def load(folder: Path) -> SandboxState | None:
+def load(directory: Path) -> SandboxState | None:
     """The state in this directory; None if there is none. Raises `MalformedData`, `UnknownVersion`, `SandboxError`."""
-    file = folder / FILE
+    file = directory / FILE
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         version = data.pop("version")
@@ -84,20 +84,20 @@ def load(folder: Path) -> SandboxState | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        hint = "name another folder with --state, or with OFFSETMGR_SANDBOX"
+        hint = "name another directory with --state, or with OFFSETMGR_SANDBOX"
         raise SandboxError(f"cannot read {file}", error.strerror or str(error), hint) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise MalformedData(str(file), f"not a sandbox's state: {error}", "choose another --state folder") from error
+        raise MalformedData(str(file), f"not a sandbox's state: {error}", "choose another --state directory") from error
 
 
-def save(folder: Path, state: SandboxState) -> None:
+def save(directory: Path, state: SandboxState) -> None:
     """Writes the state atomically: a reader sees the old one or the new one."""
-    fresh = folder / f".{FILE}.{os.getpid()}"
+    fresh = directory / f".{FILE}.{os.getpid()}"
     text = json.dumps({"version": VERSION, **asdict(state)}, indent=2)
     fresh.write_text(text + "\n", encoding="utf-8")
-    fresh.replace(folder / FILE)
+    fresh.replace(directory / FILE)
 
 
-def forget(folder: Path) -> None:
+def forget(directory: Path) -> None:
     """Removes the state file."""
-    (folder / FILE).unlink(missing_ok=True)
+    (directory / FILE).unlink(missing_ok=True)

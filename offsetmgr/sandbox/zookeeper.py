@@ -18,7 +18,7 @@ JARS: Final[dict[str, str]] = {"3.8": "kafka-3.9", "3.4": "kafka-0.10.2"}
 
 
 class ZooKeeperServer(ListeningServer):
-    """ZooKeeper as a child process; its data are in ``folder`` and stay there when it is stopped.
+    """ZooKeeper as a child process; its data are in ``directory`` and stay there when it is stopped.
 
     Version 3.4 is included because it does not support MultiRead. Ticks are short (500 ms), so sessions from 1 s on are
     granted and the ephemeral nodes of a killed client expire soon.
@@ -26,14 +26,14 @@ class ZooKeeperServer(ListeningServer):
 
     def __init__(
         self,
-        folder: Path | str,
+        directory: Path | str,
         *,
         version: Version = "3.8",
         port: int | None = None,
         detached: bool = False,
         jvm: Sequence[str] = ("-Xmx512m", *QUICK_START),
     ) -> None:
-        super().__init__(folder, port=port, detached=detached)
+        super().__init__(directory, port=port, detached=detached)
         if version not in JARS:
             raise SandboxError(f"unknown ZooKeeper version {version!r}", f"known are {', '.join(JARS)}")
         self.version = version
@@ -47,10 +47,10 @@ class ZooKeeperServer(ListeningServer):
 
     @property
     def _data(self) -> Path:
-        return self.folder.absolute() / "data"
+        return self.directory.absolute() / "data"
 
     def _command(self) -> list[str]:
-        config = self.folder / "zoo.cfg"
+        config = self.directory / "zoo.cfg"
         settings: list[tuple[str, object]] = [
             ("dataDir", self._data),
             ("clientPort", self.port),
@@ -68,7 +68,7 @@ class ZooKeeperServer(ListeningServer):
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             [str(config)],
             # ZooKeeper 3.4 would register log4j with JMX through classes that Java 17 no longer has.
-            jvm=(*self.jvm, "-Dzookeeper.jmx.log4j.disable=true", *log4j_flags(self.folder)),
+            jvm=(*self.jvm, "-Dzookeeper.jmx.log4j.disable=true", *log4j_flags(self.directory)),
         )
 
     def _answers(self) -> bool:

@@ -70,15 +70,15 @@ def detect_broker(path: Path) -> BrokerUse:
     locks.
     """
     real = Path(os.path.realpath(path))
-    folder = real if real.is_dir() else real.parent
-    log_dir = _log_dir(folder)
+    directory = real if real.is_dir() else real.parent
+    log_dir = _log_dir(directory)
     if log_dir is not None and (log_dir / LOCK).exists():
         return _by_lock(log_dir)
-    for near in (folder, folder.parent):
+    for near in (directory, directory.parent):
         # A lock file alone may belong to any program, unless a process holds the lock.
         if (near / LOCK).exists() and (found := _by_lock(near)).use is not Use.IDLE:
             return found
-    return _by_processes(folder, log_dir)
+    return _by_processes(directory, log_dir)
 
 
 @contextlib.contextmanager
@@ -133,13 +133,13 @@ def refuse_beside(target: Path, elsewhere: str = _ELSEWHERE) -> None:
 def in_use(path: Path, found: BrokerUse, elsewhere: str = _ELSEWHERE) -> Conflict:
     """Returns the error of a write to a directory in use."""
     hint = "stop the broker" if found.use is Use.RUNNING else "run this as the user that the broker runs as"
-    return Conflict(f"folder {path}", str(found), f"{hint}, or {elsewhere}")
+    return Conflict(f"directory {path}", str(found), f"{hint}, or {elsewhere}")
 
 
 def _nearest(target: Path) -> Path:
     """Returns the existing part of the path."""
     real = Path(os.path.realpath(target))
-    return next(folder for folder in (real, *real.parents) if folder.exists())
+    return next(directory for directory in (real, *real.parents) if directory.exists())
 
 
 def _locked(lock: Path, path: Path, elsewhere: str) -> int:
@@ -154,14 +154,14 @@ def _locked(lock: Path, path: Path, elsewhere: str) -> int:
     except OSError as error:
         os.close(descriptor)
         if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise Conflict(f"folder {path}", f"a broker has just started: it holds {lock}", "stop it") from error
+            raise Conflict(f"directory {path}", f"a broker has just started: it holds {lock}", "stop it") from error
         why = f"{lock} cannot be locked against brokers: {error.strerror or error}"
-        raise Conflict(f"folder {path}", why, elsewhere) from error
+        raise Conflict(f"directory {path}", why, elsewhere) from error
     return descriptor
 
 
-def _log_dir(folder: Path) -> Path | None:
-    for candidate in (folder, *folder.parents):
+def _log_dir(directory: Path) -> Path | None:
+    for candidate in (directory, *directory.parents):
         if any((candidate / name).exists() for name in _OF_A_LOG_DIR):
             return candidate
     return None
@@ -191,7 +191,7 @@ def _by_lock(log_dir: Path) -> BrokerUse:
     return BrokerUse(Use.RUNNING, "seen", f"{who} holds the lock of {lock}", log_dir)
 
 
-def _by_processes(folder: Path, log_dir: Path | None) -> BrokerUse:
+def _by_processes(directory: Path, log_dir: Path | None) -> BrokerUse:
     """Decides by open files; a memory-mapped index is not open any more, but its segments are."""
     missing = f"no {LOCK} in {log_dir}" if log_dir else "it is in no broker's log directory"
     if not (_PROC / "self" / "fd").exists():
@@ -199,9 +199,9 @@ def _by_processes(folder: Path, log_dir: Path | None) -> BrokerUse:
             Use.UNKNOWN, "unknown", f"{missing}, and this system does not tell which files are open", log_dir
         )
     try:
-        files = {(s.st_dev, s.st_ino) for s in (file.stat() for file in folder.rglob("*") if file.is_file())}
+        files = {(s.st_dev, s.st_ino) for s in (file.stat() for file in directory.rglob("*") if file.is_file())}
     except OSError as error:
-        return BrokerUse(Use.UNKNOWN, "unknown", f"{missing}, and {folder}: {error.strerror or error}", log_dir)
+        return BrokerUse(Use.UNKNOWN, "unknown", f"{missing}, and {directory}: {error.strerror or error}", log_dir)
     hidden = 0
     for process in _PROC.iterdir():
         if not process.name.isdecimal() or int(process.name) == os.getpid():

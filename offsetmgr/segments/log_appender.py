@@ -88,8 +88,8 @@ class LogAppender:
     does not end with a complete entry (recover it first), `FileFailure`. Instances are not thread-safe.
     """
 
-    def __init__(self, folder: Path, rolling: RollPolicy | None = None, clock: Clock | None = None) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, rolling: RollPolicy | None = None, clock: Clock | None = None) -> None:
+        self.directory = directory
         self._rolling = rolling or RollPolicy()
         self._clock = clock or SystemClock()
         self._held = ExitStack()
@@ -99,17 +99,19 @@ class LogAppender:
         """The offset of the next record."""
 
     def __enter__(self) -> Self:
-        partition_of(self.folder)
+        partition_of(self.directory)
         try:
-            self._held.enter_context(require_unused_parent(self.folder))  # before it is made, which a broker would find
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._held.enter_context(require_unused(self.folder))
-            segments = segments_in(self.folder)
+            self._held.enter_context(
+                require_unused_parent(self.directory)
+            )  # before it is made, which a broker would find
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._held.enter_context(require_unused(self.directory))
+            segments = segments_in(self.directory)
             if segments:
                 self._continue(segments[-1])
         except OSError as error:
             self._held.close()
-            raise FileFailure(f"cannot append to {self.folder}", error.strerror or str(error)) from error
+            raise FileFailure(f"cannot append to {self.directory}", error.strerror or str(error)) from error
         except BaseException:
             self._held.close()
             raise
@@ -134,13 +136,13 @@ class LogAppender:
         next offsets, whatever theirs are. Raises the errors of `append_entries`, `batch` and `message_set`."""
         placed = [record._replace(offset=self.next_offset + at) for at, record in enumerate(records)]
         if not placed:
-            raise UnsupportedOperation(f"append to {self.folder}", "there are no records")
+            raise UnsupportedOperation(f"append to {self.directory}", "there are no records")
         if magic == 2:
             data = batch(placed, codec, producer=producer, leader_epoch=leader_epoch)
         elif producer is None and leader_epoch is None:
             data = message_set(placed, magic, codec)
         else:
-            raise UnsupportedOperation(f"append to {self.folder}", f"format {magic} has no producers and no epochs")
+            raise UnsupportedOperation(f"append to {self.directory}", f"format {magic} has no producers and no epochs")
         return self.append_entries(data)
 
     def append_entries(self, data: bytes) -> AppendInfo:
@@ -151,7 +153,7 @@ class LogAppender:
         """
         entries = list(split(data))
         if not entries or entries[-1].end != len(data):
-            raise CorruptData(f"append to {self.folder}", "the bytes to append do not end with a whole entry")
+            raise CorruptData(f"append to {self.directory}", "the bytes to append do not end with a whole entry")
         firsts = []
         expected = self.next_offset
         for entry in entries:
@@ -159,13 +161,13 @@ class LogAppender:
             firsts.append(found.base_offset)
             if found.base_offset < expected:
                 why = f"offset {found.base_offset} is given, and the next is {expected}"
-                raise UnsupportedOperation(f"append to {self.folder}", why)
+                raise UnsupportedOperation(f"append to {self.directory}", why)
             expected = found.last_offset + 1
         given = AppendInfo(firsts[0], expected - 1)
         try:
             self._write(entries, data, given)
         except OSError as error:
-            raise FileFailure(f"cannot append to {self.folder}", error.strerror or str(error)) from error
+            raise FileFailure(f"cannot append to {self.directory}", error.strerror or str(error)) from error
         self.next_offset = expected
         return given
 
@@ -183,7 +185,7 @@ class LogAppender:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise FileFailure(f"cannot write {self.folder}", error.strerror or str(error)) from error
+            raise FileFailure(f"cannot write {self.directory}", error.strerror or str(error)) from error
 
     # --- the last segment --------------------------------------------------------------------------
 
@@ -241,7 +243,7 @@ class LogAppender:
 
     def _begin(self, offset: int) -> _Last:
         self._close_last()
-        segment = Segment(self.folder / name_of(offset), offset)
+        segment = Segment(self.directory / name_of(offset), offset)
         segment.log.touch(exist_ok=False)
         self._last = _Last(segment, self._open, self._clock.now_ms())
         return self._last

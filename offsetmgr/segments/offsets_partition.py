@@ -57,7 +57,7 @@ class SavedPartition:
     is in ``decoded``. ``latest`` is the latest time in the log, milliseconds since 1970.
     """
 
-    folder: Path
+    directory: Path
     partition: TopicPartition
     end: LogEnd
     records: int
@@ -75,27 +75,29 @@ class SavedPartition:
     """Why the start of the log is unknown; all its segments then count, as in a broker that starts."""
 
 
-def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick: Tick | None = None) -> SavedPartition:
-    """Reads the log in ``folder``; ``decided`` maps producers to whether their open transaction was committed.
+def read_partition(
+    directory: Path, decided: Mapping[int, bool] | None = None, tick: Tick | None = None
+) -> SavedPartition:
+    """Reads the log in ``directory``; ``decided`` maps producers to whether their open transaction was committed.
 
     Raises `CorruptData` for damage that is not the newest segment's tail and for a directory that is no offsets topic,
     `LimitExceeded`, `UnknownVersion`, `UnsupportedOperation`, `FileFailure`.
     """
-    name = partition_of(folder)
-    fold, cut, size = _read(segments_in(folder), tick)
+    name = partition_of(directory)
+    fold, cut, size = _read(segments_in(directory), tick)
     settled = [producer for producer in fold.pending if producer in (decided or {})]
     for producer in settled:
         fold.settle(producer, committed=(decided or {})[producer])
     unknown_start: OffsetMgrError | None = None
     try:
-        _forget_before(fold, read_checkpoint(folder.absolute().parent / LOG_START).get(name, 0))
+        _forget_before(fold, read_checkpoint(directory.absolute().parent / LOG_START).get(name, 0))
     except (CorruptData, UnknownVersion, FileFailure) as error:  # LogManager.loadLogs (3.9) takes it for empty as well
         unknown_start = error
     decoded = decode(fold.newest)
     if decoded.foreign and decoded.foreign == len(fold.newest):
-        raise CorruptData(f"folder {folder}", "not one of its keys is an offset's", "is this an offsets topic?")
+        raise CorruptData(f"directory {directory}", "not one of its keys is an offset's", "is this an offsets topic?")
     return SavedPartition(
-        folder,
+        directory,
         name,
         _end(fold),
         fold.records,
@@ -112,17 +114,17 @@ def read_partition(folder: Path, decided: Mapping[int, bool] | None = None, tick
     )
 
 
-def read_decisions(folder: Path, tick: Tick | None = None) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
+def read_decisions(directory: Path, tick: Tick | None = None) -> tuple[list[TransactionDecision], list[OffsetMgrError]]:
     """Reads the decisions in the directory of a partition of ``__transaction_state``. Raises the errors of
     `read_partition`."""
-    fold, _, _ = _read(segments_in(folder), tick)
+    fold, _, _ = _read(segments_in(directory), tick)
     return decisions(fold.newest)
 
 
-def log_end(folder: Path) -> LogEnd:
+def log_end(directory: Path) -> LogEnd:
     """Returns the end of a replica's log according to its last segment with a sound entry. Raises the errors of
     `read_partition`."""
-    filled = [segment for segment in segments_in(folder) if segment.size]
+    filled = [segment for segment in segments_in(directory) if segment.size]
     for at in reversed(range(len(filled))):
         fold, _, _ = _read(filled[at:], None)
         if fold.end is not None:

@@ -35,13 +35,13 @@ _CLEANED: Final = ".log.cleaned"
 class Partition:
     """A partition's log, for reading.
 
-    ``folder`` has its name. Raises `CorruptData` for a directory of no partition, `UnsupportedOperation` for one of
+    ``directory`` has its name. Raises `CorruptData` for a directory of no partition, `UnsupportedOperation` for one of
     Kafka 0.7 and for one that a broker has set aside by name; `FileFailure`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.name = partition_of(folder)
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.name = partition_of(directory)
         self._segments: tuple[Segment, ...] = ()
         self.refresh()
 
@@ -52,7 +52,7 @@ class Partition:
 
     def refresh(self) -> None:
         """Reads the directory again. Raises `FileFailure`, `UnsupportedOperation`."""
-        self._segments = segments_in(self.folder)
+        self._segments = segments_in(self.directory)
 
     def range(self) -> LogRange:
         """Returns its offsets: from its start, which may be within a segment (DeleteRecords), to the offset after its
@@ -87,14 +87,14 @@ class Partition:
     def _outside(self, offset: int, segments: tuple[Segment, ...], start: int) -> OffsetOutOfRange:
         log = LogRange(start, self._end(segments))
         return OffsetOutOfRange(
-            f"{self.folder}, offset {offset}",
+            f"{self.directory}, offset {offset}",
             f"the log begins at {log.start} and ends at {log.end} (OFFSET_OUT_OF_RANGE)",
             log_range=log,
         )
 
     def _start(self, segments: tuple[Segment, ...]) -> int:
         first = segments[0].base_offset if segments else 0
-        return max(first, read_checkpoint(self.folder.parent / LOG_START).get(self.name, first))
+        return max(first, read_checkpoint(self.directory.parent / LOG_START).get(self.name, first))
 
     def _end(self, segments: tuple[Segment, ...]) -> int:
         return next_offset(segments[-1]) if segments else 0
@@ -118,41 +118,43 @@ def next_offset(segment: Segment) -> int:
     return end
 
 
-def partition_of(folder: Path) -> TopicPartition:
+def partition_of(directory: Path) -> TopicPartition:
     """Returns the partition of a directory with this name, which may be a link's. Raises the errors of `Partition`."""
-    name = folder.name if _FOLDER.fullmatch(folder.name) else folder.resolve().name
+    name = directory.name if _FOLDER.fullmatch(directory.name) else directory.resolve().name
     with contextlib.suppress(FileFailure):  # the name suffices; a reader of the directory gets the error
-        _refuse_kafka_07(folder, name)
+        _refuse_kafka_07(directory, name)
     if _ODD.fullmatch(name):
         state = {"delete": "deleted", "future": "still being copied to", "stray": "unknown to its cluster"}
         raise UnsupportedOperation(
-            str(folder), f"the partition is {state[name.rpartition('-')[2]]}", "rename it to TOPIC-N to read it anyway"
+            str(directory),
+            f"the partition is {state[name.rpartition('-')[2]]}",
+            "rename it to TOPIC-N to read it anyway",
         )
     found = _FOLDER.fullmatch(name)
     if found is None:
-        raise CorruptData(str(folder), "it has not the name of a partition's folder", "as in orders-0")
+        raise CorruptData(str(directory), "it has not the name of a partition's directory", "as in orders-0")
     return TopicPartition(found["topic"], int(found["partition"]))
 
 
-def is_named_as_one(folder: Path) -> bool:
+def is_named_as_one(directory: Path) -> bool:
     """Returns whether a directory has the name of a partition's, in use, set aside, or of Kafka 0.7."""
-    name = folder.resolve().name
+    name = directory.resolve().name
     return any(form.fullmatch(name) for form in (_FOLDER, _ODD, _OLD_FOLDER))
 
 
-def partitions_in(folder: Path) -> Iterator[Path]:
+def partitions_in(directory: Path) -> Iterator[Path]:
     """Yields the directories of partitions in a broker's log directory, by topic and number, without those that a
     broker has set aside.
 
     Raises `FileFailure`, and `UnsupportedOperation` if there are only those of Kafka 0.7.
     """
-    return (path for _, path in named_partitions(folder))
+    return (path for _, path in named_partitions(directory))
 
 
-def named_partitions(folder: Path) -> list[tuple[TopicPartition, Path]]:
+def named_partitions(directory: Path) -> list[tuple[TopicPartition, Path]]:
     """Returns `partitions_in` with their partitions, without reading the directories. Raises its errors."""
     named = []
-    paths = _listing(folder)
+    paths = _listing(directory)
     for path in paths:
         found = _FOLDER.fullmatch(path.name)
         if found and is_partition_dir(path):
@@ -164,13 +166,13 @@ def named_partitions(folder: Path) -> list[tuple[TopicPartition, Path]]:
     return sorted(named)
 
 
-def segments_in(folder: Path) -> tuple[Segment, ...]:
+def segments_in(directory: Path) -> tuple[Segment, ...]:
     """Returns a directory's segments by offset, as a broker would find them. Raises `FileFailure`,
     `UnsupportedOperation`, and `CorruptData` if unfinished files of compaction are damaged."""
-    files = _listing(folder)
+    files = _listing(directory)
     for file in files:
         if file.name.endswith(OLD_LOG):
-            _refuse_kafka_07(folder)
+            _refuse_kafka_07(directory)
     segments = {segment.base_offset: segment for segment in _named(files, LOG)}
     swaps = _valid_swaps(files)
     if swaps:
@@ -209,21 +211,21 @@ def is_partition_dir(path: Path) -> bool | None:
         raise FileFailure(f"cannot read {path}", error.strerror or str(error)) from error
 
 
-def _listing(folder: Path) -> list[Path]:
+def _listing(directory: Path) -> list[Path]:
     try:
-        return sorted(folder.iterdir())
+        return sorted(directory.iterdir())
     except OSError as error:
-        raise FileFailure(f"cannot read {folder}", error.strerror or str(error)) from error
+        raise FileFailure(f"cannot read {directory}", error.strerror or str(error)) from error
 
 
-def _refuse_kafka_07(folder: Path, name: str = "") -> None:
+def _refuse_kafka_07(directory: Path, name: str = "") -> None:
     """Decides by its files, or by its name if that is given and it has no logs of later versions."""
-    files = [file.name for file in _listing(folder)] if is_partition_dir(folder) else []
+    files = [file.name for file in _listing(directory)] if is_partition_dir(directory) else []
     old = [file for file in files if file.endswith(OLD_LOG)]
     if old or (_OLD_FOLDER.fullmatch(name) and not any(file.endswith(LOG) for file in files)):
         why = f"it holds {old[0]}" if old else "its name is TOPIC_N"
         raise UnsupportedOperation(
-            str(folder),
+            str(directory),
             f"{why}: a log of Kafka 0.7, whose entries have a length of 4 bytes and no offset",
-            "only logs of Kafka 0.8 and later (folders TOPIC-N with .log files) are read",
+            "only logs of Kafka 0.8 and later (directories TOPIC-N with .log files) are read",
         )

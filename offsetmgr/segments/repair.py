@@ -64,7 +64,7 @@ def cut_in_place(cut: TruncationPoint, keep: Path | None = None) -> Path:
             _put_aside(segment, keep)
         with _told(f"indexes of {log}", "the log is as it was"):
             _rename_indexes(cut.seen.segment, cut.at)
-            _sync_folder(log.parent)
+            _sync_directory(log.parent)
         with _told(f"file {log} cannot be cut", f"the bytes to remove have been copied to {copy}"):
             os.ftruncate(source.fileno(), cut.at)
             os.fsync(source.fileno())
@@ -79,7 +79,7 @@ def _keep(source: BinaryIO, cut: TruncationPoint, copy: Path) -> None:
                 raise Conflict(f"file {copy}", "exists, and does not contain the bytes to remove", "move it away")
         return
     part = copy.with_name(copy.name + _PART)
-    with _told(f"file {copy}", "the log is as it was; make room, or name another folder with --keep"):
+    with _told(f"file {copy}", "the log is as it was; make room, or name another directory with --keep"):
         try:
             _copy(source, cut.at, part)
             part.rename(copy)
@@ -87,7 +87,7 @@ def _keep(source: BinaryIO, cut: TruncationPoint, copy: Path) -> None:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
-        _sync_folder(copy.parent)
+        _sync_directory(copy.parent)
 
 
 def _put_aside(segment: Segment, keep: Path | None) -> None:
@@ -105,7 +105,7 @@ def _put_aside(segment: Segment, keep: Path | None) -> None:
             log.rename(aside)
         else:
             log.unlink()
-        _sync_folder(log.parent)
+        _sync_directory(log.parent)
 
 
 def _rename_indexes(segment: Segment, at: int) -> None:
@@ -126,10 +126,10 @@ def copy_log(cut: TruncationPoint, target: Path) -> None:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
-        _sync_folder(target.parent)
+        _sync_directory(target.parent)
 
 
-def copy_folder(cut: TruncationPoint, target: Path) -> None:
+def copy_directory(cut: TruncationPoint, target: Path) -> None:
     """Writes a partition's directory to ``target``, a new directory, with the sound part of the truncated segment.
 
     It omits that segment's indexes, which a broker rebuilds, later segments, and files that a broker would remove.
@@ -149,12 +149,12 @@ def copy_folder(cut: TruncationPoint, target: Path) -> None:
                         _copy(source, 0, part / file.name)
             with cut.seen.segment.open() as source:
                 _copy(source, 0, part / log.name, cut.at)
-            _sync_folder(part)
+            _sync_directory(part)
             part.rename(target)
         except OSError:
             shutil.rmtree(part, ignore_errors=True)
             raise
-        _sync_folder(target.parent)
+        _sync_directory(target.parent)
 
 
 def _leftover(name: str) -> bool:
@@ -190,8 +190,8 @@ def _same(before: BinaryIO, source: BinaryIO, start: int) -> bool:
             return True
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -201,8 +201,8 @@ def _sync_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def _new(target: Path) -> Iterator[None]:
     if target.exists():
-        raise FileFailure(str(target), "exists already", "name another folder with --to")
-    with _told(str(target), "nothing is left of the copy; make room, or name another folder with --to"):
+        raise FileFailure(str(target), "exists already", "name another directory with --to")
+    with _told(str(target), "nothing is left of the copy; make room, or name another directory with --to"):
         yield
 
 

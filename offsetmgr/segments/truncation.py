@@ -46,14 +46,14 @@ class TruncationPoint:
         return self.seen.found.size - self.at + sum(segment.size for segment in self.seen.behind)
 
 
-def unflushed(folder: Path, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+def unflushed(directory: Path, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
     """Returns the segments that a broker examines after a crash: from the one with the recovery point on.
 
     All of them if the broker's checkpoint does not have it, or cannot be read: examining more is never wrong.
     """
     try:
-        points = read_checkpoint(folder.absolute().parent / RECOVERY_POINT)
-        point = points.get(partition_of(folder), 0)
+        points = read_checkpoint(directory.absolute().parent / RECOVERY_POINT)
+        point = points.get(partition_of(directory), 0)
     except (CorruptData, UnknownVersion, UnsupportedOperation):
         point = 0
     first = max((number for number, segment in enumerate(segments) if segment.base_offset <= point), default=0)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, LOG_FEATURE
-from offsetmgr.manager.log.base import slot_of
+from offsetmgr.manager.log.base import shard_group_of
 from offsetmgr.manager.ownership import OwnershipManager
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.manager.runtime.manager import ManagerRuntime
@@ -31,8 +31,8 @@ class ManagerBackend:
         return [ManagerAddress(node.node_id, node.host, node.port) for node in self._ownership.nodes() if node.port]
 
     def coordinator(self, group: str) -> ManagerAddress | None:
-        slot = slot_of(self._runtime.partition_of(group), self._partitions)
-        owner = self._ownership.owner_of(slot)
+        shard_group = shard_group_of(self._runtime.partition_of(group), self._partitions)
+        owner = self._ownership.owner_of(shard_group)
         return None if owner is None or not owner.port else ManagerAddress(owner.node_id, owner.host, owner.port)
 
     def owns(self, group: str) -> int:

@@ -18,7 +18,7 @@ _LOOKS: Final = 3
 """Number of attempts: Spark may remove old batches during the first, but the newest of the second exists."""
 
 
-def folder_of(root: str) -> str:
+def directory_of(root: str) -> str:
     """A checkpoint's directory without the file system's name. Spark writes ``file:/a b`` unescaped, not as a URL."""
     found = _FILE_SYSTEM.match(root)
     return str(Path(root).absolute()) if found is None else "/" + root[found.end() :].strip("/")
@@ -29,7 +29,7 @@ class CheckpointFiles(Protocol):
 
     root: str
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, directory: str) -> list[str]:
         """Files in a directory of the checkpoint; empty if the directory does not exist yet."""
         ...
 
@@ -43,19 +43,19 @@ class LocalFiles:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._folder = Path(folder_of(root))
+        self._directory = Path(directory_of(root))
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, directory: str) -> list[str]:
         try:
-            return [entry.name for entry in (self._folder / folder).iterdir()]
+            return [entry.name for entry in (self._directory / directory).iterdir()]
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise CorruptData(f"checkpoint {self.root}/{folder}", error.strerror or str(error)) from error
+            raise CorruptData(f"checkpoint {self.root}/{directory}", error.strerror or str(error)) from error
 
     def read(self, path: str) -> str | None:
         try:
-            return (self._folder / path).read_text(encoding="utf-8")
+            return (self._directory / path).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
@@ -71,13 +71,13 @@ class HadoopFiles:
         self._jvm = jvm
         self._conf = conf
 
-    def names(self, folder: str) -> list[str]:
-        path = self._path(folder)
+    def names(self, directory: str) -> list[str]:
+        path = self._path(directory)
         try:
             files = path.getFileSystem(self._conf)
             return [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []
         except Exception as error:  # the file system's own exception classes
-            raise CorruptData(f"checkpoint {self.root}/{folder}", _first_line(error)) from error
+            raise CorruptData(f"checkpoint {self.root}/{directory}", _first_line(error)) from error
 
     def read(self, path: str) -> str | None:
         at = self._path(path)

@@ -54,14 +54,14 @@ class QueryTracker:
         writer: GroupCommitter,
         *,
         clusters: frozenset[str] | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         stop_on_failure: bool = False,
         expected: frozenset[str] = frozenset(),
     ) -> None:
         """``expected`` are names of queries: nothing is committed before each of them has been tracked."""
         self._writer = writer
         self._clusters = clusters
-        self._patience = patience or RetryPolicy()
+        self._retry_policy = retry_policy or RetryPolicy()
         self._stop_on_failure = stop_on_failure
         self._condition = threading.Condition()
         self._expected = set(expected)
@@ -134,11 +134,11 @@ class QueryTracker:
             if self._thread is None:
                 return True
             self._asked += 1
-            ticket = self._asked
+            claim = self._asked
             self._condition.notify_all()
 
             def told() -> bool:
-                return self._answered >= ticket and self._verdict is not _Verdict.PENDING
+                return self._answered >= claim and self._verdict is not _Verdict.PENDING
 
             self._condition.wait_for(lambda: told() or not self._alive(), timeout)
             return told() and self._verdict is _Verdict.COMMITTED
@@ -160,7 +160,7 @@ class QueryTracker:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
-        self._reconcile_at = time.monotonic() + self._patience.reconcile_s
+        self._reconcile_at = time.monotonic() + self._retry_policy.reconcile_s
         while True:
             with self._condition:
                 while (wait := self._wait_s()) > 0 and not self._closing:
@@ -188,7 +188,7 @@ class QueryTracker:
 
     def _round(self, due: list[TrackedQuery], everything: bool) -> _Verdict:
         if everything:
-            self._reconcile_at = time.monotonic() + self._patience.reconcile_s
+            self._reconcile_at = time.monotonic() + self._retry_policy.reconcile_s
             self._writer.forget()
         for followed in due:
             self._read(followed)
@@ -239,9 +239,9 @@ class QueryTracker:
             return
         self._failed_in_a_row += 1
         if again := worth_retrying(new):
-            pause = min(self._patience.pause_s * 2 ** min(self._failed_in_a_row - 1, 20), _LONGEST_PAUSE_S)
+            pause = min(self._retry_policy.pause_s * 2 ** min(self._failed_in_a_row - 1, 20), _LONGEST_PAUSE_S)
             self._again([followed.query.id for followed in looked_at], pause)
-        if not again or self._failed_in_a_row > self._patience.retries:
+        if not again or self._failed_in_a_row > self._retry_policy.retries:
             self._writer.report(new)
             if self._stop_on_failure:
                 self._stop_all()

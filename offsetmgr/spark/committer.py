@@ -58,7 +58,7 @@ class OffsetCommitter(StreamingQueryListener):
         self._follower = QueryTracker(
             GroupCommitter(store, group, allow_rewind=allow_rewind),
             clusters=names,
-            patience=RetryPolicy(reconcile_s=reconcile_s, retries=retries),
+            retry_policy=RetryPolicy(reconcile_s=reconcile_s, retries=retries),
             stop_on_failure=stop_on_failure,
             expected=self._queries or frozenset(),
         )

@@ -57,23 +57,23 @@ def connector_jars(version: str | None = None, *, cache: Path | None = None) -> 
     Safe to call from many processes at once: one fetches, the others wait for it.
     """
     wanted = [version] if version else candidates(installed())
-    folder = (cache or _cache()) / "spark"
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "resolve.lock"):
-        instead = folder / f"{wanted[0]}{_INSTEAD}"
+    directory = (cache or _cache()) / "spark"
+    directory.mkdir(parents=True, exist_ok=True)
+    with _locked(directory / "resolve.lock"):
+        instead = directory / f"{wanted[0]}{_INSTEAD}"
         """Records that no version of PySpark's own minor version could be fetched, so that each start does not try
         again."""
         own = [name for name in wanted if instead.exists() or _minor(name) == _minor(wanted[0])]
         for name in own:
-            if (folder / name / _COMPLETE).exists():
-                return sorted((folder / name).glob("*.jar"))
+            if (directory / name / _COMPLETE).exists():
+                return sorted((directory / name).glob("*.jar"))
         reasons = []
         for name in wanted:
-            why = None if (folder / name / _COMPLETE).exists() else _fetch(name, folder)
+            why = None if (directory / name / _COMPLETE).exists() else _fetch(name, directory)
             if why is None:
                 if name not in own:
                     instead.touch()
-                return sorted((folder / name).glob("*.jar"))
+                return sorted((directory / name).glob("*.jar"))
             reasons.append(f"{name}: {why}")
     hint = "check the network and its proxy; or name a version that can be fetched: session(connector=VERSION)"
     raise SparkError("no Kafka connector for Spark can be fetched", "; ".join(reasons), hint)
@@ -83,12 +83,12 @@ def _minor(version: str) -> str:
     return version.rpartition(".")[0]
 
 
-def _fetch(version: str, folder: Path) -> str | None:
+def _fetch(version: str, directory: Path) -> str | None:
     """Returns None after success, otherwise the reason of the failure."""
-    with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(prefix=f".{version}-", dir=directory) as scratch:
         module, target = Path(scratch) / "ivy.xml", Path(scratch) / "jars"
         module.write_text(_module(version), encoding="utf-8")
-        home = folder / "ivy"
+        home = directory / "ivy"
         command = [_java(), f"-Divy.home={home}", f"-Duser.home={home}"]
         command += ["-Divy.maven.lookup.sources=false", "-Divy.maven.lookup.javadoc=false", "-jar", str(_ivy())]
         command += ["-cache", str(home / "cache"), "-ivy", str(module), "-confs", "default", "-types", "jar", "bundle"]
@@ -102,8 +102,8 @@ def _fetch(version: str, folder: Path) -> str | None:
             told = [line.strip(" :\t") for line in said.splitlines() if "not found" in line or "rror" in line]
             return told[-1] if told else f"Ivy ended with exit code {done.returncode}"
         (target / _COMPLETE).touch()
-        shutil.rmtree(folder / version, ignore_errors=True)
-        target.rename(folder / version)
+        shutil.rmtree(directory / version, ignore_errors=True)
+        target.rename(directory / version)
     return None
 
 

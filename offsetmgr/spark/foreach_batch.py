@@ -16,7 +16,7 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, SparkError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.spark.checkpoint import CheckpointBatch
-from offsetmgr.spark.checkpoint_files import CheckpointFiles, LocalFiles, batch, folder_of, newest_finished
+from offsetmgr.spark.checkpoint_files import CheckpointFiles, LocalFiles, batch, directory_of, newest_finished
 from offsetmgr.spark.committer import clusters_of
 from offsetmgr.spark.group_committer import CommitterState, GroupCommitter, Process, worth_retrying
 from offsetmgr.spark.offset_merge import merge_min
@@ -93,10 +93,10 @@ class BatchCommitter:
         """Finds the calling query among those of the session, once per run, by its checkpoint."""
         if self._query is not None and self._query.active:
             return
-        wanted = folder_of(self._files.root)
+        wanted = directory_of(self._files.root)
         for active in (self._session or frame.sparkSession).streams.active:
             query = QueryExecution(active)
-            if folder_of(query.files.root) == wanted:
+            if directory_of(query.files.root) == wanted:
                 self._query, self._files = query, query.files
                 return
         raise SparkError("foreachBatch commits nothing", f"no running query has the checkpoint {self._files.root}")

@@ -168,13 +168,13 @@ def runs(
     topic: str,
     settings: Mapping[str, Any],
     ranges: Sequence[Range],
-    patience: float,
+    wait_s: float,
     enough: Callable[[int], bool] = lambda _: False,
 ) -> Iterator[Run]:
     """Yields the records of these ranges, in runs of one partition; records after a range are left out. Reading of a
     partition stops when ``enough`` returns True for it.
 
-    Raises `TimedOut` if no progress is made for ``patience`` seconds.
+    Raises `TimedOut` if no progress is made for ``wait_s`` seconds.
     """
     ends = {partition: end for partition, _, end in ranges}
     consumer = AssignedConsumer(topic, settings)
@@ -195,11 +195,11 @@ def runs(
             now_passed = sum(positions[partition] for partition in unread)
             if now_passed != passed:
                 moved = time.monotonic()
-            elif time.monotonic() > moved + patience:
+            elif time.monotonic() > moved + wait_s:
                 what = f"reading {topic}"
                 if consumer.last_error is not None:
                     raise error_of(consumer.last_error, what)
-                raise TimedOut(what, f"nothing came for {patience:g} s")
+                raise TimedOut(what, f"nothing came for {wait_s:g} s")
             done = {partition for partition in unread if positions[partition] >= ends[partition] or enough(partition)}
             consumer.unassign(done)
             unread -= done

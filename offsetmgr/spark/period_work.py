@@ -87,12 +87,12 @@ class PeriodRules:
     late: Late = Late.COUNT
     history_kept: int = 5_000
     """Number of periods in the history, which limits how far back reruns can go."""
-    patience_s: float = 300.0
+    wait_s: float = 300.0
     """How long a server may be unavailable before the job gives up."""
 
     def __post_init__(self) -> None:
         """Raises `UsageError`."""
-        for name in ("grace_ms", "lateness_ms", "future_ms", "patience_s"):
+        for name in ("grace_ms", "lateness_ms", "future_ms", "wait_s"):
             if getattr(self, name) < 0:
                 raise UsageError(f"PeriodRules({name}={getattr(self, name)})", "is below 0")
         for name in ("sure_after", "history_kept"):
@@ -224,15 +224,15 @@ class PeriodWork:
     def _worked(self, work: Work) -> Work:
         job, period = self._job, work.period
         self._persist(lambda: self._log.check(work, late=job.rules.late is not Late.COUNT))
-        ticket = self._persist(lambda: self._begun(work))
-        if ticket is None:
+        claim = self._persist(lambda: self._begun(work))
+        if claim is None:
             return self._persist(lambda: self._history.read(job.name, period.number)) or work
         job.told(CommitStep.BEGUN, period)
-        output = f"{job.output.rstrip('/')}/period-{period.number:06d}/attempt-{ticket.attempt}"
-        task = PeriodTask(period, ticket.attempt, output, job.rules.late, work, self._source)
+        output = f"{job.output.rstrip('/')}/period-{period.number:06d}/attempt-{claim.attempt}"
+        task = PeriodTask(period, claim.attempt, output, job.rules.late, work, self._source)
         job.process(task.rows, task)
         job.told(CommitStep.PROCESSED, period)
-        done = self._persist(lambda: self._history.publish(ticket, output, work.counts, self._clock.now_ms()))
+        done = self._persist(lambda: self._history.publish(claim, output, work.counts, self._clock.now_ms()))
         for kind, count in work.counts.items():
             metrics.PERIOD_RECORDS.labels(job.name, kind).inc(count)
         job.told(CommitStep.PUBLISHED, period)
@@ -281,7 +281,7 @@ class PeriodWork:
 
     def _persist(self, call: Callable[[], T]) -> T:
         """Retries temporary failures. All of its uses are safe to repeat."""
-        deadline = self._clock.monotonic() + self._job.rules.patience_s
+        deadline = self._clock.monotonic() + self._job.rules.wait_s
         pause, longest = _PAUSES
         while True:
             try:

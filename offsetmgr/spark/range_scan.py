@@ -88,8 +88,8 @@ def _look(
     wanted = [Range(partition, bounds.start, bounds.end) for partition, bounds in share.bounds.items()]
     settings = loader_settings(bootstrap, config.kafka, _READER)
     try:
-        patience = config.timeout_ms / 1000
-        for partition, messages in runs(share.topic, settings, wanted, patience, lambda p: scanners[p].enough):
+        wait_s = config.timeout_ms / 1000
+        for partition, messages in runs(share.topic, settings, wanted, wait_s, lambda p: scanners[p].enough):
             see = scanners[partition].see
             for message in messages:
                 see(message.offset(), message.timestamp()[1])

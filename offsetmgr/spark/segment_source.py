@@ -97,19 +97,19 @@ class SegmentSourceReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = source_options.checked(NAME, options, _KNOWN)
-        self._folders = source_options.listed(source_options.required(NAME, given, "path", "/var/lib/kafka"))
+        self._directories = source_options.listed(source_options.required(NAME, given, "path", "/var/lib/kafka"))
         self._topic = given.get("topic", CONSUMER_OFFSETS)
         self._groups = source_options.groups(NAME, given)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Raises `UsageError` if there is no such topic, or if a partition has two directories; `FileFailure`."""
-        sources = find([Path(folder) for folder in self._folders], self._topic)
+        sources = find([Path(directory) for directory in self._directories], self._topic)
         tasks: list[InputPartition] = [GapTask(str(gap)) for gap in gaps(sources)]
-        for number, folders in sorted(sources.partitions.items()):
-            if len(folders) > 1:
-                why = f"{folders[0]} and {folders[1]} are replicas of one partition"
+        for number, directories in sorted(sources.partitions.items()):
+            if len(directories) > 1:
+                why = f"{directories[0]} and {directories[1]} are replicas of one partition"
                 raise UsageError(f"format({NAME!r})", why, "name the one to read; log offsets shows which goes farther")
-            segments = [(segment, segment.size) for segment in segments_in(folders[0])]
+            segments = [(segment, segment.size) for segment in segments_in(directories[0])]
             uncounted = _uncounted(segments)
             for segment, size in segments:
                 if size:

@@ -37,7 +37,7 @@ from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.offsets.bulk_edits import execute
 from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
 from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, layout_named
-from offsetmgr.zookeeper.offsets.topic_directories import in_folder, topic_folders
+from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories, in_directory
 
 GROUPS_AT_ONCE: Final = 200
 """The number of groups of a scan in flight, which limits its memory."""
@@ -208,9 +208,9 @@ class ZookeeperStore(StoreBase):
         places = {partition: self._layout.path(group, partition) for partition in partitions}
         if not self._layout.loose:
             return places
-        folders = topic_folders(self.session, self._layout, ((group, tp.topic) for tp in places))
+        directories = existing_topic_directories(self.session, self._layout, ((group, tp.topic) for tp in places))
         return {
-            tp: in_folder(path, tp) if self._layout.topic_folder(group, tp.topic) in folders else path
+            tp: in_directory(path, tp) if self._layout.topic_directory(group, tp.topic) in directories else path
             for tp, path in places.items()
         }
 

@@ -9,10 +9,10 @@ module subclasses `LogContract`, gives it a log, and is done::
     class TestMyLog(LogContract):
         @pytest.fixture
         def log(self): ...
-        def leave_unfinished(self, log, slot, batches): ...
+        def leave_unfinished(self, log, shard group, batches): ...
         def recreate(self, log): ...
 
-Every test takes a new, empty log of ten partitions: slots 0 and 1 have two partitions each.
+Every test takes a new, empty log of ten partitions: shard groups 0 and 1 have two partitions each.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LogContract:
         """A new, empty log of `PARTITIONS` partitions; the override closes it afterwards."""
         raise NotImplementedError("override the fixture `log`")
 
-    def leave_unfinished(self, log: PartitionLog, slot: int, batches: Mapping[int, Sequence[Record]]) -> None:
+    def leave_unfinished(self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
         """Claims the shard group, begins an append and abandons it, as a process that dies in the middle does."""
         raise NotImplementedError("override `leave_unfinished`")
 
@@ -66,8 +66,8 @@ class LogContract:
         """Returns a function that creates a writer that has claimed a shard group; closes it after the test."""
         writers: list[ShardGroupWriter] = []
 
-        def claim(slot: int) -> ShardGroupWriter:
-            writer = log.writer(slot)
+        def claim(shard_group: int) -> ShardGroupWriter:
+            writer = log.writer(shard_group)
             writers.append(writer)
             writer.claim(TIMEOUT)
             return writer

@@ -98,10 +98,10 @@ class Side:
 
 
 @contextmanager
-def manager(bootstrap: str, folder: Path, *options: str, wait: bool = True) -> Iterator[str]:
+def manager(bootstrap: str, directory: Path, *options: str, wait: bool = True) -> Iterator[str]:
     """A manager process, once it serves all shards (unless told not to ``wait``); its address."""
     address = f"127.0.0.1:{free_port()}"
-    with (folder / "manager.log").open("wb") as log:
+    with (directory / "manager.log").open("wb") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "offsetmgr", "manager", "serve", "--bootstrap-server", bootstrap,
              "--listen", address, *options],
@@ -111,7 +111,7 @@ def manager(bootstrap: str, folder: Path, *options: str, wait: bool = True) -> I
             deadline = time.monotonic() + 90
             while wait and not _serves(address):
                 if time.monotonic() > deadline or child.poll() is not None:
-                    sys.exit((folder / "manager.log").read_text())
+                    sys.exit((directory / "manager.log").read_text())
                 time.sleep(0.2)
             yield address
         finally:
@@ -133,11 +133,13 @@ def _serves(address: str) -> bool:
 
 
 @contextmanager
-def broker(folder: Path) -> Iterator[str]:
+def broker(directory: Path) -> Iterator[str]:
     """A real broker with the heap and the compiler that it has in production; its address."""
     with (
-        ZooKeeperServer(folder / "zookeeper") as zookeeper,
-        KafkaBroker(folder / "kafka", zookeeper=f"{zookeeper.connect}/kafka", jvm=("-Xmx2g", "-XX:+UseG1GC")) as kafka,
+        ZooKeeperServer(directory / "zookeeper") as zookeeper,
+        KafkaBroker(
+            directory / "kafka", zookeeper=f"{zookeeper.connect}/kafka", jvm=("-Xmx2g", "-XX:+UseG1GC")
+        ) as kafka,
     ):
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
@@ -180,9 +182,9 @@ def main() -> int:
     args = parser.parse_args()
     chosen = args.only or ["commits", "fetches", "singles"]
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="offsetmgr-bench-")))
-        bootstrap = stack.enter_context(broker(folder))
-        address = stack.enter_context(manager(bootstrap, folder, "--record-format", args.record_format))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="offsetmgr-bench-")))
+        bootstrap = stack.enter_context(broker(directory))
+        address = stack.enter_context(manager(bootstrap, directory, "--record-format", args.record_format))
         theirs, ours = Side(bootstrap, args.groups), Side(address, args.groups)
         print(
             f"{args.groups} groups of {PARTITIONS} partitions, {IN_FLIGHT} in flight, medians of {args.rounds} rounds"

@@ -5,7 +5,7 @@ load      the same records (three for each offset) in `__consumer_offsets` and i
           the broker logs about loading them after a restart, against the seconds from a manager's first claim until all
           shards are served; memory that the offsets take; what fetches are answered meanwhile: error 14, then the right
           offsets, and never anything else
-takeover  a standby that holds the same offsets is given slots: seconds until it serves them
+takeover  a standby that holds the same offsets is given shard groups: seconds until it serves them
 groups    commits and fetches of 50-offset groups beside more and more others, and memory an offset
 
     scripts/bench/bench_manager_load.py [--offsets 1000000] [--only load takeover groups]
@@ -68,8 +68,8 @@ class Always:
     def valid(self) -> bool:
         return True
 
-    def lost(self, slot: int, why: str) -> None:
-        sys.exit(f"slot {slot}: {why}")
+    def lost(self, shard_group: int, why: str) -> None:
+        sys.exit(f"shard group {shard_group}: {why}")
 
 
 def resident() -> int:
@@ -112,19 +112,19 @@ def fill(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes, bytes]], *
     return count
 
 
-async def serve(log: KafkaLog, form: str, slots: Sequence[int], standby: bool) -> ManagerRuntime:
+async def serve(log: KafkaLog, form: str, shard_groups: Sequence[int], standby: bool) -> ManagerRuntime:
     runtime = ManagerRuntime(log, record_format(form), Always(), ManagerConfig(standby=standby, lag_interval=0.2))
     await runtime.start()
-    await take(runtime, slots)
+    await take(runtime, shard_groups)
     return runtime
 
 
-async def take(runtime: ManagerRuntime, slots: Sequence[int]) -> float:
+async def take(runtime: ManagerRuntime, shard_groups: Sequence[int]) -> float:
     """Seconds until all of these are served."""
     started = time.perf_counter()
-    for slot in slots:
-        runtime.on_assigned(slot)
-    await until(lambda: all(s.state == "active" for s in runtime.status() if s.slot in slots), 120)
+    for shard_group in shard_groups:
+        runtime.on_assigned(shard_group)
+    await until(lambda: all(s.state == "active" for s in runtime.status() if s.shard_group in shard_groups), 120)
     return time.perf_counter() - started
 
 
@@ -161,7 +161,7 @@ async def child_takeover(bootstrap: str) -> dict[str, float]:
     await until(lambda: standby.caught_up, 120)
     request = CommitRequest("bench-0000000", [("orders", [(0, 99, -1, "")])])
     assert (await owner.commit(request)).error == 0
-    await asyncio.gather(*(owner.on_revoked(slot) for slot in range(8)))
+    await asyncio.gather(*(owner.on_revoked(shard_group) for shard_group in range(8)))
     one = await take(standby, [shard_for("bench-0000000", SHARDS) % 8])
     found = standby.fetch(FetchRequest("bench-0000000", [("orders", [0])]))
     if found.topics[0][1][0][1] != 99:
@@ -198,7 +198,7 @@ def broker_rate(kafka: KafkaBroker, count: int) -> float:
     return count / (sum(int(total) - int(waited) for total, waited in found) / 1000)
 
 
-def load(kafka: KafkaBroker, folder: Path, offsets: int) -> bool:
+def load(kafka: KafkaBroker, directory: Path, offsets: int) -> bool:
     starter = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "first"})
     starter.commit(offsets=[TopicPartition(OURS, 0, 1)], asynchronous=False)  # makes the broker create its topic
     starter.close()
@@ -212,14 +212,14 @@ def load(kafka: KafkaBroker, folder: Path, offsets: int) -> bool:
     print(f"load of {count:,} records for {offsets:,} offsets: broker {peer:,.0f}/s, manager {rate:,.0f}/s", flush=True)
     print(f"  ratio {rate / peer:.2f} (bound {LEAST_LOAD:g})  {'ok' if fine[0] else 'LOW'}")
     print(f"  memory {bytes_:.0f} bytes an offset (bound {MOST_BYTES})  {'ok' if fine[1] else 'HIGH'}", flush=True)
-    return asked_meanwhile(kafka, folder) and all(fine)
+    return asked_meanwhile(kafka, directory) and all(fine)
 
 
-def asked_meanwhile(kafka: KafkaBroker, folder: Path) -> bool:
+def asked_meanwhile(kafka: KafkaBroker, directory: Path) -> bool:
     """A client that asks while a manager starts on the full topic, and what is said on the wire until all is loaded."""
     began = time.perf_counter()
     options = ("--offsets-topic", OURS, "--record-format", "kafka")
-    with manager(kafka.bootstrap, folder, *options, wait=False) as address, ThreadPoolExecutor(1) as beside:
+    with manager(kafka.bootstrap, directory, *options, wait=False) as address, ThreadPoolExecutor(1) as beside:
         waiting = beside.submit(wait_for_offsets, address, began)
         answers, wrong = asyncio.run(asyncio.wait_for(fetches_until_loaded(address), 180))
         right, seconds, refused = waiting.result()
@@ -292,14 +292,14 @@ def takeover(kafka: KafkaBroker) -> bool:
     one, rest = sorted(f["one"] for f in found)[1], sorted(f["rest"] for f in found)[1]
     good = max(one, rest) < MOST_TAKEOVER
     print(
-        f"a standby serves a slot after {one:.2f} s, the other seven together after {rest:.2f} s"
+        f"a standby serves a shard group after {one:.2f} s, the other seven together after {rest:.2f} s"
         f" (bound {MOST_TAKEOVER:g})  {'ok' if good else 'SLOW'}",
         flush=True,
     )
     return good
 
 
-def groups(kafka: KafkaBroker, folder: Path, most: int) -> bool:
+def groups(kafka: KafkaBroker, directory: Path, most: int) -> bool:
     print(f"{'groups':>10}{'start s':>9}{'commits/s':>12}{'fetches/s':>12}{'MB resident':>13}", flush=True)
     number = 1_000
     while number <= most:
@@ -308,7 +308,7 @@ def groups(kafka: KafkaBroker, folder: Path, most: int) -> bool:
         fill(kafka.bootstrap, topic, records(number, 1, 1))
         began = time.perf_counter()
         options = ("--offsets-topic", topic, "--record-format", "kafka")
-        with manager(kafka.bootstrap, folder, *options) as address:
+        with manager(kafka.bootstrap, directory, *options) as address:
             loaded = time.perf_counter() - began
             side = Side(address, 500)
             side.commits(), side.fetches()

@@ -50,7 +50,7 @@ class Measured:
 class Session:
     """Servers of their own, and the commands run on them in order, with what each of them took."""
 
-    folder: Path
+    directory: Path
     zk: str
     kafka: str
     groups: int
@@ -62,12 +62,12 @@ class Session:
 
     def run(self, name: str, *arguments: str) -> None:
         """One command of offsetmgr, waited for with its resource use."""
-        log = self.folder / "stderr"
+        log = self.directory / "stderr"
         started = time.perf_counter()
         with log.open("wb") as errors:
             child = subprocess.Popen(
                 [OFFSETMGR, *arguments], stdout=subprocess.DEVNULL, stderr=errors, stdin=subprocess.DEVNULL,
-                env={**os.environ, "XDG_STATE_HOME": str(self.folder)},
+                env={**os.environ, "XDG_STATE_HOME": str(self.directory)},
             )  # fmt: skip
             deadline = started + TIMEOUT_S
             while True:
@@ -102,7 +102,9 @@ class Session:
 
     def commands(self) -> None:
         zk, kafka = self.zk, self.kafka
-        offsets, avro, lines, plan = (str(self.folder / name) for name in ("in.zk", "out.avro", "out.zk", "plan.json"))
+        offsets, avro, lines, plan = (
+            str(self.directory / name) for name in ("in.zk", "out.avro", "out.zk", "plan.json")
+        )
         self.write_offsets(Path(offsets))
         self.run("offsets import, ZooKeeper", "offsets", "import", offsets, "--store", zk, "--execute", "--yes")
         self.run("offsets export .avro", "offsets", "export", avro, "--store", zk, "--all-groups")
@@ -118,7 +120,7 @@ class Session:
         self.run("offsets diff", "offsets", "diff", "--from", zk, "--to", kafka, "--all-groups")
         self.run("groups describe", "groups", "describe", "--store", kafka, "--all-groups", "--format", "csv")
         self.run("groups list, Kafka", "groups", "list", "--store", kafka)
-        back = str(self.folder / "back.json")
+        back = str(self.directory / "back.json")
         self.run("migrate plan, back", "migrate", "rollback", plan, "--reverse-plan", back)
         self.run("migrate rollback", "migrate", "rollback", plan, "--yes")
         self.run("offsets import, Kafka", "offsets", "import", avro, "--store", kafka, "--execute", "--yes")
@@ -153,10 +155,10 @@ def fill_topic(bootstrap: str, partitions: int) -> None:
 @contextmanager
 def session(groups: int, partitions: int) -> Iterator[Session]:
     with tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as name:
-        folder = Path(name)
+        directory = Path(name)
         with (
-            ZooKeeperServer(folder / "zookeeper", jvm=("-Xmx3g",)) as zookeeper,
-            KafkaBroker(folder / "kafka", zookeeper=f"{zookeeper.connect}/kafka", jvm=("-Xmx2g",)) as kafka,
+            ZooKeeperServer(directory / "zookeeper", jvm=("-Xmx3g",)) as zookeeper,
+            KafkaBroker(directory / "kafka", zookeeper=f"{zookeeper.connect}/kafka", jvm=("-Xmx2g",)) as kafka,
         ):
             filling = multiprocessing.get_context("spawn").Process(
                 target=fill_topic, args=(kafka.bootstrap, partitions)
@@ -166,7 +168,7 @@ def session(groups: int, partitions: int) -> Iterator[Session]:
             if filling.exitcode:
                 sys.exit("the topic could not be made")
             yield Session(
-                folder, f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}", groups, partitions
+                directory, f"zookeeper://{zookeeper.connect}/kafka", f"kafka://{kafka.bootstrap}", groups, partitions
             )
 
 

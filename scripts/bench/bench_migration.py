@@ -94,10 +94,10 @@ def describe(bench: Bench, *which: str) -> None:
     )  # fmt: skip
 
 
-def fsync_ms(folder: Path) -> float:
+def fsync_ms(directory: Path) -> float:
     """What the disk takes to keep a record: the tool that writes node by node waits for it each time."""
     taken = []
-    with (folder / "fsync").open("wb", buffering=0) as file:
+    with (directory / "fsync").open("wb", buffering=0) as file:
         for _ in range(200):
             file.write(b"x" * 100)
             started = time.perf_counter()

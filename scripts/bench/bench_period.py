@@ -57,12 +57,12 @@ def partitions_of(settings: dict[str, Any]) -> list[TopicPartition]:
 
 def ours(settings: dict[str, Any]) -> list[list[float]]:
     everything = partitions_of(settings)
-    mine = everything[settings["slot"] :: settings["members"]]
+    mine = everything[settings["shard_group"] :: settings["members"]]
     times: list[list[float]] = []
     with PeriodCoordinator(
         settings["zookeeper"],
         settings["root"],
-        f"m{settings['slot']}",
+        f"m{settings['shard_group']}",
         SCHEDULE,
         lambda: everything,
         owned=mine,
@@ -80,7 +80,7 @@ def ours(settings: dict[str, Any]) -> list[list[float]]:
 def original(settings: dict[str, Any]) -> list[list[float]]:
     """One thread a partition, as the document demands."""
     everything = partitions_of(settings)
-    mine = everything[settings["slot"] :: settings["members"]]
+    mine = everything[settings["shard_group"] :: settings["members"]]
     session = ZookeeperSession(settings["zookeeper"])
     old = Original(session, settings["root"], len(everything))
     limit = old.limit()
@@ -95,7 +95,7 @@ def original(settings: dict[str, Any]) -> list[list[float]]:
                 called[number][at] = time.monotonic()
                 old.write(partition, wanted)
                 while old.limit() < wanted + SCHEDULE.length_ms:
-                    if settings["slot"] == 0 and at == 0:
+                    if settings["shard_group"] == 0 and at == 0:
                         old.lead(wanted)
                     time.sleep(POLL_S)
                 released[number][at] = time.monotonic()
@@ -182,9 +182,9 @@ def measure(server: ZooKeeperServer, scheme: str, members: int, partitions: int,
             ensure(session, [root])
             session.transaction([Create(f"{root}/coordinator", b"1000"), Create(f"{root}/progress", b"")])
     processes = []
-    for slot in range(members):
+    for shard_group in range(members):
         settings = {
-            "scheme": scheme, "zookeeper": server.connect, "root": root, "slot": slot, "members": members,
+            "scheme": scheme, "zookeeper": server.connect, "root": root, "shard_group": shard_group, "members": members,
             "partitions": partitions, "periods": periods,
         }  # fmt: skip
         command = [sys.executable, __file__, "--member", json.dumps(settings)]
@@ -243,7 +243,7 @@ def main() -> int:
         scheme: Callable[[dict[str, Any]], list[list[float]]] = ours if settings["scheme"] == "ours" else original
         sys.stdout.write(json.dumps(scheme(settings)) + "\n")
         return 0
-    with tempfile.TemporaryDirectory() as folder, ZooKeeperServer(Path(folder)) as server:
+    with tempfile.TemporaryDirectory() as directory, ZooKeeperServer(Path(directory)) as server:
         measure(server, "ours", 4, 200, 10)  # warms the server up
         return report(server, options.periods, options.rounds)
 

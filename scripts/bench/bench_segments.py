@@ -2,8 +2,8 @@
 """`offsetmgr log offsets` against Kafka's own DumpLogSegments with its offsets decoder, on the same files, in the same
 run: records a second of the whole process, with its start.
 
-A real broker is given commits until its offsets topic holds as many records as asked for, half of them in commits of
-50 partitions and half in commits of one; then it is stopped, and both tools read its folders in turn.  The median of
+A real broker is given commits until its offsets topic holds as many records as asked for, half of them in commits of 50
+partitions and half in commits of one; then it is stopped, and both tools read its directories in turn.  The median of
 the rounds counts, after one that warms the page cache up.  Before that the offsets that we find are held against those
 that DumpLogSegments' output ends with.
 
@@ -71,8 +71,8 @@ def dump_command(files: Sequence[Path]) -> list[str]:
     return java_command([jars.resolve("kafka-3.9")], "kafka.tools.DumpLogSegments", arguments, jvm=("-Xmx1g",))
 
 
-def our_command(folder: Path) -> list[str]:
-    return [sys.executable, "-c", "from offsetmgr.cli.app import main; main()", "log", "offsets", str(folder)]
+def our_command(directory: Path) -> list[str]:
+    return [sys.executable, "-c", "from offsetmgr.cli.app import main; main()", "log", "offsets", str(directory)]
 
 
 def seconds_of(command: Sequence[str]) -> float:
@@ -106,8 +106,8 @@ def dumped(files: Sequence[Path]) -> tuple[Offsets, int]:
     return found, count
 
 
-def ours(folder: Path) -> Offsets:
-    done = subprocess.run([*our_command(folder), "--format", "json"], capture_output=True, text=True, check=True)
+def ours(directory: Path) -> Offsets:
+    done = subprocess.run([*our_command(directory), "--format", "json"], capture_output=True, text=True, check=True)
     return {(row["group"], row["topic"], row["partition"]): row["offset"] for row in json.loads(done.stdout)}
 
 
@@ -117,15 +117,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--least", type=float, default=1.0)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as folder:
-        broker = KafkaBroker(Path(folder) / "kafka", zookeeper="", config={"log.cleaner.enable": "false"})
-        with ZooKeeperServer(Path(folder) / "zookeeper") as zookeeper:
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as directory:
+        broker = KafkaBroker(Path(directory) / "kafka", zookeeper="", config={"log.cleaner.enable": "false"})
+        with ZooKeeperServer(Path(directory) / "zookeeper") as zookeeper:
             broker.zookeeper = f"{zookeeper.connect}/k"
             with broker:
                 started = time.perf_counter()
                 fill(broker.bootstrap, args.records)
                 print(f"filled in {time.perf_counter() - started:.0f} s")
-        data = broker.folder / "data"
+        data = broker.directory / "data"
         files = sorted(data.glob("__consumer_offsets-*/*.log"))
         size = sum(file.stat().st_size for file in files)
         expected, count = dumped(files)

@@ -124,10 +124,10 @@ def main() -> int:
     parser.add_argument("--least", type=int, default=250_000)
     args = parser.parse_args()
     with (
-        tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as folder,
-        ZooKeeperServer(Path(folder) / "zookeeper") as zookeeper,
+        tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as directory,
+        ZooKeeperServer(Path(directory) / "zookeeper") as zookeeper,
         KafkaBroker(
-            Path(folder) / "kafka", zookeeper=f"{zookeeper.connect}/k", config={"log.cleaner.enable": "false"}
+            Path(directory) / "kafka", zookeeper=f"{zookeeper.connect}/k", config={"log.cleaner.enable": "false"}
         ) as kafka,
     ):
         started = time.perf_counter()

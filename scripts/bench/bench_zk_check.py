@@ -64,8 +64,8 @@ class Way:
     found: Counter[str] = field(default_factory=Counter)
     progress: int = 0
 
-    def run(self, zookeeper: str, folder: Path) -> None:
-        out, err = folder / "out", folder / "err"
+    def run(self, zookeeper: str, directory: Path) -> None:
+        out, err = directory / "out", directory / "err"
         arguments = ("zk", "check", "--zookeeper", zookeeper, *self.chosen, "--settle", "0", "--format", "json")
         started = time.perf_counter()
         with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -105,8 +105,8 @@ def nodes(group: int, partitions: int) -> Iterator[Create]:
     root = f"/consumers/{name}"
     member = f"{name}_host-1700000000000-1a2b3c4d"
     yield Create(root)
-    for folder in ("ids", "owners", "offsets"):
-        yield Create(f"{root}/{folder}")
+    for directory in ("ids", "owners", "offsets"):
+        yield Create(f"{root}/{directory}")
     yield Create(f"{root}/offsets/{TOPIC}")
     for partition in range(partitions):
         yield Create(f"{root}/offsets/{TOPIC}/{partition}", b"%d" % (group + partition))

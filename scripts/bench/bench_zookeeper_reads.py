@@ -63,9 +63,9 @@ def main() -> int:
     args = parser.parse_args()
     paths = [f"/bench/{number:06}" for number in range(args.nodes)]
     with (
-        tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as folder,
-        ZooKeeperServer(Path(folder) / "3.8", jvm=JVM) as new,
-        ZooKeeperServer(Path(folder) / "3.4", version="3.4", jvm=JVM) as old,
+        tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as directory,
+        ZooKeeperServer(Path(directory) / "3.8", jvm=JVM) as new,
+        ZooKeeperServer(Path(directory) / "3.4", version="3.4", jvm=JVM) as old,
         ZookeeperSession(new.connect) as many,
         ZookeeperSession(new.connect) as forced,
         ZookeeperSession(old.connect) as single,

@@ -99,7 +99,7 @@ def tool(jar_set: str, main_class: str, *arguments: str, stdout: Path | None = N
 class Bench:
     """The servers, and the groups in them."""
 
-    folder: Path
+    directory: Path
     kafka: KafkaBroker
     groups: list[str]
     partitions: int
@@ -116,7 +116,7 @@ class Bench:
 
     def fresh(self, suffix: str) -> Path:
         self.count += 1
-        return self.folder / f"{self.count}{suffix}"
+        return self.directory / f"{self.count}{suffix}"
 
     def offset(self, group: int, partition: int) -> int:
         return 1 + (group * 31 + partition * 7) % 90
@@ -205,18 +205,18 @@ def servers(
 ) -> Iterator[Bench]:
     """A ZooKeeper that holds the groups, and a broker of this release that holds their topic and nothing else."""
     with tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as name:
-        folder = Path(name)
+        directory = Path(name)
         with (
-            ZooKeeperServer(folder / "zookeeper", jvm=SERVER_JVM) as zookeeper,
+            ZooKeeperServer(directory / "zookeeper", jvm=SERVER_JVM) as zookeeper,
             KafkaBroker(
-                folder / "kafka",
+                directory / "kafka",
                 zookeeper=f"{zookeeper.connect}/kafka",
                 config=config,
                 jvm=SERVER_JVM,
                 version=version,
             ) as kafka,
         ):
-            bench = Bench(folder, kafka, [f"bench-{n:05}" for n in range(groups)], partitions)
+            bench = Bench(directory, kafka, [f"bench-{n:05}" for n in range(groups)], partitions)
             bench.make_topic()
             bench.fill(bench.zk)
             yield bench

@@ -49,11 +49,11 @@ class Manager:
     """One `manager serve` process; killed and started again it keeps its port."""
 
     def __init__(
-        self, folder: Path, name: str, bootstrap: str, *options: str, program: Sequence[str] = OFFSETMGR
+        self, directory: Path, name: str, bootstrap: str, *options: str, program: Sequence[str] = OFFSETMGR
     ) -> None:
         self.port = ports.free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.log = folder / f"{name}.log"
+        self.log = directory / f"{name}.log"
         self._arguments = [
             *program, "manager", "serve", "--bootstrap-server", bootstrap, "--listen", self.address,
             "--partitions", str(SHARDS), "--session-timeout", str(SESSION_MS), *options,
@@ -151,9 +151,11 @@ def in_sync(bootstrap: str, brokers: int) -> bool:
 
 
 @contextlib.contextmanager
-def three_brokers(folder: Path, zookeeper: str) -> Iterator[list[KafkaBroker]]:
+def three_brokers(directory: Path, zookeeper: str) -> Iterator[list[KafkaBroker]]:
     """``zookeeper``: a connect string with a chroot of its own."""
-    brokers = [KafkaBroker(folder / f"broker{n}", zookeeper=zookeeper, broker_id=n, config=SETTINGS) for n in range(3)]
+    brokers = [
+        KafkaBroker(directory / f"broker{n}", zookeeper=zookeeper, broker_id=n, config=SETTINGS) for n in range(3)
+    ]
     with contextlib.ExitStack() as stack:
         for broker in brokers:
             stack.callback(broker.kill)
@@ -175,9 +177,9 @@ def restart(broker: KafkaBroker, tries: int = 5) -> None:
 
 
 @contextlib.contextmanager
-def managers_of(folder: Path, brokers: list[KafkaBroker], count: int, *options: str) -> Iterator[list[Manager]]:
+def managers_of(directory: Path, brokers: list[KafkaBroker], count: int, *options: str) -> Iterator[list[Manager]]:
     bootstrap = ",".join(broker.bootstrap for broker in brokers)
-    managers = [Manager(folder, f"manager{n}", bootstrap, *options) for n in range(count)]
+    managers = [Manager(directory, f"manager{n}", bootstrap, *options) for n in range(count)]
     try:
         for manager in managers:
             manager.start()
@@ -190,11 +192,11 @@ def managers_of(folder: Path, brokers: list[KafkaBroker], count: int, *options: 
 
 
 @contextlib.contextmanager
-def clients_of(folder: Path, addresses: str, count: int, groups_each: int) -> Iterator[list[Path]]:
+def clients_of(directory: Path, addresses: str, count: int, groups_each: int) -> Iterator[list[Path]]:
     """Client processes that commit and fetch; the files of their histories."""
     groups = [[f"group-{client}-{n}" for n in range(groups_each)] for client in range(count)]
     everybody = ",".join(group for own in groups for group in own)
-    files = [folder / f"history{n}" for n in range(count)]
+    files = [directory / f"history{n}" for n in range(count)]
     processes = [
         subprocess.Popen(
             [sys.executable, str(CLIENT), f"client{n}", addresses, str(file), "t", ",".join(groups[n]), everybody],

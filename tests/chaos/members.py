@@ -25,7 +25,7 @@ class PythonMember(ServerProcess):
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         *,
         zookeeper: str,
         bootstrap: str,
@@ -39,7 +39,7 @@ class PythonMember(ServerProcess):
         think_ms: int = 0,
         careless: bool = False,
     ) -> None:
-        super().__init__(folder)
+        super().__init__(directory)
         self.name = f"Python member of {group}"
         self._arguments: dict[str, Any] = {
             "zookeeper": zookeeper,
@@ -60,7 +60,7 @@ class PythonMember(ServerProcess):
 
     @property
     def output_file(self) -> Path:
-        return self.folder / "messages.tsv"
+        return self.directory / "messages.tsv"
 
     @property
     def member_id(self) -> str:

@@ -49,9 +49,9 @@ class SharedGroup:
     """One group on the topics that match ``PREFIX-.*``, which a producer fills without a pause."""
 
     def __init__(
-        self, folder: Path, zookeeper: ZooKeeperServer, brokers: list[KafkaBroker], name: str, strategy: str
+        self, directory: Path, zookeeper: ZooKeeperServer, brokers: list[KafkaBroker], name: str, strategy: str
     ) -> None:
-        self.folder = folder
+        self.directory = directory
         self.name = name
         self.strategy = strategy
         self.members: list[AnyMember] = []
@@ -155,7 +155,7 @@ class SharedGroup:
 
     def _next_folder(self) -> Path:
         self._started += 1
-        return self.folder / f"member{self._started}"
+        return self.directory / f"member{self._started}"
 
     def start(self, *members: AnyMember) -> None:
         with ThreadPoolExecutor(len(members)) as pool:
@@ -176,7 +176,7 @@ class SharedGroup:
         ``began`` where that is later (both in ms since 1970)."""
         wait_for(self.settled, f"{self.strategy}: all owned after: {what}", 60)
         now = _now_ms()
-        history = group_history(self._zookeeper.folder / "data", _CHROOT, self.name)
+        history = group_history(self._zookeeper.directory / "data", _CHROOT, self.name)
         last_end = max((when for when, _ in history.session_ends.values() if when >= began), default=done)
         took = (now - max(last_end, done)) / 1000
         self.took.append((what, took))
@@ -185,14 +185,14 @@ class SharedGroup:
     def settled(self) -> bool:
         """Whether the live members are those that should live, and own what the assignment gives them, all of it."""
         try:
-            picture = read_registration(self._session, self.name)
+            snapshot = read_registration(self._session, self.name)
             held = owners(self._session, self.name)
         except OffsetMgrError:
             return False
-        if set(picture.members) != {self.ids[member] for member in self.members}:
+        if set(snapshot.members) != {self.ids[member] for member in self.members}:
             return False
-        expected = assignor_named(self.strategy).assign(picture.streams, picture.partitions)
-        if sum(map(len, picture.partitions.values())) != sum(self._partitions.values()):
+        expected = assignor_named(self.strategy).assign(snapshot.streams, snapshot.partitions)
+        if sum(map(len, snapshot.partitions.values())) != sum(self._partitions.values()):
             return False
         return {tp: (owner.member_id, owner.thread) for tp, owner in held.items()} == {
             tp: (thread.member_id, thread.thread) for tp, thread in expected.items()
@@ -249,7 +249,7 @@ class SharedGroup:
 
     def _changes(self) -> int:
         """How many owner nodes there have been."""
-        return len(group_history(self._zookeeper.folder / "data", _CHROOT, self.name).lives)
+        return len(group_history(self._zookeeper.directory / "data", _CHROOT, self.name).lives)
 
     # --- the end ------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class SharedGroup:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda one: one.stop(), self.members))
         handed = self.handed()
-        verdict = judge(group_history(self._zookeeper.folder / "data", _CHROOT, self.name), handed, ends)
+        verdict = judge(group_history(self._zookeeper.directory / "data", _CHROOT, self.name), handed, ends)
         for begin, end in self._dark:
             late = [one for one in handed if begin < one.time_ms < end]
             verdict.excused["message of an old consumer without ZooKeeper"] += sum(one.old for one in late)

@@ -87,7 +87,7 @@ def test_a_member_frozen_past_its_session_and_woken(
         for name, one in (("a", frozen), ("b", other))
         for m in one.messages()
     ]
-    verdict = judge(group_history(zookeeper.folder / "data", "/kafka", unique), handed, {})
+    verdict = judge(group_history(zookeeper.directory / "data", "/kafka", unique), handed, {})
 
     late = [finding for finding in verdict.findings if f"{unique}_a handed out" in finding]
     assert bool(late) is careless

@@ -101,7 +101,7 @@ def move_on(manager: Manager, group: str) -> None:
     client.close()
 
 
-def test_a_frozen_manager_that_wakes_tells_nobody_anything(two: list[Manager]) -> None:
+def test_a_frozen_manager_that_wakes_tells_no_client_anything(two: list[Manager]) -> None:
     everybody = addresses(two)
     group = group_of(two[0], everybody)
     client = consumer(everybody, group)
@@ -129,7 +129,7 @@ def test_a_manager_frozen_between_its_assignment_and_its_claim_changes_nothing(
         try:
             with clients_of(tmp_path, everybody, 1, 4) as files:
                 late.start()
-                wait_for(late.is_frozen, "the late one has been assigned slots, and is frozen before its claim")
+                wait_for(late.is_frozen, "the late one has been assigned shard groups, and is frozen before its claim")
                 wait_for(lambda: served(managers[0].address, 1), "the first one has everything again", 60)
                 late.thaw()
                 wait_for(lambda: served(everybody, 2), "both share the shards in the end", 90)

@@ -38,7 +38,7 @@ class World:
     source: OffsetStore
     target: OffsetStore
     topic: str
-    folder: Path
+    directory: Path
 
     def tp(self, partition: int) -> TopicPartition:
         return TopicPartition(self.topic, partition)
@@ -53,7 +53,7 @@ class World:
             values = {self.tp(p): OffsetAndMetadata(10 * number + p + 1) for p in range(3)}
             self.source.commit(f"{prefix}-{number}", values)
         self.target.commit(f"{prefix}-2", {self.tp(2): OffsetAndMetadata(40)})
-        path = self.folder / f"{prefix}.json"
+        path = self.directory / f"{prefix}.json"
         planner = Planner(self.source, self.target, PlanOptions(groups=(f"{prefix}-*",)), SystemClock())
         write_plan(path, planner.header(), planner.plan(planner.selected_groups()))
         return PlanFile(path)

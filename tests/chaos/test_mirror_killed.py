@@ -106,12 +106,12 @@ def test_a_mirror_killed_under_load_loses_nothing_and_lowers_nothing(
         assert looks > KILLS
 
 
-def kill_again_and_again(command: list[str], chance: random.Random, folder: Path, seen) -> None:
+def kill_again_and_again(command: list[str], chance: random.Random, directory: Path, seen) -> None:
     """Starts the mirror and kills it, `KILLS` times: some lives early, most at some moment after the target moved."""
     for life in range(KILLS):
         before = seen()
         early = chance.random() < 0.3
-        log_file = folder / f"{life}.log"
+        log_file = directory / f"{life}.log"
         with log_file.open("w") as log:
             mirror = subprocess.Popen(command, stdout=log, stderr=log)
             try:

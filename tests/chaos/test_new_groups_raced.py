@@ -132,11 +132,11 @@ def stopped_now_and_then(process: subprocess.Popen[str]) -> Iterator[None]:
         stopper.join()
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    environ = {**os.environ, "XDG_CONFIG_HOME": str(folder), "XDG_STATE_HOME": str(folder / "state")}
+def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(directory), "XDG_STATE_HOME": str(directory / "state")}
     return subprocess.Popen(
         [sys.executable, "-m", "offsetmgr", *arguments],
-        cwd=folder,
+        cwd=directory,
         env=environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -46,11 +46,11 @@ Row = tuple[str, int, int, str]
 class Job:
     """Processes of one job."""
 
-    def __init__(self, kraft: KraftBroker, zookeeper: ZooKeeperServer, name: str, topic: str, folder: Path) -> None:
+    def __init__(self, kraft: KraftBroker, zookeeper: ZooKeeperServer, name: str, topic: str, directory: Path) -> None:
         self.kraft, self.zookeeper, self.name, self.topic = kraft, zookeeper, name, topic
-        self.folder = folder / name
-        self.folder.mkdir()
-        self.log = self.folder / "steps"
+        self.directory = directory / name
+        self.directory.mkdir()
+        self.log = self.directory / "steps"
         self.log.touch()
         self.processes: list[subprocess.Popen[bytes]] = []
 
@@ -58,11 +58,11 @@ class Job:
         """A process that works up to this many periods. ``end``: a step, the number of its period, and a signal."""
         arguments = {
             "bootstrap": self.kraft.bootstrap, "zookeeper": self.zookeeper.connect, "name": self.name,
-            "topic": self.topic, "output": str(self.folder / "output"), "log": str(self.log),
+            "topic": self.topic, "output": str(self.directory / "output"), "log": str(self.log),
             "first_ms": HOURLY.first_ms, "length_ms": HOUR, "until_ms": HOURLY.period(periods).start_ms,
             "end": None if end is None else [end[0].name, end[1], int(end[2])],
         }  # fmt: skip
-        with (self.folder / "stderr").open("ab") as errors:
+        with (self.directory / "stderr").open("ab") as errors:
             # A group of its own, so that the JVM goes the way of the driver.
             process = subprocess.Popen(
                 [sys.executable, str(PROGRAM), json.dumps(arguments)],
@@ -92,7 +92,7 @@ class Job:
             time.sleep(0.02)
 
     def said(self) -> str:
-        return (self.folder / "stderr").read_text()[-3000:]
+        return (self.directory / "stderr").read_text()[-3000:]
 
     def stop_all(self) -> None:
         for process in self.processes:
@@ -115,9 +115,9 @@ class Job:
             }
 
 
-def rows_in(folder: Path) -> list[Row]:
-    assert (folder / "_SUCCESS").exists()
-    lines = [json.loads(line) for part in folder.glob("part-*.json") for line in part.read_text().splitlines()]
+def rows_in(directory: Path) -> list[Row]:
+    assert (directory / "_SUCCESS").exists()
+    lines = [json.loads(line) for part in directory.glob("part-*.json") for line in part.read_text().splitlines()]
     return sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in lines)
 
 

@@ -35,29 +35,29 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(1200 if SOAK else 150)]
 class Fleet:
     """Member processes, one for each shard group of partitions; whoever dies is started again."""
 
-    def __init__(self, server: ZooKeeperServer, folder: Path, dice: random.Random) -> None:
+    def __init__(self, server: ZooKeeperServer, directory: Path, dice: random.Random) -> None:
         self.server = server
         self.root = "/periods"
-        self.folder = folder
-        self.log = folder / "lines"
+        self.directory = directory
+        self.log = directory / "lines"
         self.dice = dice
-        self.names = [f"m{slot}" for slot in range(MEMBERS)]
+        self.names = [f"m{shard_group}" for shard_group in range(MEMBERS)]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.started = 0
         self._session: ZookeeperSession | None = None
 
-    def start(self, slot: int, name: str) -> None:
+    def start(self, shard_group: int, name: str) -> None:
         self.started += 1
         arguments = {
             "zookeeper": self.server.connect, "root": self.root, "member": name, "partitions": PARTITIONS,
-            "owned": list(range(slot, PARTITIONS, MEMBERS)), "log": str(self.log), "pace_ms": PACE_MS,
+            "owned": list(range(shard_group, PARTITIONS, MEMBERS)), "log": str(self.log), "pace_ms": PACE_MS,
             "seed": self.dice.random(),
         }  # fmt: skip
-        with (self.folder / f"{name}.stderr").open("ab") as errors:
+        with (self.directory / f"{name}.stderr").open("ab") as errors:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, str(PROGRAM), json.dumps(arguments)], stderr=errors
             )
-        self.names[slot] = name
+        self.names[shard_group] = name
 
     def end(self, name: str) -> None:
         process = self.processes.pop(name)
@@ -95,7 +95,7 @@ class Fleet:
         return True
 
     def errors(self, name: str) -> str:
-        return (self.folder / f"{name}.stderr").read_text()[-2_000:]
+        return (self.directory / f"{name}.stderr").read_text()[-2_000:]
 
     # --- faults -------------------------------------------------------------------------------------
 
@@ -103,21 +103,21 @@ class Fleet:
         name = self.leader() if leader else None
         return self.names.index(name) if name in self.names else self.dice.randrange(MEMBERS)
 
-    def successor(self, slot: int) -> str:
+    def successor(self, shard_group: int) -> str:
         """Half of them come back under their name, which is free only once the old session has ended."""
-        return self.names[slot] if self.dice.random() < 0.5 else f"m{slot}-{self.started}"
+        return self.names[shard_group] if self.dice.random() < 0.5 else f"m{shard_group}-{self.started}"
 
     def kill(self, leader: bool) -> None:
-        slot = self.victim(leader)
-        self.end(self.names[slot])
-        self.start(slot, self.successor(slot))
+        shard_group = self.victim(leader)
+        self.end(self.names[shard_group])
+        self.start(shard_group, self.successor(shard_group))
 
     def freeze(self, leader: bool) -> None:
         """Past its session, with somebody else at its work meanwhile; then it wakes beside that one."""
-        slot = self.victim(leader)
-        frozen = self.names[slot]
+        shard_group = self.victim(leader)
+        frozen = self.names[shard_group]
         self.processes[frozen].send_signal(signal.SIGSTOP)
-        self.start(slot, f"m{slot}-{self.started}")
+        self.start(shard_group, f"m{shard_group}-{self.started}")
         before = self.number()
         self.wait_for(before + 2, 30)
         self.processes[frozen].send_signal(signal.SIGCONT)
@@ -140,8 +140,8 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     with ZooKeeperServer(tmp_path / "zookeeper") as server:
         fleet = Fleet(server, tmp_path, random.Random(SEED))
         try:
-            for slot in range(MEMBERS):
-                fleet.start(slot, f"m{slot}")
+            for shard_group in range(MEMBERS):
+                fleet.start(shard_group, f"m{shard_group}")
             yield fleet
         finally:
             fleet.stop()

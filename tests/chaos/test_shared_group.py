@@ -39,9 +39,9 @@ def zookeeper_of_ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooK
 def brokers(
     zookeeper_of_ours: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[KafkaBroker]]:
-    folder = tmp_path_factory.mktemp("brokers")
+    directory = tmp_path_factory.mktemp("brokers")
     connect = f"{zookeeper_of_ours.connect}/kafka"
-    started = [KafkaBroker(folder / str(n), zookeeper=connect, broker_id=n, config=SETTINGS) for n in range(2)]
+    started = [KafkaBroker(directory / str(n), zookeeper=connect, broker_id=n, config=SETTINGS) for n in range(2)]
     try:
         for broker in started:
             broker.start()

@@ -40,11 +40,11 @@ Record = tuple[str, int, int]
 class Job:
     """Runs of one job over one topic and one group."""
 
-    def __init__(self, bootstrap: str, name: str, folder: Path) -> None:
+    def __init__(self, bootstrap: str, name: str, directory: Path) -> None:
         self.name = name
         self.bootstrap = bootstrap
-        self.checkpoint = folder / "checkpoint"
-        self.output = folder / "output.jsonl"
+        self.checkpoint = directory / "checkpoint"
+        self.output = directory / "output.jsonl"
         self.output.touch()
         self.runs: list[subprocess.Popen[bytes]] = []
 

@@ -54,9 +54,9 @@ class TestKafkaLog(LogContract):
         yield log
         log.close()
 
-    def leave_unfinished(self, log: PartitionLog, slot: int, batches: Mapping[int, Sequence[Record]]) -> None:
+    def leave_unfinished(self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
         assert isinstance(log, KafkaLog)
-        settings = {"bootstrap.servers": log.bootstrap, "transactional.id": transactional_id(log.topic, slot)}
+        settings = {"bootstrap.servers": log.bootstrap, "transactional.id": transactional_id(log.topic, shard_group)}
         producer = ck.Producer({**settings, "transaction.timeout.ms": 60_000})
         producer.init_transactions(TIMEOUT)
         producer.begin_transaction()
@@ -232,10 +232,10 @@ def test_an_end_below_what_was_confirmed_is_of_the_past_and_not_believed(kraft: 
 
 def threads() -> set[str]:
     """Threads of this process, those of libraries included."""
-    return {folder.name for folder in Path("/proc/self/task").iterdir()}
+    return {directory.name for directory in Path("/proc/self/task").iterdir()}
 
 
-def test_a_writer_that_has_never_claimed_was_fenced_by_nobody(kraft: KraftBroker, unique: str) -> None:
+def test_a_writer_that_has_never_claimed_was_fenced_by_no_client(kraft: KraftBroker, unique: str) -> None:
     log = a_log(kraft.bootstrap, unique)
     with pytest.raises(ValueError, match="append before claim"):
         log.writer(1).append({1: [(b"k", b"v")]}, TIMEOUT)

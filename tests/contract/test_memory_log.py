@@ -23,19 +23,19 @@ class TestMemoryLog(LogContract):
     def log(self) -> MemoryLog:
         return MemoryLog(PARTITIONS)
 
-    def leave_unfinished(self, log: PartitionLog, slot: int, batches: Mapping[int, Sequence[Record]]) -> None:
+    def leave_unfinished(self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
         assert isinstance(log, MemoryLog)
-        log.fail_next_append(slot, Failure.UNKNOWN_OPEN)
+        log.fail_next_append(shard_group, Failure.UNKNOWN_OPEN)
         with pytest.raises(OutcomeUnknown):
-            claimed(log, slot).append(batches, 1)
+            claimed(log, shard_group).append(batches, 1)
 
     def recreate(self, log: PartitionLog) -> None:
         assert isinstance(log, MemoryLog)
         log.recreate()
 
 
-def claimed(log: MemoryLog, slot: int) -> MemoryWriter:
-    writer = log.writer(slot)
+def claimed(log: MemoryLog, shard_group: int) -> MemoryWriter:
+    writer = log.writer(shard_group)
     writer.claim(1)
     return writer
 

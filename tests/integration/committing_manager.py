@@ -27,7 +27,7 @@ class Always:
     def valid(self) -> bool:
         return True
 
-    def lost(self, slot: int, why: str) -> None:
+    def lost(self, shard_group: int, why: str) -> None:
         pass
 
 
@@ -47,8 +47,8 @@ async def main(bootstrap: str, topic: str, file: str) -> None:
     log = KafkaLog(bootstrap, topic, PARTITIONS)
     runtime = ManagerRuntime(log, AvroRecordFormat(), Always(), ManagerConfig(standby=False))
     await runtime.start()
-    for slot in range(runtime.slots):
-        runtime.on_assigned(slot)
+    for shard_group in range(runtime.shard_groups):
+        runtime.on_assigned(shard_group)
     while any(status.state != "active" for status in runtime.status()):
         await asyncio.sleep(0.01)
     with Path(file).open("w", buffering=1) as out:

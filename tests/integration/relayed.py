@@ -112,7 +112,7 @@ class RunningRelay(LoopThread):
     ) -> None:
         super().__init__()
         self._reserved = reserved or ReservedGroups(
-            "offsets-of-managers", "offsets-of-managers.managers", "offsets-of-managers-slot-"
+            "offsets-of-managers", "offsets-of-managers.managers", "offsets-of-managers-shard-group-"
         )
         self._authorizer = authorizer
         self.kept = MemoryOffsets()

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.timeout(300)]
 class Group:
     """Two members (one with a configured consumer.id), a topic of three partitions, the last one without traffic."""
 
-    folder: Path
+    directory: Path
     kafka: KafkaBroker
     name: str
     members: list[OldConsumer]
@@ -58,7 +58,7 @@ class Group:
 
     def command(self, phase: str = "{phase}") -> str:
         """Asks for the restart, and waits until it is done."""
-        script = self.folder / "restart.sh"
+        script = self.directory / "restart.sh"
         script.write_text(
             'cd "$(dirname "$0")"/orders; n=$(date +%s%N); echo "$1 $2" > $n.part; mv $n.part $n.order\n'
             "while [ ! -e $n.done ]; do sleep 0.1; done\n"
@@ -72,7 +72,7 @@ class Group:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.cli(*arguments), cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
+            self.cli(*arguments), cwd=self.directory, capture_output=True, text=True, timeout=120, check=False
         )
 
     def bounce(self, to: str, command: str, *more: str) -> list[str]:
@@ -144,7 +144,7 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     written = group.run("write", "--to", "kafka", "-o", "runbook.json", "-o", "runbook.md")
     assert written.returncode == 0, written.stderr
     assert f"{fixed} has a configured consumer.id" in written.stderr
-    book = json.loads((group.folder / "runbook.json").read_text())
+    book = json.loads((group.directory / "runbook.json").read_text())
     assert [m["id"] for m in book["baseline"]["members"]] == sorted(before)
     assert book["from"]["phase"] == "zookeeper"
     assert book["from"]["known"] == "seen"
@@ -152,7 +152,7 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
         {"offsets.storage": "kafka", "dual.commit.enabled": "true"},
         {"offsets.storage": "kafka", "dual.commit.enabled": "false"},
     ]
-    page = (group.folder / "runbook.md").read_text()
+    page = (group.directory / "runbook.md").read_text()
     assert f"`{generated}`" in page
     assert "## Stage 2 of 2: dual -> kafka" in page
     again = group.run("write", "--to", "kafka", "-o", "runbook.json")
@@ -179,7 +179,7 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     # A command that fails stops it before anybody else is touched.
     failed = group.run(*group.bounce("dual", "echo no {member}; exit 7"))
     assert (failed.returncode, f"the command for {fixed}: exit code 7" in failed.stderr) == (1, True)
-    state = group.folder / f"bounce-{group.name}-dual.json"
+    state = group.directory / f"bounce-{group.name}-dual.json"
     assert [s["status"] for s in json.loads(state.read_text())["steps"]] == ["command-failed", "pending"]
     assert f"no {fixed}" in state.with_suffix(".log").read_text()
     assert group.czxids() == before
@@ -214,14 +214,14 @@ def test_a_bounce_stops_at_the_first_failure_and_resumes_there(group: Group) -> 
     assert (finished.returncode, "is finished" in finished.stderr) == (2, True)
 
     # Killed while a command runs, it resumes without restarting anybody twice; Ctrl-C stops it between steps.
-    orders = group.folder / "orders"
+    orders = group.directory / "orders"
     done = len(list(orders.glob("*.done")))
-    killed = subprocess.Popen(group.cli(*group.bounce("kafka", group.command())), cwd=group.folder)
+    killed = subprocess.Popen(group.cli(*group.bounce("kafka", group.command())), cwd=group.directory)
     wait_for(lambda: list(orders.glob("*.order")), "the first command has begun")
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait(10)
     interrupted = subprocess.Popen(
-        group.cli(*group.bounce("kafka", group.command())), cwd=group.folder, stderr=subprocess.PIPE, text=True
+        group.cli(*group.bounce("kafka", group.command())), cwd=group.directory, stderr=subprocess.PIPE, text=True
     )
     assert interrupted.stderr is not None
     for line in interrupted.stderr:

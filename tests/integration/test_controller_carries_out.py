@@ -59,11 +59,11 @@ class Trio:
 
 @pytest.fixture(scope="module")
 def servers(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
-    folder = tmp_path_factory.mktemp("requests")
-    chroot = f"{zookeeper.connect}/{folder.name}-{time.time_ns()}"
-    brokers = [KafkaBroker(folder / str(n), zookeeper=chroot, broker_id=n, config=SETTINGS) for n in range(BROKERS)]
+    directory = tmp_path_factory.mktemp("requests")
+    chroot = f"{zookeeper.connect}/{directory.name}-{time.time_ns()}"
+    brokers = [KafkaBroker(directory / str(n), zookeeper=chroot, broker_id=n, config=SETTINGS) for n in range(BROKERS)]
     no_deletion = {"delete.topic.enable": "false"}
-    keeper = KafkaBroker(folder / "keeper", zookeeper=f"{chroot}-keeper", config=no_deletion)
+    keeper = KafkaBroker(directory / "keeper", zookeeper=f"{chroot}-keeper", config=no_deletion)
     with contextlib.ExitStack() as stack:
         with ThreadPoolExecutor() as pool:
             for broker in (*brokers, keeper):
@@ -349,13 +349,13 @@ def test_a_topic_that_cannot_be_read_is_refused_and_the_others_are_elected(
     commands = Commands(tmp_path)
     address = f"{zookeeper.connect}/{unique}"
     state = b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[0,1]}'
-    folders = ("", "/admin", "/brokers", "/brokers/ids", "/brokers/topics")
+    directories = ("", "/admin", "/brokers", "/brokers/ids", "/brokers/topics")
     of_good = ("/brokers/topics/good/partitions", "/brokers/topics/good/partitions/0")
     broker = b'{"version":1,"host":"h","port":9092,"timestamp":"1"}'
     with ZookeeperSession(zookeeper.connect, ConnectionConfig(timeout_ms=20_000)) as session:
         planted = session.transaction(
             [
-                *(Create(f"/{unique}{path}") for path in folders),
+                *(Create(f"/{unique}{path}") for path in directories),
                 Create(f"/{unique}/controller", b'{"version":1,"brokerid":1,"timestamp":"1"}', ephemeral=True),
                 *(Create(f"/{unique}/brokers/ids/{n}", broker, ephemeral=True) for n in (0, 1)),
                 Create(f"/{unique}/brokers/topics/bad", b'{"version":99,"partitions":{"0":[0]}}'),
@@ -383,7 +383,7 @@ def test_a_topic_that_cannot_be_read_is_refused_and_the_others_are_elected(
     assert "error: ZooKeeper node /brokers/topics/bad: is of version 99" in done.stderr
 
 
-def test_without_brokers_nobody_is_asked(zookeeper: ZooKeeperServer, unique: str, tmp_path: Path) -> None:
+def test_without_brokers_no_client_is_asked(zookeeper: ZooKeeperServer, unique: str, tmp_path: Path) -> None:
     """As after all brokers of a cluster have gone: the topic is there, the controller is not."""
     commands = Commands(tmp_path)
     address = f"{zookeeper.connect}/{unique}"

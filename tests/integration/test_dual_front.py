@@ -80,8 +80,8 @@ class PythonCommitter(Committer):
 
 
 class JavaCommitter(Committer):
-    def run(self, bootstrap: str, topic: str, folder: Path) -> None:
-        stop = folder / "enough"
+    def run(self, bootstrap: str, topic: str, directory: Path) -> None:
+        stop = directory / "enough"
         program = Path(__file__).with_name("OffsetCommitter.java")
         compiler = [jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")]
         command = java_command(
@@ -91,7 +91,7 @@ class JavaCommitter(Committer):
             jvm=("-Xmx128m", *QUICK_START),
         )
         with (
-            (folder / "errors.txt").open("wb") as errors,
+            (directory / "errors.txt").open("wb") as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
         ):
             try:

@@ -113,7 +113,7 @@ def test_the_wrong_kind_of_server_is_one_line(
     assert zookeeper.connect in line
 
 
-def test_a_port_that_takes_no_logins_is_told_as_such(cli: Cli, kafka: KafkaBroker, tmp_path: Path) -> None:
+def test_a_port_that_takes_no_logins_is_reported_as_such(cli: Cli, kafka: KafkaBroker, tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"

@@ -43,7 +43,7 @@ PROGRESS = ("gate before the first step: ",)
 
 @dataclass
 class Scene:
-    """A group that was moved from ZooKeeper to Kafka, in ``folder``: plan.json, plan.journal, x.avro, x.csv."""
+    """A group that was moved from ZooKeeper to Kafka, in ``directory``: plan.json, plan.journal, x.avro, x.csv."""
 
     commands: Commands
     zookeeper: str
@@ -51,19 +51,19 @@ class Scene:
     topic: str
 
     @property
-    def folder(self) -> Path:
-        return self.commands.folder
+    def directory(self) -> Path:
+        return self.commands.directory
 
     def moved_to(self, name: str, zookeeper: str, bootstrap: str) -> str:
         """A copy of the applied plan and its journal, which name other addresses."""
-        text = (self.folder / "plan.json").read_text()
+        text = (self.directory / "plan.json").read_text()
         text = text.replace(f"zookeeper://{self.zookeeper}", f"zookeeper://{zookeeper}")
         text = text.replace(f"kafka://{self.bootstrap}", f"kafka://{bootstrap}")
         body, mark, _ = text.rpartition(', "sha256": "')
         digest = hashlib.sha256(body.encode()).hexdigest()
-        (self.folder / f"{name}.json").write_text(f'{body}{mark}{digest}"}}\n')
-        records = [record for _, record in read_journal(self.folder / "plan.journal")]
-        with Journal(self.folder / f"{name}.journal", plan_sha256=digest, clock=SystemClock()) as journal:
+        (self.directory / f"{name}.json").write_text(f'{body}{mark}{digest}"}}\n')
+        records = [record for _, record in read_journal(self.directory / "plan.journal")]
+        with Journal(self.directory / f"{name}.journal", plan_sha256=digest, clock=SystemClock()) as journal:
             journal.append(
                 {k: v for k, v in record.items() if k not in ("n", "at")}
                 for record in records
@@ -74,10 +74,10 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(zookeeper: ZooKeeperServer, kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("faults")
-    topic = create_topic(kafka.bootstrap, f"{folder.name}-{time.time_ns()}", 2)
+    directory = tmp_path_factory.mktemp("faults")
+    topic = create_topic(kafka.bootstrap, f"{directory.name}-{time.time_ns()}", 2)
     chroot = f"{zookeeper.connect}/kafka"
-    found = Scene(Commands(folder), chroot, kafka.bootstrap, topic)
+    found = Scene(Commands(directory), chroot, kafka.bootstrap, topic)
     source = ["--from", f"zookeeper://{chroot}", "--to", f"kafka://{kafka.bootstrap}", "--group", topic]
     with open_store(f"zookeeper://{chroot}") as store:
         store.commit(topic, {TopicPartition(topic, p): OffsetAndMetadata(0) for p in range(2)})
@@ -105,7 +105,7 @@ def complaint(scene: Scene, arguments: Sequence[str], code: int = 1, says: Seque
         wrong.append(f"stdout: {done.stdout[:200]}")
     if took >= timeout_ms / 1000 + LITTLE:
         wrong.append(f"took {took:.1f} s")
-    if made := [file.name for file in scene.folder.glob("new-*")]:
+    if made := [file.name for file in scene.directory.glob("new-*")]:
         wrong.append(f"left {made}")
     return f"{' '.join(arguments)}: {'; '.join(wrong)}\n{done.stderr}" if wrong else ""
 
@@ -222,14 +222,14 @@ def with_plan(name: str) -> list[list[str]]:
 
 
 def test_a_plan_that_is_missing_cut_or_something_else_is_one_line(scene: Scene) -> None:
-    text = (scene.folder / "plan.json").read_text()
-    (scene.folder / "cut.json").write_text(text[: len(text) // 2])
-    (scene.folder / "cut-line.json").write_text("".join(text.splitlines(keepends=True)[:-1]))
-    (scene.folder / "edited.json").write_text(text.replace('"after":0', '"after":1', 1))
-    (scene.folder / "empty.json").write_text("")
-    (scene.folder / "other.json").write_text('{"hello": "world"}\n')
-    (scene.folder / "binary.json").write_bytes(bytes(range(256)) * 20)
-    (scene.folder / "a-folder").mkdir()
+    text = (scene.directory / "plan.json").read_text()
+    (scene.directory / "cut.json").write_text(text[: len(text) // 2])
+    (scene.directory / "cut-line.json").write_text("".join(text.splitlines(keepends=True)[:-1]))
+    (scene.directory / "edited.json").write_text(text.replace('"after":0', '"after":1', 1))
+    (scene.directory / "empty.json").write_text("")
+    (scene.directory / "other.json").write_text('{"hello": "world"}\n')
+    (scene.directory / "binary.json").write_bytes(bytes(range(256)) * 20)
+    (scene.directory / "a-folder").mkdir()
     says = {
         "missing.json": "No such file or directory",
         "cut.json": "its hash does not match: the file was changed or cut",
@@ -249,14 +249,14 @@ def test_a_plan_that_is_missing_cut_or_something_else_is_one_line(scene: Scene) 
 
 
 def test_a_journal_that_is_damaged_or_of_another_plan_is_one_line(scene: Scene) -> None:
-    original = (scene.folder / "plan.journal").read_bytes()
+    original = (scene.directory / "plan.journal").read_bytes()
     for name in ("damaged", "gap", "strange"):
-        (scene.folder / f"{name}.json").write_bytes((scene.folder / "plan.json").read_bytes())
+        (scene.directory / f"{name}.json").write_bytes((scene.directory / "plan.json").read_bytes())
     lines = original.splitlines(keepends=True)
-    (scene.folder / "damaged.journal").write_bytes(original.replace(b"apply-open", b"apply-oqen", 1))
-    (scene.folder / "gap.journal").write_bytes(b"".join([lines[0], *lines[2:]]))
+    (scene.directory / "damaged.journal").write_bytes(original.replace(b"apply-open", b"apply-oqen", 1))
+    (scene.directory / "gap.journal").write_bytes(b"".join([lines[0], *lines[2:]]))
     foreign = scene.moved_to("foreign", "h:1/kafka", "h:2")
-    (scene.folder / foreign).write_text((scene.folder / "plan.json").read_text())
+    (scene.directory / foreign).write_text((scene.directory / "plan.json").read_text())
     says = {
         "damaged": f"damaged at byte {len(lines[0])}, before its end",
         "gap": "record 1 is missing",
@@ -275,14 +275,14 @@ def test_a_journal_that_is_damaged_or_of_another_plan_is_one_line(scene: Scene) 
 
 
 def test_snapshots_that_are_junk_cut_or_missing_are_one_line(scene: Scene) -> None:
-    whole = (scene.folder / "x.avro").read_bytes()
-    (scene.folder / "cut.avro").write_bytes(whole[: len(whole) - 10])
-    (scene.folder / "head.avro").write_bytes(whole[:20])
-    (scene.folder / "junk.csv").write_text(f"{scene.topic},0,1\nwhat is this?\n")
-    (scene.folder / "number.csv").write_text(f"{scene.topic},{scene.topic},zero,1\n")
-    (scene.folder / "binary.csv").write_bytes(b"\xff\xfe\x00\x01" * 50)
-    (scene.folder / "junk.json").write_text('{"groupid": ')
-    (scene.folder / "junk.zk").write_text("/consumers/g/offsets/t/0:1\nhello\n")
+    whole = (scene.directory / "x.avro").read_bytes()
+    (scene.directory / "cut.avro").write_bytes(whole[: len(whole) - 10])
+    (scene.directory / "head.avro").write_bytes(whole[:20])
+    (scene.directory / "junk.csv").write_text(f"{scene.topic},0,1\nwhat is this?\n")
+    (scene.directory / "number.csv").write_text(f"{scene.topic},{scene.topic},zero,1\n")
+    (scene.directory / "binary.csv").write_bytes(b"\xff\xfe\x00\x01" * 50)
+    (scene.directory / "junk.json").write_text('{"groupid": ')
+    (scene.directory / "junk.zk").write_text("/consumers/g/offsets/t/0:1\nhello\n")
     to = ["--bootstrap-server", scene.bootstrap]
     names = ["cut.avro", "head.avro", "junk.csv", "number.csv", "binary.csv", "junk.json", "junk.zk", "missing.avro"]
     cases = [
@@ -401,7 +401,7 @@ def test_a_journal_that_cannot_be_made_stops_apply_before_anything_is_written(sc
         old.commit(unique, {tp: OffsetAndMetadata(0)})
         stores = ["--from", source, "--to", target, "--group", unique]
         scene.commands.run("migrate", "plan", *stores, "-o", "nojournal.json")
-        (scene.folder / "nojournal.journal").mkdir()
+        (scene.directory / "nojournal.journal").mkdir()
 
         assert complaint(scene, ["migrate", "apply", "nojournal.json", "--yes"], says=["nojournal.journal"]) == ""
         assert dict(new.fetch(unique)) == {}

@@ -290,7 +290,7 @@ def test_a_member_goes_on_with_what_it_owns_while_a_registration_cannot_be_under
 
 
 @pytest.mark.usefixtures("cluster")
-def test_one_that_joins_beside_a_registration_that_cannot_be_understood_is_told_so(
+def test_one_that_joins_with_a_registration_that_cannot_be_understood_is_reported_so(
     join: Join, hand: ZookeeperSession
 ) -> None:
     ensure(hand, [paths.CONSUMERS, paths.group("g"), paths.ids("g")])

@@ -87,7 +87,7 @@ def test_a_host_that_does_not_exist_is_unreachable() -> None:
     assert {type(e) for e in errors} == {Unreachable}
 
 
-def test_zookeepers_port_is_told_apart_from_a_broker(zookeeper: ZooKeeperServer) -> None:
+def test_zookeepers_port_is_reported_apart_from_a_broker(zookeeper: ZooKeeperServer) -> None:
     errors = refused(zookeeper.connect, timeout_ms=5_000)
 
     assert {type(e) for e in errors} == {ServerError}
@@ -285,8 +285,8 @@ LISTENERS = {"plain": "PLAIN", "scram-sha-256": "SCRAM-SHA-256", "scram-sha-512"
 def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker's SASL_PLAINTEXT address; alice (``alice-secret``) may use PLAIN and both SCRAMs."""
     plain_port, sasl_port = free_port(), free_port()
-    folder = tmp_path_factory.mktemp("secured")
-    broker = KafkaBroker(folder, zookeeper=f"{zookeeper.connect}/{folder.name}-{os.getpid()}", port=plain_port)
+    directory = tmp_path_factory.mktemp("secured")
+    broker = KafkaBroker(directory, zookeeper=f"{zookeeper.connect}/{directory.name}-{os.getpid()}", port=plain_port)
     listener = "listener.name.sasl_plaintext"
     module = "org.apache.kafka.common.security"
     broker.config = {
@@ -349,8 +349,8 @@ def test_a_mechanism_that_only_librdkafka_speaks_is_refused_by_name(secured: str
 @pytest.fixture(scope="module")
 def encrypted(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """A broker's TLS address and the file of the certificate that it shows."""
-    folder = tmp_path_factory.mktemp("encrypted")
-    keys, certificate = folder / "keys.p12", folder / "broker.pem"
+    directory = tmp_path_factory.mktemp("encrypted")
+    keys, certificate = directory / "keys.p12", directory / "broker.pem"
     keytool = ["keytool", "-keystore", str(keys), "-storepass", "key-secret", "-alias", "broker"]
     name = ["-dname", "CN=broker", "-ext", "SAN=ip:127.0.0.1"]
     for arguments in (
@@ -365,8 +365,8 @@ def encrypted(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFacto
         "ssl.keystore.password": "key-secret",
         "ssl.keystore.type": "PKCS12",
     }
-    chroot = f"{zookeeper.connect}/{folder.name}-{os.getpid()}"
-    with KafkaBroker(folder / "broker", zookeeper=chroot, port=plain_port, config=config):
+    chroot = f"{zookeeper.connect}/{directory.name}-{os.getpid()}"
+    with KafkaBroker(directory / "broker", zookeeper=chroot, port=plain_port, config=config):
         yield f"127.0.0.1:{tls_port}", certificate
 
 
@@ -388,7 +388,7 @@ def test_an_unknown_certificate_is_refused(encrypted: tuple[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("code", [ck.KafkaError._SSL, ck.KafkaError._TRANSPORT])
-def test_a_handshake_that_fails_is_told_the_same_whichever_code_librdkafka_gives_it(code: int) -> None:
+def test_a_handshake_that_fails_is_reported_the_same_whichever_code_librdkafka_gives_it(code: int) -> None:
     admin = Admin("h:1", ConnectionConfig())
     text = "ssl://h:1/bootstrap: error:0A000086:SSL routines::certificate verify failed (after 12ms)"
     admin._reported.append(ck.KafkaError(code, text))

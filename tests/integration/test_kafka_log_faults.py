@@ -29,7 +29,7 @@ from offsetmgr.manager.log.base import (
     OutcomeUnknown,
     ShardGroupWriter,
     partitions_of,
-    slot_count,
+    shard_group_count,
 )
 from offsetmgr.manager.log.kafka import KafkaLog
 from offsetmgr.manager.log.kafka.topic_admin import check_topic, ensure_topic
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.servers
 
 BROKERS = 3
 PARTITIONS = 16
-SLOTS = slot_count(PARTITIONS)
+SHARD_GROUPS = shard_group_count(PARTITIONS)
 TIMEOUT = 2.0
 LITTLE = 1.0
 """What an append may take above its timeout, in seconds, on a machine that is busy."""
@@ -76,9 +76,9 @@ class Trio:
 
 @pytest.fixture(scope="module")
 def cluster_of_three(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
-    folder = tmp_path_factory.mktemp("logtrio")
-    chroot = f"{zookeeper.connect}/{folder.name}-{time.time_ns()}"
-    brokers = [KafkaBroker(folder / str(n), zookeeper=chroot, broker_id=n, config=SETTINGS) for n in range(BROKERS)]
+    directory = tmp_path_factory.mktemp("logtrio")
+    chroot = f"{zookeeper.connect}/{directory.name}-{time.time_ns()}"
+    brokers = [KafkaBroker(directory / str(n), zookeeper=chroot, broker_id=n, config=SETTINGS) for n in range(BROKERS)]
     with contextlib.ExitStack() as stack:
         for broker in brokers:
             stack.callback(broker.kill)
@@ -112,7 +112,7 @@ class Appender:
     be."""
 
     log: KafkaLog
-    slot: int
+    shard_group: int
     acknowledged: list[bytes] = field(default_factory=list)
     not_written: list[bytes] = field(default_factory=list)
     unknown: list[bytes] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Appender:
     def append(self) -> bool:
         """One append, after a new claim where the writer was used up; whether it was acknowledged."""
         if self.writer is None:
-            self.writer = self.log.writer(self.slot)
+            self.writer = self.log.writer(self.shard_group)
             try:
                 self.writer.claim(TIMEOUT)
             except OffsetMgrError:
@@ -139,7 +139,7 @@ class Appender:
 
     def _append(self, writer: ShardGroupWriter, key: bytes) -> bool:
         try:
-            batches = {p: [(key, b"v")] for p in partitions_of(self.slot, PARTITIONS)}
+            batches = {p: [(key, b"v")] for p in partitions_of(self.shard_group, PARTITIONS)}
             self.last = writer.append(batches, TIMEOUT)
             self.acknowledged.append(key)
             return True
@@ -162,8 +162,8 @@ class Appender:
 
 def everything(log: KafkaLog) -> dict[int, list[bytes]]:
     """The keys of all partitions in order, once every unfinished append has ended."""
-    for slot in range(SLOTS):
-        claim_patiently(log, slot).close()
+    for shard_group in range(SHARD_GROUPS):
+        claim_patiently(log, shard_group).close()
     ends: dict[int, int] = {}
 
     def asked() -> bool:
@@ -184,28 +184,28 @@ def everything(log: KafkaLog) -> dict[int, list[bytes]]:
     return {p: [record.key for record in records if record.partition == p] for p in range(PARTITIONS)}
 
 
-def claim_patiently(log: KafkaLog, slot: int) -> ShardGroupWriter:
+def claim_patiently(log: KafkaLog, shard_group: int) -> ShardGroupWriter:
     """A writer that has claimed the shard group, from a cluster that is still coming back."""
     claimed: list[ShardGroupWriter] = []
 
     def claim() -> bool:
-        writer = log.writer(slot)
+        writer = log.writer(shard_group)
         with contextlib.suppress(OffsetMgrError):
             writer.claim(5)
             claimed.append(writer)
         return bool(claimed)
 
-    wait_for(claim, f"slot {slot} is claimed")
+    wait_for(claim, f"shard group {shard_group} is claimed")
     return claimed[0]
 
 
 def assert_true_to_its_word(appender: Appender, found: dict[int, list[bytes]]) -> None:
-    for partition in partitions_of(appender.slot, PARTITIONS):
+    for partition in partitions_of(appender.shard_group, PARTITIONS):
         keys = found[partition]
         assert keys == sorted(set(keys)), "in order, and nothing twice"
         assert set(appender.acknowledged) <= set(keys), "acknowledged is there"
         assert not set(appender.not_written) & set(keys), "not written is not there"
-        assert keys == found[appender.slot], "all partitions of an append, or none"
+        assert keys == found[appender.shard_group], "all partitions of an append, or none"
 
 
 def in_threads(calls: list[Callable[[], object]]) -> None:
@@ -216,11 +216,11 @@ def in_threads(calls: list[Callable[[], object]]) -> None:
 
 def test_with_two_of_three_brokers_down_appends_fail_in_time_and_go_on_afterwards(trio: Trio, log: KafkaLog) -> None:
     """All shard groups at once, since the brokers that remain and that are gone play another part in each."""
-    appenders = [Appender(log, slot) for slot in range(SLOTS)]
+    appenders = [Appender(log, shard_group) for shard_group in range(SHARD_GROUPS)]
     wait_for(lambda: all(appender.acknowledged or appender.append() for appender in appenders), "the first appends")
     before = everything(log)
     for appender in appenders:
-        appender.writer = claim_patiently(log, appender.slot)
+        appender.writer = claim_patiently(log, appender.shard_group)
 
     trio.brokers[1].kill()
     trio.brokers[2].kill()
@@ -255,10 +255,10 @@ def ends_of_the_past(log: KafkaLog, appenders: list[Appender], ended: threading.
     return wrong
 
 
-def test_a_frozen_broker_holds_nobody_up_for_longer_and_falsifies_nothing(trio: Trio, log: KafkaLog) -> None:
-    appenders = [Appender(log, slot) for slot in range(SLOTS)]
+def test_a_frozen_broker_holds_no_client_up_for_longer_and_falsifies_nothing(trio: Trio, log: KafkaLog) -> None:
+    appenders = [Appender(log, shard_group) for shard_group in range(SHARD_GROUPS)]
     ended = threading.Event()
-    with ThreadPoolExecutor(SLOTS + 1) as pool:
+    with ThreadPoolExecutor(SHARD_GROUPS + 1) as pool:
         asking = pool.submit(ends_of_the_past, log, appenders, ended)
         running = [pool.submit(appender.append_until, ended) for appender in appenders]
         try:
@@ -267,13 +267,13 @@ def test_a_frozen_broker_holds_nobody_up_for_longer_and_falsifies_nothing(trio: 
             counts = [len(appender.acknowledged) for appender in appenders]
             wait_for(
                 lambda: all(len(a.acknowledged) > n + 3 for a, n in zip(appenders, counts, strict=True)),
-                "every slot goes on without the frozen broker",
+                "every shard group goes on without the frozen broker",
             )
             trio.brokers[0].thaw()
             counts = [len(appender.acknowledged) for appender in appenders]
             wait_for(
                 lambda: all(len(a.acknowledged) > n + 3 for a, n in zip(appenders, counts, strict=True)),
-                "every slot goes on with the broker that woke up",
+                "every shard group goes on with the broker that woke up",
             )
         finally:
             trio.brokers[0].thaw()

@@ -67,7 +67,7 @@ def test_what_the_broker_refuses_fails_alone(store: KafkaStore, topic: str, uniq
     assert store.fetch(unique) == {good: Committed(5)}
 
 
-def test_a_deletion_beside_a_commit(store: KafkaStore, topic: str, unique: str) -> None:
+def test_a_deletion_with_a_commit(store: KafkaStore, topic: str, unique: str) -> None:
     gone, kept = TopicPartition(topic, 0), TopicPartition(topic, 1)
     overwrite(store, unique, {gone: OffsetAndMetadata(5)})
 

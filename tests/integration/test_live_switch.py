@@ -88,7 +88,7 @@ class World:
         return LiveMigration(session, self.group, self.zookeeper, self.kafka, self.cluster, **arguments)
 
     def to(self, mode: CommitMode) -> SwitchEvidence:
-        return self.switch().execute(mode, patience_s=20)
+        return self.switch().execute(mode, wait_s=20)
 
     def held(self) -> dict[str, dict[int, int]]:
         """Partition -> offset in both stores."""
@@ -239,7 +239,7 @@ def test_a_direct_change_is_refused_and_nothing_changes(world: World, make_topic
     assert world.storage() == ("zookeeper", 1, None)
 
 
-def test_a_group_of_which_nobody_has_said_anything_is_not_guessed(world: World) -> None:
+def test_a_group_of_which_no_client_has_said_anything_is_not_guessed(world: World) -> None:
     store = open_store(world.uri().removesuffix("&start=zookeeper"))
     world._made.append(store)
 
@@ -311,7 +311,7 @@ def test_two_switches_at_a_time_are_one_too_many(world: World, make_topic: Calla
                 world.to(CommitMode.DUAL)
             refused.append(str(caught.value))
 
-    world.switch(tell=tell, who="the first").execute(CommitMode.DUAL, patience_s=20)
+    world.switch(tell=tell, who="the first").execute(CommitMode.DUAL, wait_s=20)
 
     assert refused == [f"switch of group {world.group}: the first is switching it"]
     assert world.storage() == ("dual", 3, None)
@@ -342,7 +342,7 @@ def test_commits_and_fetches_wait_while_a_switch_is_under_way_and_go_on_in_the_n
             assert waited == []
             assert world.held() == {"zookeeper": {0: 1}, "kafka": {}}
 
-    world.switch(tell=tell).execute(CommitMode.DUAL, patience_s=20)
+    world.switch(tell=tell).execute(CommitMode.DUAL, wait_s=20)
     thread.join(30)
 
     assert len(waited) == 1
@@ -465,11 +465,11 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
         frozen.freeze()
 
         with pytest.raises(TimedOut, match=r"no acknowledgement from .* within 0\.5 s; back to the old mode"):
-            world.switch().execute(CommitMode.DUAL, patience_s=0.5)
+            world.switch().execute(CommitMode.DUAL, wait_s=0.5)
         assert world.storage() == ("zookeeper", 3, None)
 
         other.start()
-        evidence = world.switch().execute(CommitMode.DUAL, patience_s=20)  # outlives the frozen one's session
+        evidence = world.switch().execute(CommitMode.DUAL, wait_s=20)  # outlives the frozen one's session
         assert len(evidence.members) == 1
         wait_for(lambda: len(other.messages()) > 200, "the other one consumes")
         world.to(CommitMode.KAFKA)
@@ -490,27 +490,27 @@ def test_a_frozen_member_is_named_then_outlived_and_when_it_wakes_it_takes_nothi
 
 
 @pytest.mark.parametrize("when", ["before", *STEPS[:4]])
-def test_a_switch_that_is_told_to_stop_before_the_new_mode_holds_goes_back(world: World, when: str) -> None:
+def test_a_switch_that_is_reported_to_stop_before_the_new_mode_holds_goes_back(world: World, when: str) -> None:
     member, told = world.member(), []
     member.commit(world.group, at("t", p0=5))
     switch = world.switch(tell=told.append)
     with pytest.raises(Conflict, match="was given up; the old mode holds"):
-        switch.execute(CommitMode.DUAL, patience_s=20, stop=lambda: when == "before" or when in told)
+        switch.execute(CommitMode.DUAL, wait_s=20, stop=lambda: when == "before" or when in told)
 
     assert world.storage()[::2] == ("zookeeper", None)
     member.commit(world.group, at("t", p0=6))
     assert world.held() == {"zookeeper": {0: 6}, "kafka": {}}
 
 
-def test_a_switch_that_is_told_to_stop_once_the_new_mode_holds_has_happened(world: World) -> None:
+def test_a_switch_that_is_reported_to_stop_once_the_new_mode_holds_has_happened(world: World) -> None:
     member, told = world.member(), []
     member.commit(world.group, at("t", p0=5))
-    world.switch(tell=told.append).execute(CommitMode.DUAL, patience_s=600, stop=lambda: "settled" in told)
+    world.switch(tell=told.append).execute(CommitMode.DUAL, wait_s=600, stop=lambda: "settled" in told)
 
     assert world.storage()[::2] == ("dual", None)
 
 
-def test_a_member_joins_again_where_the_groups_node_is_deleted_and_made_anew(
+def test_a_member_joins_again_where_the_groups_node_is_deleted_and_recreated(
     world: World, make_topic: Callable[..., str]
 ) -> None:
     # Given a member that has acknowledged version 0 of the node, which has version 0 again

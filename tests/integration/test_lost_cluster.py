@@ -102,13 +102,13 @@ def acknowledged(said: Path) -> list[tuple[str, str, int]]:
 
 def cleaned(broker: Broker) -> bool:
     """Whether the cleaner has been through a partition of the offsets topic."""
-    checkpoint = broker.folder / "data" / "cleaner-offset-checkpoint"
+    checkpoint = broker.directory / "data" / "cleaner-offset-checkpoint"
     lines = checkpoint.read_text().splitlines()[2:] if checkpoint.exists() else []
     return any(line.startswith("__consumer_offsets ") and not line.endswith(" 0") for line in lines)
 
 
-def saved(cli: Cli, folder: Path, *more: str) -> Offsets:
-    rows = cli.rows("log", "offsets", str(folder), *more)
+def saved(cli: Cli, directory: Path, *more: str) -> Offsets:
+    rows = cli.rows("log", "offsets", str(directory), *more)
     assert all(row["state"] == "committed" for row in rows)
     return {(r["group"], r["topic"], r["partition"]): (r["offset"], r["metadata"]) for r in rows}
 
@@ -137,7 +137,7 @@ def test_what_is_saved_from_a_killed_brokers_disk_is_what_it_serves_when_it_star
         said, disk = tmp_path / f"said-{kill}", tmp_path / "disk"
         under_load_until_killed(broker, topic, seed, kill, said, dice)
         shutil.rmtree(disk, ignore_errors=True)
-        shutil.copytree(broker.folder / "data", disk)
+        shutil.copytree(broker.directory / "data", disk)
 
         whole = saved(cli, disk)
         now = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
@@ -263,8 +263,8 @@ def test_an_offset_managers_topic_is_read_off_the_disk_as_the_manager_serves_it(
         kept = {(group, *tp): one for group in groups for tp, one in manager.fetch(group).items()}
     disk = tmp_path / "disk"
     disk.mkdir()
-    for folder in (kafka.folder / "data").glob(f"{unique}-*"):
-        shutil.copytree(folder, disk / folder.name)
+    for directory in (kafka.directory / "data").glob(f"{unique}-*"):
+        shutil.copytree(directory, disk / directory.name)
 
     found = saved(cli, disk, "--offsets-topic", unique)
 

@@ -39,8 +39,8 @@ class Lease:
     def valid(self) -> bool:
         return True
 
-    def lost(self, slot: int, why: str) -> None:
-        self.losses.append(slot)
+    def lost(self, shard_group: int, why: str) -> None:
+        self.losses.append(shard_group)
 
 
 def scenario(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -60,23 +60,25 @@ def topic_of(kafka: KafkaBroker, name: str) -> str:
 
 @asynccontextmanager
 async def manager(
-    kafka: KafkaBroker, topic: str, *, slots: Sequence[int] = range(PARTITIONS), standby: bool = False
+    kafka: KafkaBroker, topic: str, *, shard_groups: Sequence[int] = range(PARTITIONS), standby: bool = False
 ) -> AsyncIterator[tuple[ManagerRuntime, Lease]]:
     log, lease = KafkaLog(kafka.bootstrap, topic, PARTITIONS), Lease()
     runtime = ManagerRuntime(log, AvroRecordFormat(), lease, ManagerConfig(standby=standby, lag_interval=0.2))
     await runtime.start()
     try:
-        await take(runtime, slots)
+        await take(runtime, shard_groups)
         yield runtime, lease
     finally:
         await runtime.close()
         log.close()
 
 
-async def take(runtime: ManagerRuntime, slots: Sequence[int]) -> None:
-    for slot in slots:
-        runtime.on_assigned(slot)
-    await until(lambda: all(status.state == "active" for status in runtime.status() if status.slot in slots))
+async def take(runtime: ManagerRuntime, shard_groups: Sequence[int]) -> None:
+    for shard_group in shard_groups:
+        runtime.on_assigned(shard_group)
+    await until(
+        lambda: all(status.state == "active" for status in runtime.status() if status.shard_group in shard_groups)
+    )
 
 
 def commit(group: str, offset: int, partitions: int = 5) -> CommitRequest:
@@ -124,7 +126,7 @@ def test_a_standby_takes_over_and_the_predecessor_is_fenced(kafka: KafkaBroker, 
     async def work() -> None:
         async with (
             manager(kafka, topic) as (old, lease),
-            manager(kafka, topic, slots=(), standby=True) as (new, _),
+            manager(kafka, topic, shard_groups=(), standby=True) as (new, _),
         ):
             answers = [old.commit(commit(f"g{number}", number)) for number in range(200)]
             assert set(map(str, await asyncio.gather(*answers))) == {str(CommitResponse())}
@@ -148,29 +150,29 @@ def test_a_standby_takes_over_and_the_predecessor_is_fenced(kafka: KafkaBroker, 
     scenario(work)
 
 
-def test_a_slot_goes_there_and_back_under_commits(kafka: KafkaBroker, unique: str) -> None:
+def test_a_shard_group_goes_there_and_back_under_commits(kafka: KafkaBroker, unique: str) -> None:
     """Handed over in good order no commit fails but those that come in between, and none that succeeded is missed."""
     topic = topic_of(kafka, unique)
 
     async def work() -> None:
         async with (
             manager(kafka, topic, standby=True) as (one, _),
-            manager(kafka, topic, slots=(), standby=True) as (
+            manager(kafka, topic, shard_groups=(), standby=True) as (
                 two,
                 _,
             ),
         ):
             group, last, refused = "g", 0, 0
-            slot = shard_for(group, PARTITIONS)
+            shard_group = shard_for(group, PARTITIONS)
             owner, other = one, two
             for turn in range(6):
                 answers = [owner.commit(commit(group, last + number)) for number in range(1, 21)]
-                leaving = asyncio.create_task(owner.on_revoked(slot))
+                leaving = asyncio.create_task(owner.on_revoked(shard_group))
                 results = await asyncio.gather(*answers)
                 await leaving
                 last += sum(result.error == ErrorCode.NONE for result in results)
                 refused += sum(result.error == ErrorCode.NOT_COORDINATOR for result in results)
-                await take(other, [slot])
+                await take(other, [shard_group])
                 assert offsets(other, group) == [last] * 5, turn
                 owner, other = other, owner
             assert refused == 0

@@ -110,7 +110,7 @@ def test_a_front_of_a_store_does_not_speak_of_shards_when_it_stops(kafka: KafkaB
     assert "shards" not in log
 
 
-def test_a_topic_of_somebody_elses_records_is_refused_and_stays_as_it_was(kafka: KafkaBroker, unique: str) -> None:
+def test_a_topic_of_a_client_elses_records_is_refused_and_stays_as_it_was(kafka: KafkaBroker, unique: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     made = admin.create_topics([NewTopic(unique, 8, 1, config={"cleanup.policy": "compact"})])
     made[unique].result(30)

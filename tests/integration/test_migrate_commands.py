@@ -39,21 +39,22 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> N
 
 @dataclass
 class World:
-    """ZooKeeper and Kafka with one topic of four partitions, each with offsets 0 to 100; commands run in ``folder``."""
+    """ZooKeeper and Kafka with one topic of four partitions, each with offsets 0 to 100; commands run in
+    ``directory``."""
 
     zk_uri: str
     kafka_uri: str
     zk: OffsetStore
     kafka: OffsetStore
     topic: str
-    folder: Path
+    directory: Path
 
     def start(self, *arguments: str, terminal: int | None = None) -> subprocess.Popen[str]:
         environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
         return subprocess.Popen(
             [*OFFSETMGR, *arguments],
-            cwd=self.folder,
-            env={**environ, "XDG_CONFIG_HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder)},
+            cwd=self.directory,
+            env={**environ, "XDG_CONFIG_HOME": str(self.directory), "XDG_STATE_HOME": str(self.directory)},
             stdin=subprocess.DEVNULL if terminal is None else terminal,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -140,7 +141,7 @@ def test_a_plan_says_when_the_copied_offsets_would_expire(world: World, unique: 
     done = world.run(
         "migrate", "plan", "--from", world.zk_uri, "--to", world.kafka_uri, "--group", unique, "-o", "p.json"
     )
-    header = json.loads((world.folder / "p.json").read_text())["header"]
+    header = json.loads((world.directory / "p.json").read_text())["header"]
     assert header["expires_at"] - header["created_at"] == 7 * 24 * 3600 * 1000
     assert "expire about" in done.stderr
 
@@ -215,14 +216,14 @@ def test_groups_are_renamed_and_chosen_by_pattern(world: World, unique: str) -> 
 def test_a_plan_for_another_cluster_is_refused(world: World, kraft: KraftBroker, unique: str) -> None:
     world.commit(world.zk, unique, 10)
     world.plan("--group", unique)
-    text = (world.folder / "plan.json").read_text()
+    text = (world.directory / "plan.json").read_text()
     port = kraft.bootstrap.rpartition(":")[2]
     ours = world.kafka_uri.rpartition(":")[2]
     edited = text.replace(f"127.0.0.1:{ours}", f"127.0.0.1:{port}")
-    (world.folder / "edited.json").write_text(edited)
+    (world.directory / "edited.json").write_text(edited)
     assert "hash does not match" in world.run("migrate", "apply", "edited.json", "--yes", code=1).stderr
     # The same plan, honestly hashed, but the address leads to another cluster now.
-    (world.folder / "moved.json").write_text(_rehashed(edited))
+    (world.directory / "moved.json").write_text(_rehashed(edited))
     said = world.run("migrate", "apply", "moved.json", "--yes", code=1).stderr
     assert "the plan was made for kafka" in said
 
@@ -293,7 +294,7 @@ def test_wait_empty_acts_when_the_group_becomes_empty(world: World, consumer: Co
     world.commit(world.zk, unique, 10)
     world.plan("--group", unique)
     waiting = world.start("migrate", "apply", "plan.json", "--yes", "--wait-empty", "60")
-    journal = world.folder / "plan.journal"
+    journal = world.directory / "plan.journal"
     wait_for(lambda: journal.exists() and b"GroupActive" in journal.read_bytes(), "apply was refused once")
     consumer.close()
     out, err = waiting.communicate(timeout=60)
@@ -307,7 +308,7 @@ def test_ctrl_c_stops_cleanly_and_the_same_command_goes_on(world: World, unique:
         world.commit(world.zk, f"{unique}-{n:03}", 1, 2, 3, 4)
         world.commit(world.kafka, f"{unique}-{n:03}", 0)
     world.plan("--group", f"{unique}-*")
-    journal = world.folder / "plan.journal"
+    journal = world.directory / "plan.journal"
     running = world.start("migrate", "apply", "plan.json", "--yes")
     wait_for(lambda: journal.exists() and b"apply-intent" in journal.read_bytes(), "apply has begun")
     running.send_signal(signal.SIGINT)
@@ -377,15 +378,15 @@ def test_finalize_asks_for_evidence_and_then_removes_the_source_with_before_imag
         refused = world.run("migrate", "finalize", "plan.json", "--window", "3", code=1)
         assert "do not verify" in refused.stderr
         assert "source-ahead" in refused.stderr
-    (world.folder / "plan.json").rename(world.folder / "old.json")
-    (world.folder / "plan.journal").unlink()
+    (world.directory / "plan.json").rename(world.directory / "old.json")
+    (world.directory / "plan.journal").unlink()
     world.plan("--group", unique)
     world.run("migrate", "apply", "plan.json", "--yes")
     source = world.held(world.zk, unique)
     done = world.run("migrate", "finalize", "plan.json", "--delete-source", "--yes")
     assert "no old consumer is registered" in done.stderr
     assert world.held(world.zk, unique) == {}
-    journal = [json.loads(line) for line in (world.folder / "plan.journal").read_text().splitlines()]
+    journal = [json.loads(line) for line in (world.directory / "plan.journal").read_text().splitlines()]
     removed = next(record for record in journal if record["kind"] == "delete-intent")
     kept = {s["p"]: s["target"] if isinstance(s["target"], int) else s["target"]["offset"]
             for s in removed["topics"][world.topic]}  # fmt: skip

@@ -32,10 +32,10 @@ class World:
     topic: str
     kafka: str
     chroot: str
-    folder: Path
+    directory: Path
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        return Commands(self.folder).run(*arguments, code=code)
+        return Commands(self.directory).run(*arguments, code=code)
 
     def old(self, broker: int, partition: int) -> TopicPartition:
         return TopicPartition(self.topic, BrokerPartition(broker, partition))
@@ -80,12 +80,12 @@ class TestKafka07:
         assert "migrate apply" not in without.stderr
 
         world.run("migrate", "plan", *sides, "--draft-partition-map", "map.json")
-        document = json.loads((world.folder / "map.json").read_text())
+        document = json.loads((world.directory / "map.json").read_text())
         entries = document["topics"][world.topic]
         entries["0-1"] = {"partition": 1, "table": [[0, 0], [1990, 7]], "between": "floor"}
         entries["1-0"] = {"partition": 2, "table": [[0, 0], [3000, 11]]}
         entries["1-1"] = {"partition": 3, "start": "latest"}
-        (world.folder / "map.json").write_text(json.dumps({**document, "confirmed_by": "anna"}))
+        (world.directory / "map.json").write_text(json.dumps({**document, "confirmed_by": "anna"}))
         world.run("migrate", "plan", *sides, "--partition-map", "map.json", "-o", "plan.json")
         world.run("migrate", "apply", "plan.json", "--yes")
         verified = world.run("migrate", "verify", "plan.json", "--format", "json")
@@ -137,7 +137,7 @@ class TestKafka07:
         world.run("offsets", "export", "a.zk", "--store", source.uri, "--group", unique)
         imported = world.run("offsets", "import", "a.zk", "--store", world.kafka, "--execute", "--yes", code=1)
 
-        lines = (world.folder / "a.zk").read_text()
+        lines = (world.directory / "a.zk").read_text()
         assert lines == f"/consumers/{unique}/offsets/{world.topic}/1-0:3000\n"
         assert "is a byte position of Kafka 0.7, and no offset" in imported.stdout + imported.stderr
 
@@ -150,7 +150,7 @@ class TestKafka07:
         ],
         ids=["mirror", "serve", "reset"],
     )
-    def test_whoever_would_take_them_for_offsets_refuses(
+    def test_a_client_that_would_take_them_for_offsets_refuses(
         self, world: World, source: OffsetStore, command: tuple[str, ...], why: str
     ) -> None:
         meant = {"OLD": source.uri, "KAFKA": world.kafka}
@@ -170,9 +170,9 @@ class TestStorm:
         written = {"topology": {"id": "7f", "name": "clicks"}, "offset": 17, "partition": 0, "mine": [1]}
         written |= {"broker": {"host": "h", "port": 9092}, "topic": world.topic}
         with ZookeeperSession(world.chroot.removeprefix("zookeeper://")) as session:
-            folders = ["/storm", f"/storm/{unique}"]
+            directories = ["/storm", f"/storm/{unique}"]
             session.transaction(
-                [*map(Create, folders), Create(f"{folders[1]}/partition_0", json.dumps(written).encode())]
+                [*map(Create, directories), Create(f"{directories[1]}/partition_0", json.dumps(written).encode())]
             )
             spouts = f"{world.chroot}?layout=storm&root=/storm"
 
@@ -192,15 +192,17 @@ class TestStorm:
             assert second is not None and json.loads(second.data)["offset"] == 3
             assert json.loads(second.data)["topology"] == {"id": "offsetmgr", "name": "offsetmgr"}
 
-    def test_a_spout_that_reads_topics_by_a_pattern_has_a_folder_for_each(self, world: World, unique: str) -> None:
+    def test_a_spout_that_reads_topics_by_a_pattern_has_a_directory_for_each(self, world: World, unique: str) -> None:
         """Source: Partition.getId of storm-kafka 0.10 and later."""
         node = {"topology": {"id": "7f", "name": "n"}, "offset": 5, "partition": 2, "topic": "a"}
         with (
             ZookeeperSession(world.chroot.removeprefix("zookeeper://")) as session,
             open_store(f"{world.chroot}?layout=storm&root=/storm") as store,
         ):
-            folders = ["/storm", f"/storm/{unique}", f"/storm/{unique}/a"]
-            session.transaction([*map(Create, folders), Create(f"{folders[2]}/partition_2", json.dumps(node).encode())])
+            directories = ["/storm", f"/storm/{unique}", f"/storm/{unique}/a"]
+            session.transaction(
+                [*map(Create, directories), Create(f"{directories[2]}/partition_2", json.dumps(node).encode())]
+            )
             held, fresh, loose = TopicPartition("a", 2), TopicPartition("a", 3), TopicPartition("b", 2)
 
             assert offsets(store, unique) == {held: 5}

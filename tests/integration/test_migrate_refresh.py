@@ -53,16 +53,16 @@ def commits(bootstrap: str, group: str) -> list[int]:
 class Commands:
     """``offsetmgr migrate`` in a directory of the test's own."""
 
-    def __init__(self, folder: Path, zk: str, kafka: str) -> None:
-        self.folder, self.zk, self.kafka = folder, zk, kafka
+    def __init__(self, directory: Path, zk: str, kafka: str) -> None:
+        self.directory, self.zk, self.kafka = directory, zk, kafka
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """What it says on stderr."""
         environ = {k: v for k, v in os.environ.items() if not k.startswith("OFFSETMGR_")}
-        environ |= {"XDG_CONFIG_HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder)}
+        environ |= {"XDG_CONFIG_HOME": str(self.directory), "XDG_STATE_HOME": str(self.directory)}
         done = subprocess.run(
             [sys.executable, "-m", "offsetmgr", "migrate", *arguments],
-            cwd=self.folder,
+            cwd=self.directory,
             env=environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,

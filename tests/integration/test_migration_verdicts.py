@@ -152,7 +152,7 @@ def test_a_rollback_with_a_cut_journal_compares_the_rest_and_fails(world: World,
         world.commit(world.zookeeper, group, {0: 10, 1: 20})
     world.plan("--group", f"{unique}-*")
     world.run("apply", "p.json", "--yes")
-    journal = world.commands.folder / "p.journal"
+    journal = world.commands.directory / "p.journal"
     lines = journal.read_bytes().splitlines(keepends=True)
     kept = b"".join(lines[: len(lines) // 3])
     journal.write_bytes(kept if cut == "at the end of a record" else kept[:-7])
@@ -174,7 +174,7 @@ def test_a_rollback_by_a_journal_that_knows_nothing_compares_everything(world: W
     world.commit(world.zookeeper, unique, {0: 10, 1: 20})
     world.plan("--group", unique)
     world.run("apply", "p.json", "--yes")
-    journal = world.commands.folder / "p.journal"
+    journal = world.commands.directory / "p.journal"
     journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
     said = world.run("rollback", "p.json", "--yes", code=1)
     assert f"{unique} {world.topic}-0: holds 10, and held no offset before the plan was applied" in said
@@ -188,7 +188,7 @@ def test_a_rollback_compares_groups_whose_write_the_journal_knows_as_failed(worl
     world.plan("--group", f"{unique}*")
     with member_of(world, unique):
         world.run("apply", "p.json", "--yes", code=1)
-    journal = world.commands.folder / "p.journal"
+    journal = world.commands.directory / "p.journal"
     first_run = journal.read_bytes()
     world.run("apply", "p.json", "--yes")
     journal.write_bytes(first_run)
@@ -202,7 +202,7 @@ def test_a_rollback_of_an_apply_that_was_stopped_early_finds_the_rest_unchanged(
         world.commit(world.zookeeper, group, {0: 10, 1: 20})
     world.plan("--group", f"{unique}-*")
     world.run("apply", "p.json", "--yes")
-    journal = world.commands.folder / "p.journal"
+    journal = world.commands.directory / "p.journal"
     whole = journal.read_bytes()
     world.run("rollback", "p.json", "--yes")
     lines = whole.splitlines(keepends=True)

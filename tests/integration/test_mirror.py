@@ -234,9 +234,9 @@ def watching_mirror(zookeeper, zk: OffsetStore, broker: OffsetStore, group: str)
             yield mirror
 
 
-def old_consumer(folder, zookeeper, group: str, topic: str, *, dual: bool) -> OldConsumer:
+def old_consumer(directory, zookeeper, group: str, topic: str, *, dual: bool) -> OldConsumer:
     return OldConsumer(
-        folder,
+        directory,
         zookeeper=f"{zookeeper.connect}/kafka",
         group=group,
         topic=topic,

@@ -73,7 +73,7 @@ def until_committed(front: ManagerFront, group: str, offset: int) -> None:
 @contextmanager
 def damaged(kafka: KafkaBroker, topic: str, partition: int, what: bytes) -> Iterator[None]:
     """One bit of the last byte of ``what`` is another one on the broker's disk."""
-    file = kafka.folder / "data" / f"{topic}-{partition}" / f"{0:020}.log"
+    file = kafka.directory / "data" / f"{topic}-{partition}" / f"{0:020}.log"
     at = file.read_bytes().index(what) + len(what) - 1
 
     def flip() -> None:
@@ -127,11 +127,11 @@ def test_a_shard_with_a_damaged_record_is_not_served(
 def test_no_reader_passes_a_damaged_batch(kafka: KafkaBroker, make_topic: MakeTopic, unique: str, which: int) -> None:
     """Neither in the middle of the log nor at its end; other partitions are read."""
     log = KafkaLog(kafka.bootstrap, make_topic(unique, 2), 2)
-    writers = [log.writer(slot) for slot in range(2)]
-    for slot, writer in enumerate(writers):
+    writers = [log.writer(shard_group) for shard_group in range(2)]
+    for shard_group, writer in enumerate(writers):
         writer.claim(30)
         for number in range(4):
-            writer.append({slot: [(b"key", f"value {number}".encode())]}, 30)
+            writer.append({shard_group: [(b"key", f"value {number}".encode())]}, 30)
     ends = log.end_offsets([0, 1], 30)
     newest: Mapping[int, dict[bytes, bytes | None]] = {0: {}, 1: {}}
     with damaged(kafka, unique, 0, f"value {which}".encode()):

@@ -66,7 +66,7 @@ def test_partitions_added_to_a_running_managers_topic_are_noticed(bootstrap: str
     assert notices(bootstrap, state) is PartitionCountChanged
 
 
-def test_a_topic_that_was_deleted_or_made_anew_is_noticed(bootstrap: str, unique: str) -> None:
+def test_a_topic_that_was_deleted_or_recreated_is_noticed(bootstrap: str, unique: str) -> None:
     state = ensure_topic(bootstrap, {}, unique, partitions=2)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([unique])[unique].result(30)

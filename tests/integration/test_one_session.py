@@ -162,7 +162,7 @@ def test_a_lease_whose_beat_ends_by_a_defect_says_so(
         assert "LookupError: planted" in caplog.text
 
 
-def test_claims_are_made_only_where_nobody_owns_and_released_only_where_they_are_ours(
+def test_claims_are_made_only_where_no_client_owns_and_released_only_where_they_are_ours(
     zookeeper: ZooKeeperServer, unique: str
 ) -> None:
     p0, p1 = TopicPartition("t", 0), TopicPartition("t", 1)

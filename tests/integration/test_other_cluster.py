@@ -40,13 +40,13 @@ def produce(bootstrap: str, topic: str, texts: list[str]) -> None:
 class TwoClusters:
     """Topic ``topic`` in cluster A (3.9.1) and cluster B (4.1.1), and group ``group`` at 400 with epoch 37 in A."""
 
-    def __init__(self, a: KafkaBroker, b: KraftBroker, name: str, folder: Path) -> None:
+    def __init__(self, a: KafkaBroker, b: KraftBroker, name: str, directory: Path) -> None:
         self.a, self.b = f"kafka://{a.bootstrap}", f"kafka://{b.bootstrap}"
         self.bootstrap_a, self.bootstrap_b = a.bootstrap, b.bootstrap
-        self.logs_a = a.folder / "data"
+        self.logs_a = a.directory / "data"
         self.topic = self.group = name
         self.tp = TopicPartition(name, 0)
-        self.commands = Commands(folder)
+        self.commands = Commands(directory)
         with open_store(self.a) as store:
             store.commit(name, {self.tp: OffsetAndMetadata(STANDS_AT, "note", EPOCH)})
 

@@ -86,7 +86,7 @@ def run(zookeeper: ZooKeeperServer, root: str) -> Iterator[Run]:
         list(pool.map(PeriodCoordinator.stop, run.members))
 
 
-def test_nobody_starts_a_period_before_everybody_has_finished_the_one_before(run: Run) -> None:
+def test_no_client_starts_a_period_before_everybody_has_finished_the_one_before(run: Run) -> None:
     members = [run.member(f"m{n}", A[n::4]) for n in range(4)]
     log: list[tuple[str, int]] = []
 
@@ -133,7 +133,7 @@ def test_a_later_process_of_a_name_has_a_larger_epoch_and_two_at_once_there_are_
     assert run.member("m", A).registered() > epoch
 
 
-def test_whoever_jumps_over_a_period_or_reports_late_is_told(run: Run) -> None:
+def test_a_client_that_jumps_over_a_period_or_reports_late_is_reported(run: Run) -> None:
     member = run.member("m", A)
     assert set(member.finished(A, 1).values()) == {ReportStatus.TOO_EARLY}
     assert set(member.finished(A, 0).values()) == {ReportStatus.ACCEPTED}
@@ -186,7 +186,7 @@ def test_partitions_without_records_do_not_hold_the_barrier(run: Run) -> None:
     assert member.current_period_complete(A[:6], timeout=20).number == 1
 
 
-def test_nobody_runs_beside_members_that_write_the_originals_form(
+def test_no_client_runs_with_members_that_write_the_originals_form(
     run: Run, root: str, session: ZookeeperSession
 ) -> None:
     ensure(session, [root])
@@ -195,7 +195,7 @@ def test_nobody_runs_beside_members_that_write_the_originals_form(
         run.member("m", A)
 
 
-def test_a_run_that_is_stopped_lets_nobody_wait(run: Run, session: ZookeeperSession) -> None:
+def test_a_run_that_is_stopped_lets_no_client_wait(run: Run, session: ZookeeperSession) -> None:
     member = run.member("m", A)
     room = BarrierStateStore(session, run.root)
     assert room.end(room.read(), "aborted by hand")
@@ -236,13 +236,13 @@ def test_a_member_that_came_before_the_first_period_opened_is_woken_by_it(run: R
         assert second.result(20).check_limit(1_050, A[0])
 
 
-def test_empty_nodes_that_somebody_made_hinder_nobody(run: Run, root: str, session: ZookeeperSession) -> None:
+def test_empty_nodes_that_a_client_made_hinder_no_client(run: Run, root: str, session: ZookeeperSession) -> None:
     ensure(session, [root])
     session.transaction([Create(f"{root}/coordinator", b""), Create(f"{root}/topic-partitions", b"")])
     assert run.member("m", A).current_period_complete(A, timeout=20).number == 1
 
 
-def test_an_old_member_that_begins_beside_us_is_told_by_its_name(
+def test_an_old_member_that_begins_with_us_is_reported_by_its_name(
     run: Run, root: str, session: ZookeeperSession
 ) -> None:
     member = run.member("m", A)
@@ -253,7 +253,7 @@ def test_an_old_member_that_begins_beside_us_is_told_by_its_name(
         member.wait(0, 20)
 
 
-def test_a_function_of_the_callers_that_fails_ends_the_membership_and_leaves_nobody_waiting(run: Run) -> None:
+def test_a_function_of_the_callers_that_fails_ends_the_membership_and_leaves_no_client_waiting(run: Run) -> None:
     with pytest.raises(CallbackFailed, match="KeyError"):  # it may be asked before the start has returned
         run.member("m", A[:4], idle=lambda _period, _held: {}["nothing"]).current_period_complete(A[:4], timeout=20)
 
@@ -267,7 +267,7 @@ def test_a_deleted_root_ends_the_membership(run: Run, root: str, session: Zookee
         member.wait(0, 20)
 
 
-def test_a_deleted_history_hinders_nobody(run: Run, root: str, session: ZookeeperSession) -> None:
+def test_a_deleted_history_hinders_no_client(run: Run, root: str, session: ZookeeperSession) -> None:
     member = run.member("m", A)
     assert member.current_period_complete(A, timeout=20).number == 1
     session.transaction([Delete(f"{root}/history/0", 0), Delete(f"{root}/history", 0)])

@@ -89,7 +89,7 @@ def test_ranges_are_fixed_once_before_the_work_begins(history: History) -> None:
         history.attempt("job", 1, "m", 1, 5)
 
 
-def test_a_frozen_process_that_wakes_beside_its_successor_publishes_nothing(history: History) -> None:
+def test_a_frozen_process_that_wakes_with_its_successor_publishes_nothing(history: History) -> None:
     # Given one process at work, and another that began after it
     history.fix("job", DAILY.period(0), RANGES, 1)
     frozen = history.attempt("job", 0, "driver", 7, 2)
@@ -128,9 +128,9 @@ def test_work_goes_on_where_only_answers_are_lost(history: History, runs: Runs) 
         deaf = History(session, runs.root)
         work, _ = deaf.fix("job", DAILY.period(0), RANGES, 5)
         assert (work.ranges, work.fixed_ms) == (RANGES, 5)
-        ticket = deaf.attempt("job", 0, "driver", 7, 6)
-        assert ticket.attempt == 0
-        assert deaf.publish(ticket, "out/0", {}, 8).published is not None
+        claim = deaf.attempt("job", 0, "driver", 7, 6)
+        assert claim.attempt == 0
+        assert deaf.publish(claim, "out/0", {}, 8).published is not None
         session.cut = True
         with pytest.raises(TimedOut, match="not fixed"):
             deaf.fix("job", DAILY.period(1), RANGES, 5)
@@ -240,7 +240,7 @@ def test_a_run_is_aborted_also_where_it_turns_while_the_question_is_read(
         member.wait(1, 20)
 
 
-def test_a_rerun_beside_the_live_run_goes_through_the_past_and_closes(runs: Runs) -> None:
+def test_a_rerun_with_the_live_run_goes_through_the_past_and_closes(runs: Runs) -> None:
     live = runs.member("live", A)
     for number in range(2):
         assert live.current_period_complete(A, timeout=20).number == number + 1
@@ -294,6 +294,6 @@ def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) 
         (("--from", "2023-11-15T01:00:00", "--length", "PT12H", "--name", "x", "--then", "live"), "never end where"),
     ],
 )
-def test_a_rerun_that_cannot_go_as_it_is_told_is_refused(runs: Runs, options: tuple[str, ...], why: str) -> None:
+def test_a_rerun_that_cannot_go_as_it_is_reported_is_refused(runs: Runs, options: tuple[str, ...], why: str) -> None:
     runs.member("live", A).current_period_complete(A, timeout=20)
     assert why in runs.period("rerun", *options, "--execute", code=2)[1]

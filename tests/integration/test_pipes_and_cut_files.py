@@ -21,12 +21,12 @@ CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
 class World:
-    """A group with three committed offsets in Kafka, and commands that run in ``folder``."""
+    """A group with three committed offsets in Kafka, and commands that run in ``directory``."""
 
-    def __init__(self, uri: str, name: str, folder: Path) -> None:
+    def __init__(self, uri: str, name: str, directory: Path) -> None:
         self.uri, self.group, self.topic = uri, name, name
-        self.commands = Commands(folder)
-        self.folder = folder
+        self.commands = Commands(directory)
+        self.directory = directory
 
     def held(self) -> dict[int, int]:
         with open_store(self.uri) as store:
@@ -34,10 +34,14 @@ class World:
         return {tp.partition: one.offset for tp, one in found.items() if isinstance(one, Committed)}
 
     def piped(self, *arguments: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
-        environ = {**os.environ, "XDG_CONFIG_HOME": str(self.folder), "XDG_STATE_HOME": str(self.folder / "state")}
+        environ = {
+            **os.environ,
+            "XDG_CONFIG_HOME": str(self.directory),
+            "XDG_STATE_HOME": str(self.directory / "state"),
+        }
         return subprocess.run(
             [*OFFSETMGR, *arguments, "--store", self.uri],
-            cwd=self.folder,
+            cwd=self.directory,
             env=environ,
             input=data,
             capture_output=True,
@@ -65,7 +69,7 @@ def test_an_export_goes_to_standard_output_and_an_import_reads_standard_input(wo
     exported = world.piped("offsets", "export", "-", "--as", form, "--group", world.group, data=b"")
     assert exported.returncode == 0, exported.stderr
     assert b"exported 3 offsets of 1 group to standard output" in exported.stderr
-    assert not (world.folder / "-").exists()
+    assert not (world.directory / "-").exists()
     world.lower()
 
     refused = world.piped("offsets", "import", "-", "--as", form, "--execute", data=exported.stdout)
@@ -86,7 +90,7 @@ def test_standard_input_without_a_format_is_refused_with_the_option(world: World
 
 def test_an_import_reads_a_named_pipe(world: World) -> None:
     lines = "".join(f"{world.group},{world.topic},{p},{n}\n" for p, n in HELD.items())
-    pipe = world.folder / "offsets.csv"
+    pipe = world.directory / "offsets.csv"
     os.mkfifo(pipe)
     world.lower()
     feeding = threading.Thread(target=pipe.write_text, args=(lines,), daemon=True)
@@ -99,7 +103,7 @@ def test_an_import_reads_a_named_pipe(world: World) -> None:
 @pytest.mark.parametrize("name", ["cut.csv", "cut.zk"])
 def test_a_file_cut_inside_its_last_number_is_refused_and_nothing_is_written(world: World, name: str) -> None:
     world.commands.run("offsets", "export", name, "--store", world.uri, "--group", world.group)
-    path = world.folder / name
+    path = world.directory / name
     path.write_bytes(path.read_bytes().rstrip()[:-2])  # 1019 becomes 10
     world.lower()
 
@@ -119,6 +123,6 @@ def test_what_kafkas_own_tool_exports_is_read(world: World) -> None:
     arguments = ["--bootstrap-server", world.uri.removeprefix("kafka://"), "--reset-offsets", "--to-current"]
     arguments += ["--group", world.group, "--topic", world.topic, "--export", "--dry-run"]
     lines = java_tool("kafka-3.9", CONSUMER_GROUPS, arguments).stdout
-    (world.folder / "theirs.csv").write_text(lines)
+    (world.directory / "theirs.csv").write_text(lines)
     into = ("offsets", "import", "theirs.csv", "--store", world.uri, "--group", world.group)
     assert "nothing was changed" in world.commands.run(*into).stderr

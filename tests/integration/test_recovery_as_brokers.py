@@ -147,16 +147,16 @@ class Damaged:
         return self.seen.segment.log
 
 
-def damaged(folder: Path, chance: random.Random) -> tuple[str, ExaminedSegment, bool]:
+def damaged(directory: Path, chance: random.Random) -> tuple[str, ExaminedSegment, bool]:
     """Damages the newest segment of a partition, or one that the broker had not yet called safe: what was done, what a
     recovery looks at then, and whether what is sound is as it was written.
 
     An offset that cannot be the segment's keeps the broker from starting: not that.
     """
-    at_risk = unflushed(folder, segments_in(folder))
+    at_risk = unflushed(directory, segments_in(directory))
     file = at_risk[-1].log
     # What consumers see of transactions depends on every marker.
-    kinds = ("zeros", "junk") if folder.name.startswith("tx-") else KINDS
+    kinds = ("zeros", "junk") if directory.name.startswith("tx-") else KINDS
     if len(at_risk) > 1 and chance.random() < 0.25:
         file, kinds = at_risk[-2].log, ("cut", "hole", "torn", "zeros", "junk")
     data = file.read_bytes()
@@ -165,7 +165,7 @@ def damaged(folder: Path, chance: random.Random) -> tuple[str, ExaminedSegment, 
         found = examine(io.BytesIO(content), int(file.stem), str(file))
         if found.outcome is not RecoveryOutcome.UNKNOWN:
             file.write_bytes(content)
-            seen = scan_segments(unflushed(folder, segments_in(folder)))
+            seen = scan_segments(unflushed(directory, segments_in(directory)))
             return f"{file.name}: {how}", seen, data.startswith(content[: found.sound])
 
 
@@ -181,35 +181,35 @@ def messages_in(log: Damaged) -> int:
     )
 
 
-def partition_of(folder: Path) -> tuple[str, int]:
-    topic, _, partition = folder.name.rpartition("-")
+def partition_of(directory: Path) -> tuple[str, int]:
+    topic, _, partition = directory.name.rpartition("-")
     return topic, int(partition)
 
 
-def damaged_for_the_broker(folder: Path, chance: random.Random) -> Damaged:
-    how, seen, as_written = damaged(folder, chance)
+def damaged_for_the_broker(directory: Path, chance: random.Random) -> Damaged:
+    how, seen, as_written = damaged(directory, chance)
     found, kept = seen.found, seen.found.broker_keeps
     assert kept is not None
     end = found.base_offset if found.outcome is RecoveryOutcome.EMPTIED else found.next_offset
-    return Damaged(*partition_of(folder), seen, how, kept, end, as_written)
+    return Damaged(*partition_of(directory), seen, how, kept, end, as_written)
 
 
-def damaged_and_recovered(folder: Path, chance: random.Random) -> Damaged:
+def damaged_and_recovered(directory: Path, chance: random.Random) -> Damaged:
     """Damaged until there is something to cut, and cut in place by us."""
     as_written = True
     while True:
-        how, seen, now = damaged(folder, chance)
+        how, seen, now = damaged(directory, chance)
         as_written = as_written and now
         cut = cut_of(seen, strict=seen.found.outcome is RecoveryOutcome.EMPTIED)
         if cut.size:
             break
     file, before, size = seen.segment.log, seen.segment.log.read_bytes(), cut.size
-    with require_unused(folder):
+    with require_unused(directory):
         copy = cut_in_place(cut)
     assert file.read_bytes() + copy.read_bytes() == before
     behind = [segment.log.with_name(f"{segment.log.name}.cut-from-0") for segment in seen.behind]
     assert size == sum(kept.stat().st_size for kept in (copy, *behind))
-    return Damaged(*partition_of(folder), seen, how, cut.at, cut.next_offset, as_written)
+    return Damaged(*partition_of(directory), seen, how, cut.at, cut.next_offset, as_written)
 
 
 def await_end(consumer: Consumer, topic: str, partition: int, at_least: int = 0) -> int:
@@ -277,7 +277,7 @@ def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, 
         config = {"message.format.version": version} if version else {}
         make_topic(topic, partitions[topic], bootstrap=broker.bootstrap, config=config)
     produce(broker.bootstrap, partitions, {topic: codecs for topic, (_, codecs) in topics.items()}, chance)
-    first, second = broker.folder / "data", broker.folder / "second"
+    first, second = broker.directory / "data", broker.directory / "second"
 
     running = detect_broker(first / "v2-0" if (first / "v2-0").exists() else second / "v2-0")
     assert (running.use, running.known) == (Use.RUNNING, "seen")
@@ -300,8 +300,8 @@ def test_what_is_sound_is_what_a_broker_keeps_and_what_was_cut_it_takes(broker, 
     with require_unused(second), pytest.raises(SandboxError, match="Failed to acquire lock"):
         broker.start()
 
-    logs = [damaged_for_the_broker(folder, chance) for folder in sorted(first.glob("[vt][012x]-*"))]
-    ours = [damaged_and_recovered(folder, chance) for folder in sorted(second.glob("[vt][012x]-*"))]
+    logs = [damaged_for_the_broker(directory, chance) for directory in sorted(first.glob("[vt][012x]-*"))]
+    ours = [damaged_and_recovered(directory, chance) for directory in sorted(second.glob("[vt][012x]-*"))]
     (second / ".kafka_cleanshutdown").touch()  # no recovery there: it has to believe our cut
     assert len(logs) + len(ours) == sum(partitions.values()) + TRANSACTIONAL
     outcomes = Counter(f"{log.found.outcome}{' with those behind' * bool(log.seen.behind)}" for log in logs)

@@ -50,18 +50,18 @@ def test_a_zombie_of_an_older_generation_is_refused(relay: RunningRelay, unique:
 
 def test_who_is_no_member_is_refused_while_there_are_members(relay: RunningRelay, unique: str) -> None:
     async def story() -> None:
-        stranger = await Member(relay, unique).open()
-        assert await stranger.commit(1) == 0, "no members yet"
+        foreign_owner = await Member(relay, unique).open()
+        assert await foreign_owner.commit(1) == 0, "no members yet"
         member = await joined(relay, unique)
-        assert await stranger.commit(99) == UNKNOWN_MEMBER
-        stranger.generation, stranger.member_id = member.generation, "somebody"
-        assert await stranger.commit(99) == UNKNOWN_MEMBER
-        stranger.generation, stranger.member_id = member.generation + 1, member.member_id
-        assert await stranger.commit(99) == ILLEGAL_GENERATION
-        stranger.generation, stranger.member_id = -1, ""
+        assert await foreign_owner.commit(99) == UNKNOWN_MEMBER
+        foreign_owner.generation, foreign_owner.member_id = member.generation, "somebody"
+        assert await foreign_owner.commit(99) == UNKNOWN_MEMBER
+        foreign_owner.generation, foreign_owner.member_id = member.generation + 1, member.member_id
+        assert await foreign_owner.commit(99) == ILLEGAL_GENERATION
+        foreign_owner.generation, foreign_owner.member_id = -1, ""
         assert await member.commit(2) == 0
         await member.leave()
-        assert await stranger.commit(3) == 0, "no members any more"
+        assert await foreign_owner.commit(3) == 0, "no members any more"
         assert await member.commit(99) in (UNKNOWN_MEMBER, ILLEGAL_GENERATION)
 
     relay.run(story())
@@ -82,7 +82,7 @@ def test_a_static_member_that_was_replaced_is_fenced(relay: RunningRelay, unique
     assert committed(relay, unique) == {("t", 0): 2}
 
 
-def test_a_new_owner_knows_nobody_and_asks_the_real_coordinator(relay: RunningRelay, unique: str) -> None:
+def test_a_new_owner_knows_no_client_and_asks_the_real_coordinator(relay: RunningRelay, unique: str) -> None:
     async def story() -> None:
         zombie = await joined(relay, unique)
         other = await Member(relay, unique).open()
@@ -183,7 +183,7 @@ def test_commits_keep_their_order_while_their_member_is_being_proved(relay: Runn
     relay.run(story())
 
 
-def test_who_lets_offsets_expire_is_told_which_groups_have_members(relay: RunningRelay, unique: str) -> None:
+def test_who_lets_offsets_expire_is_reported_which_groups_have_members(relay: RunningRelay, unique: str) -> None:
     async def story() -> None:
         member = await joined(relay, unique)
         groups = [unique, f"{unique}-none"]

@@ -170,7 +170,7 @@ def stored(besieged: Besieged) -> bytes:
 
 
 @pytest.mark.parametrize("version", [3, 8, 9])
-def test_nobody_produces_into_the_offsets_topic(besieged: Besieged, version: int) -> None:
+def test_no_client_produces_into_the_offsets_topic(besieged: Besieged, version: int) -> None:
     records = stored(besieged)
     before = besieged.state()
     topics = [one(name, records=records) for name in (besieged.topic, besieged.orders)]
@@ -182,7 +182,7 @@ def test_nobody_produces_into_the_offsets_topic(besieged: Besieged, version: int
     assert besieged.state() == before
 
 
-def test_a_producer_of_librdkafka_is_told_so(besieged: Besieged) -> None:
+def test_a_producer_of_librdkafka_is_reported_so(besieged: Besieged) -> None:
     before = besieged.state()
     producer = Producer({"bootstrap.servers": besieged.front.bootstrap})
     failed: list[Any] = []
@@ -193,7 +193,7 @@ def test_a_producer_of_librdkafka_is_told_so(besieged: Besieged) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 15])
-def test_nobody_fetches_the_offsets_topic(besieged: Besieged, version: int) -> None:
+def test_no_client_fetches_the_offsets_topic(besieged: Besieged, version: int) -> None:
     """By name, and from version 13 on by id."""
     stored(besieged)
     ids = besieged.ids()
@@ -212,7 +212,7 @@ def test_nobody_fetches_the_offsets_topic(besieged: Besieged, version: int) -> N
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 15])
-def test_nobody_fetches_by_the_session_of_another(besieged: Besieged, version: int) -> None:
+def test_no_client_fetches_by_the_session_of_another(besieged: Besieged, version: int) -> None:
     """A broker gives a session's topics to any client that names its id."""
     stored(besieged)
     ids = besieged.ids()
@@ -258,7 +258,7 @@ def test_the_offsets_topic_is_not_in_metadata(besieged: Besieged) -> None:
     assert sorted(seen(12, by_id), key=str) == sorted([(besieged.orders, 0), (None, TOPIC)], key=str)
 
 
-def test_nobody_administers_the_offsets_topic(besieged: Besieged) -> None:
+def test_no_client_administers_the_offsets_topic(besieged: Besieged) -> None:
     before = besieged.state()
     mine, orders = besieged.topic, besieged.orders
     expected = {mine: TOPIC, orders: 0}
@@ -300,7 +300,7 @@ def test_nobody_administers_the_offsets_topic(besieged: Besieged) -> None:
     assert besieged.state() == before
 
 
-def test_nobody_deletes_or_creates_the_offsets_topic(besieged: Besieged) -> None:
+def test_no_client_deletes_or_creates_the_offsets_topic(besieged: Besieged) -> None:
     before = besieged.state()
     ids = besieged.ids()
     throwaway = f"{besieged.orders}-gone"
@@ -321,16 +321,17 @@ def test_nobody_deletes_or_creates_the_offsets_topic(besieged: Besieged) -> None
     assert besieged.state() == before
 
 
-def test_nobody_uses_the_shards_transactional_ids(besieged: Besieged) -> None:
+def test_no_client_uses_the_shards_transactional_ids(besieged: Besieged) -> None:
     before = besieged.state()
-    slots = [f"{besieged.topic}-slot-{number}" for number in range(2)]
-    for slot in slots:
-        message = {"transactional_id": slot, "transaction_timeout": 10_000}
+    shard_groups = [f"{besieged.topic}-shard-group-{number}" for number in range(2)]
+    for shard_group in shard_groups:
+        message = {"transactional_id": shard_group, "transaction_timeout": 10_000}
         assert besieged.ask(INIT_PRODUCER, 4, message)["error_code"] == TRANSACTIONAL_ID
-        end = {"transactional_id": slot, "producer_id": 1, "producer_epoch": 0, "committed": True}
+        end = {"transactional_id": shard_group, "producer_id": 1, "producer_epoch": 0, "committed": True}
         assert besieged.ask(END_TXN, 3, end)["error_code"] == TRANSACTIONAL_ID
         added = {
-            "v3_and_below_transactional_id": slot, "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0,
+            "v3_and_below_transactional_id": shard_group,
+            "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0,
             "v3_and_below_topics": [numbers(besieged.orders)],
         }  # fmt: skip
         answer = besieged.ask(ADD_PARTITIONS, 3, added)
@@ -341,18 +342,18 @@ def test_nobody_uses_the_shards_transactional_ids(besieged: Besieged) -> None:
     answer = besieged.ask(ADD_PARTITIONS, 3, added)
     result = parts(answer, "results_by_topic_v3_and_below", "results_by_partition")
     assert result == {besieged.orders: [55], besieged.topic: [TOPIC]}
-    answer = besieged.ask(TRANSACTIONS, 0, {"transactional_ids": slots})
+    answer = besieged.ask(TRANSACTIONS, 0, {"transactional_ids": shard_groups})
     assert [state["error_code"] for state in answer["transaction_states"]] == [TRANSACTIONAL_ID] * 2
     listed = besieged.ask(LIST_TRANSACTIONS, 0, {"state_filters": [], "producer_id_filters": []})
     assert not [s for s in listed["transaction_states"] if s["transactional_id"].startswith(besieged.topic)]
     topic = one(besieged.orders, records=stored(besieged))
-    message = {"transactional_id": slots[0], "acks": -1, "timeout": 10_000, "topic_data": [topic]}
+    message = {"transactional_id": shard_groups[0], "acks": -1, "timeout": 10_000, "topic_data": [topic]}
     answer = besieged.ask(PRODUCE, 9, message)
     assert parts(answer, "responses", "partition_responses") == {besieged.orders: [TRANSACTIONAL_ID]}
     assert besieged.state() == before
 
 
-def test_nobody_touches_the_managers_group(besieged: Besieged) -> None:
+def test_no_client_touches_the_managers_group(besieged: Besieged) -> None:
     group = f"{besieged.topic}.managers"
     described = besieged.ask_broker(DESCRIBE_GROUPS, 4, {"groups": [group], "include_authorized_operations": False})
     (member,) = described["groups"][0]["members"]

@@ -77,10 +77,10 @@ class Load:
         self.end()
 
 
-def three_members(folder: Path, zookeeper: str, group: str, topic: str) -> Fleet:
+def three_members(directory: Path, zookeeper: str, group: str, topic: str) -> Fleet:
     members = [
         OldConsumer(
-            folder / f"member-{n}",
+            directory / f"member-{n}",
             zookeeper=zookeeper,
             group=group,
             topic=topic,
@@ -88,7 +88,7 @@ def three_members(folder: Path, zookeeper: str, group: str, topic: str) -> Fleet
         )
         for n in range(3)
     ]
-    return Fleet(folder, members)
+    return Fleet(directory, members)
 
 
 @pytest.fixture

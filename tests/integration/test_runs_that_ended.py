@@ -40,12 +40,14 @@ BEFORE, AFTER = 0, 1
 WAITS = "for the lock of another or a killed run of offsetmgr on"
 
 
-def start(cli: Cli, folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+def start(cli: Cli, directory: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.Popen([*COMMAND, *arguments], env=cli.environ, cwd=folder, **streams)
+    return subprocess.Popen([*COMMAND, *arguments], env=cli.environ, cwd=directory, **streams)
 
 
-def on_a_terminal(cli: Cli, folder: Path, *arguments: str, nohup: bool = False) -> tuple[subprocess.Popen[bytes], int]:
+def on_a_terminal(
+    cli: Cli, directory: Path, *arguments: str, nohup: bool = False
+) -> tuple[subprocess.Popen[bytes], int]:
     """The command with a controlling terminal of its own, and the terminal's other end."""
     ours, theirs = os.openpty()
 
@@ -55,17 +57,17 @@ def on_a_terminal(cli: Cli, folder: Path, *arguments: str, nohup: bool = False) 
         if nohup:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    process = start(cli, folder, *arguments, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=session)
+    process = start(cli, directory, *arguments, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=session)
     os.close(theirs)
     return process, ours
 
 
 @dataclass
 class Scene:
-    """Groups at offset 0 in Kafka, and a plan that brings them to offset 1; ``cli`` runs in ``folder``."""
+    """Groups at offset 0 in Kafka, and a plan that brings them to offset 1; ``cli`` runs in ``directory``."""
 
     cli: Cli
-    folder: Path
+    directory: Path
     bootstrap: str
     topic: str
     names: list[str]
@@ -74,13 +76,13 @@ class Scene:
 
     @property
     def plan(self) -> Path:
-        return self.folder / "plan.json"
+        return self.directory / "plan.json"
 
     def migrate(self, step: str, *more: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         return self.cli("migrate", step, str(self.plan), "--yes", *more, code=code, timeout=90)
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-        return start(self.cli, self.folder, *arguments, **options)
+        return start(self.cli, self.directory, *arguments, **options)
 
     def offsets(self) -> list[int]:
         tp = TopicPartition(self.topic, 0)
@@ -122,7 +124,7 @@ def planned(scene: Scene, kafka: KafkaBroker) -> Scene:
     producer.produce(scene.topic, b"x")
     producer.produce(scene.topic, b"y")
     assert producer.flush(30) == 0
-    uris = ["--from", f"file:{scene.folder}/from.csv", "--to", f"kafka://{scene.bootstrap}"]
+    uris = ["--from", f"file:{scene.directory}/from.csv", "--to", f"kafka://{scene.bootstrap}"]
     scene.cli("migrate", "plan", *uris, "--all-groups", "-o", str(scene.plan))
     return scene
 
@@ -156,10 +158,10 @@ def test_edits_and_plans_wait_for_the_lock_of_a_killed_run(planned: Scene) -> No
         held = stopped_under_lock(planned, killed)
         killed.kill()
     one = ["--group", held[0], "--bootstrap-server", planned.bootstrap]
-    uris = ["--from", f"file:{planned.folder}/from.csv", "--to", f"kafka://{planned.bootstrap}"]
+    uris = ["--from", f"file:{planned.directory}/from.csv", "--to", f"kafka://{planned.bootstrap}"]
     commands = [
         ["offsets", "set", *one, "--topic", f"{planned.topic}:0", "--to-offset", "2", "--execute", "--yes"],
-        ["migrate", "plan", *uris, "--group", held[0], "-o", str(planned.folder / "again.json")],
+        ["migrate", "plan", *uris, "--group", held[0], "-o", str(planned.directory / "again.json")],
         ["groups", "copy", held[0], f"{held[0]}-copy", *one[2:], "--execute", "--yes"],
     ]
     done: list[subprocess.CompletedProcess[str] | Exception] = []
@@ -235,7 +237,7 @@ def test_a_hangup_ends_a_migration_as_ctrl_c_does(planned: Scene, step: str, num
 @pytest.mark.parametrize("nohup", [False, True])
 def test_a_lost_terminal_ends_a_migration_cleanly_unless_hangups_are_ignored(planned: Scene, nohup: bool) -> None:
     running, terminal = on_a_terminal(
-        planned.cli, planned.folder, "migrate", "apply", str(planned.plan), "--yes", nohup=nohup
+        planned.cli, planned.directory, "migrate", "apply", str(planned.plan), "--yes", nohup=nohup
     )
     with running:
         planned.begun(running, b"apply")
@@ -248,7 +250,7 @@ def test_a_lost_terminal_ends_a_migration_cleanly_unless_hangups_are_ignored(pla
 
 
 def test_a_terminal_that_is_lost_at_the_question_is_a_refusal(planned: Scene) -> None:
-    running, terminal = on_a_terminal(planned.cli, planned.folder, "migrate", "apply", str(planned.plan))
+    running, terminal = on_a_terminal(planned.cli, planned.directory, "migrate", "apply", str(planned.plan))
     with running:
         said = b""
         while not said.endswith(b"[y/N] "):
@@ -272,7 +274,7 @@ def test_a_reader_that_goes_away_leaves_no_lock(planned: Scene, stream: str) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_a_hangup_ends_an_edit_with_its_undo(scene: Scene, number: signal.Signals) -> None:
-    file = str(scene.folder / "from.csv")
+    file = str(scene.directory / "from.csv")
     command = ["offsets", "import", file, "--bootstrap-server", scene.bootstrap, "--execute", "--yes"]
     with scene.start(*command, stdout=subprocess.DEVNULL) as running:
         assert running.stderr is not None

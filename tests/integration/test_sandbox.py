@@ -21,7 +21,7 @@ from kazoo.client import KazooClient
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, OldConsumer, Sandbox, ZooKeeperServer, java_tool, ports
 from offsetmgr.sandbox.identity import ProcessRef, wait_until
-from offsetmgr.sandbox.paths import cache_folder
+from offsetmgr.sandbox.paths import cache_directory
 from offsetmgr.sandbox.sandbox import SampleGroup
 
 pytestmark = pytest.mark.servers
@@ -127,7 +127,7 @@ def test_servers_do_not_outlive_a_program_that_is_killed(tmp_path: Path) -> None
 
 def test_two_resolvers_at_once_fetch_a_set_once(tmp_path: Path) -> None:
     # Given a cache with artifacts but without the set: what was downloaded before is linked, to spare the network.
-    shutil.copytree(cache_folder() / "ivy", tmp_path / "ivy", copy_function=os.link)
+    shutil.copytree(cache_directory() / "ivy", tmp_path / "ivy", copy_function=os.link)
     program = "from offsetmgr.sandbox import jars; print(jars.resolve('kafka-0.10.2', print))"
     environ = {**os.environ, "OFFSETMGR_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", program]
@@ -277,7 +277,7 @@ def test_up_and_down_again_leaves_no_process_and_no_data(sandbox: Sandbox) -> No
     assert sandbox.down() == ["broker-0", "zookeeper"]
 
     assert [process.alive() for process in started] == [False, False]
-    assert [path.name for path in sandbox.folder.iterdir()] == ["lock"]
+    assert [path.name for path in sandbox.directory.iterdir()] == ["lock"]
     assert sandbox.down() == []
     with pytest.raises(SandboxError, match="no sandbox is up"):
         sandbox.env()
@@ -344,7 +344,7 @@ def test_old_consumers_run_in_the_sandbox(sandbox: Sandbox) -> None:
 
 def test_ctrl_c_while_coming_up_stops_what_was_started(sandbox: Sandbox) -> None:
     program = str(Path(sys.executable).with_name("offsetmgr"))
-    command = [program, "sandbox", "up", "--state", str(sandbox.folder)]
+    command = [program, "sandbox", "up", "--state", str(sandbox.directory)]
     up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while (found := sandbox.status()) is None or not found.servers:

@@ -47,8 +47,8 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    folder = tmp_path_factory.mktemp("locked")
-    chroot = f"{zookeeper.connect}/{folder.name}-{time.time_ns()}"
+    directory = tmp_path_factory.mktemp("locked")
+    chroot = f"{zookeeper.connect}/{directory.name}-{time.time_ns()}"
     plain, sasl = free_port(), free_port()
     listener = "listener.name.sasl_plaintext"
     module = "org.apache.kafka.common.security"
@@ -58,7 +58,7 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
         f"{listener}.plain.sasl.jaas.config": f'{module}.plain.PlainLoginModule required user_alice="{KAFKA_SECRET}";',
         f"{listener}.scram-sha-256.sasl.jaas.config": f"{module}.scram.ScramLoginModule required;",
     }
-    with KafkaBroker(folder / "broker", zookeeper=chroot, port=plain, config=config) as broker:
+    with KafkaBroker(directory / "broker", zookeeper=chroot, port=plain, config=config) as broker:
         topic = create_topic(broker.bootstrap, "locked", 2)
         alice = UserScramCredentialUpsertion(
             "alice", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), KAFKA_SECRET.encode()
@@ -83,7 +83,7 @@ def secured(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 
 
 def properties(
-    folder: Path,
+    directory: Path,
     mechanism: str = "PLAIN",
     *,
     kafka: str | None = KAFKA_SECRET,
@@ -100,14 +100,14 @@ def properties(
         ]
     if zookeeper is not None:
         lines.append(f"zookeeper.auth=digest:boss:{zookeeper}")
-    (folder / "client.properties").write_text("\n".join(lines) + "\n")
+    (directory / "client.properties").write_text("\n".join(lines) + "\n")
     return ["--command-config", "client.properties"]
 
 
-def secrets_in(folder: Path, *texts: str) -> list[str]:
+def secrets_in(directory: Path, *texts: str) -> list[str]:
     """Where a password turns up, beside the file that holds the credentials."""
     secrets = [KAFKA_SECRET, ZOOKEEPER_SECRET, WRONG]
-    files = [file for file in folder.rglob("*") if file.is_file() and file.name != "client.properties"]
+    files = [file for file in directory.rglob("*") if file.is_file() and file.name != "client.properties"]
     found = [str(file) for file in files if any(secret.encode() in file.read_bytes() for secret in secrets)]
     return found + [text for text in texts if any(secret in text for secret in secrets)]
 
@@ -190,7 +190,7 @@ def test_a_group_whose_nodes_may_not_be_read_is_named_with_what_is_missing(
     commands = Commands(tmp_path)
     login = properties(tmp_path, zookeeper=given)
     who = "a session without credentials" if given is None else "digest:boss"
-    names = f"its access list does not allow this (NO_AUTH): {who} may not read this node"
+    names = f"its ACL does not allow this (NO_AUTH): {who} may not read this node"
 
     planned = commands.run("migrate", "plan", *secured.stores, "--group", secured.topic, "-o", "p.json", *login, code=1)
     got = commands.run("offsets", "get", "--group", secured.topic, "--zookeeper", secured.zookeeper, *login, code=1)

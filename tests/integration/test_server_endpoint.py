@@ -126,18 +126,18 @@ def test_two_hundred_commits_in_flight(listening: Listening, backend: MemoryBack
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed certificate for this machine, its key in the same file."""
-    folder = tmp_path_factory.mktemp("tls")
+    directory = tmp_path_factory.mktemp("tls")
     made = ["-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost"]
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *made, *names],
-        cwd=folder,
+        cwd=directory,
         check=True,
         capture_output=True,
         timeout=60,
     )
-    (folder / "both.pem").write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
-    return folder / "both.pem"
+    (directory / "both.pem").write_text((directory / "cert.pem").read_text() + (directory / "key.pem").read_text())
+    return directory / "both.pem"
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_wrong_credentials_are_an_authentication_error(
     assert ck.KafkaError._AUTHENTICATION in {error.code() for error in errors}
 
 
-def test_a_polling_consumer_with_wrong_credentials_is_told_so(secured: Listening, certificate: Path) -> None:
+def test_a_polling_consumer_with_wrong_credentials_is_reported_so(secured: Listening, certificate: Path) -> None:
     errors: list[ck.KafkaError] = []
     mine = ck.Consumer(
         {

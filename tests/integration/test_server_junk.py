@@ -77,10 +77,10 @@ SAMPLES: dict[int, tuple[range, dict[str, Any]]] = {
 class ListenerProcess:
     """See `listener_process`."""
 
-    def __init__(self, folder: Path) -> None:
-        credentials = folder / "users.toml"
+    def __init__(self, directory: Path) -> None:
+        credentials = directory / "users.toml"
         credentials.write_text('[users.alice]\npassword = "secret"\n')
-        self.log = folder / "listener.log"
+        self.log = directory / "listener.log"
         script = Path(__file__).parent.parent / "listener_process.py"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(

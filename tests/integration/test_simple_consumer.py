@@ -83,15 +83,15 @@ def leader_of(bootstrap: str, topic: str) -> int:
 
 @pytest.fixture(scope="module")
 def pair(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    folder = tmp_path_factory.mktemp("pair")
-    chroot = f"{zookeeper.connect}/{folder.name}-{os.getpid()}"
+    directory = tmp_path_factory.mktemp("pair")
+    chroot = f"{zookeeper.connect}/{directory.name}-{os.getpid()}"
     settings: dict[str, object] = {
         "offsets.topic.num.partitions": 2,
         "offsets.topic.replication.factor": 1,
         "auto.leader.rebalance.enable": "false",
     }
     brokers = [
-        KafkaBroker(folder / str(number), zookeeper=chroot, broker_id=number, config=settings) for number in range(2)
+        KafkaBroker(directory / str(number), zookeeper=chroot, broker_id=number, config=settings) for number in range(2)
     ]
     try:
         with ThreadPoolExecutor(2) as pool:
@@ -358,7 +358,7 @@ def test_a_coordinator_that_loads_is_waited_for() -> None:
         assert ours.fetch_offsets("g") == {tp: Committed(43)}
 
 
-def test_the_wrong_coordinator_is_asked_again_and_nobody_else_in_its_stead(three_attempts: None) -> None:
+def test_the_wrong_coordinator_is_asked_again_and_no_other_client_in_its_stead(three_attempts: None) -> None:
     tp = TopicPartition("t", 0)
     wrong, right = MemoryBackend(), MemoryBackend()
     wrong.errors["g"] = 16
@@ -384,7 +384,7 @@ def test_closing_ends_the_calls_of_other_threads() -> None:
             waiting.result(5)
 
 
-def test_one_partition_refused_is_told_beside_those_that_were_committed() -> None:
+def test_one_partition_refused_is_reported_with_those_that_were_committed() -> None:
     good, bad = TopicPartition("t", 0), TopicPartition("t", 1)
     backend = MemoryBackend()
     backend.partition_errors["t", 1] = 12
@@ -414,7 +414,7 @@ def test_a_dead_server_is_unreachable_at_once() -> None:
     assert watch.seconds < 5
 
 
-def test_calls_that_make_no_sense_are_refused_and_empty_ones_ask_nobody() -> None:
+def test_calls_that_make_no_sense_are_refused_and_empty_ones_ask_no_client() -> None:
     ours = consumer("127.0.0.1:1")
     tp = TopicPartition("t", 0)
 

@@ -97,7 +97,7 @@ def test_rates_rewinds_gaps_and_silence(spark: SparkSession) -> None:
     }
 
 
-def test_silent_groups_are_told_by_their_newest_commit(spark: SparkSession) -> None:
+def test_silent_groups_are_reported_by_their_newest_commit(spark: SparkSession) -> None:
     log = Log(spark).commit("busy", 1, NOW - 9 * DAY).commit("busy", 2, NOW - DAY, partition=1)
     log.commit("silent", 1, NOW - 9 * DAY).commit("silent", 2, NOW - 8 * DAY, partition=1)
     log.commit("edge", 1, NOW - 7 * DAY).commit("gone", 1, NOW - 9 * DAY).delete("gone")

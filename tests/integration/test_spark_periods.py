@@ -81,15 +81,15 @@ class Job:
     """Runs of one job over some topics, each run as a new process would begin it."""
 
     def __init__(
-        self, spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, name: str, topics: list[str], folder: Path
+        self, spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, name: str, topics: list[str], directory: Path
     ) -> None:
         self.spark, self.kraft, self.zookeeper = spark, kraft, zookeeper
         self.name, self.topics = name, topics
         self.root = f"/{name}"
         self.member = "job"
         self.group: str | None = name
-        self.output = folder / name
-        self.rules = PeriodRules(grace_ms=0, lateness_ms=HOUR, sure_after=5, patience_s=60)
+        self.output = directory / name
+        self.rules = PeriodRules(grace_ms=0, lateness_ms=HOUR, sure_after=5, wait_s=60)
         self.process: Callable[[Any, Any], Any] = write
         self.together: list[str] = []
         self.schedule = HOURLY
@@ -128,9 +128,9 @@ class Job:
             }
 
 
-def rows_in(folder: Path) -> list[Row]:
-    assert (folder / "_SUCCESS").exists()
-    lines = [json.loads(line) for part in folder.glob("part-*.json") for line in part.read_text().splitlines()]
+def rows_in(directory: Path) -> list[Row]:
+    assert (directory / "_SUCCESS").exists()
+    lines = [json.loads(line) for part in directory.glob("part-*.json") for line in part.read_text().splitlines()]
     return sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in lines)
 
 
@@ -281,7 +281,7 @@ def test_applications_with_topics_of_their_own_march_in_step(
     assert {number: sorted(found.by) for number, found in closed.items()} == {0: ["a", "b"], 1: ["a", "b"]}
 
 
-def test_a_rerun_beside_the_live_run_reads_the_same_rows_after_new_data_has_come(
+def test_a_rerun_with_the_live_run_reads_the_same_rows_after_new_data_has_come(
     spark: Any, kraft: KraftBroker, zookeeper: ZooKeeperServer, make_topic: MakeTopic, unique: str, tmp_path: Path
 ) -> None:
     # Given a live run that is in its third period

@@ -108,7 +108,7 @@ def test_the_brokers_segments_have_the_rows_that_the_log_has(
         return sorted(table.where(f"group in ('{world.a}', '{world.b}')").collect())
 
     log = spark.read.format("offsetmgr-log").option("kafka.bootstrap.servers", world.bootstrap).load()
-    segments = spark.read.format("offsetmgr-segments").load(str(kafka.folder / "data"))
+    segments = spark.read.format("offsetmgr-segments").load(str(kafka.directory / "data"))
 
     found = of_the_groups(segments)
 

@@ -78,7 +78,7 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
         ):
             nothing = lambda _store, _changes: None  # noqa: E731
             done = LiveMigration(own, group, one, two, cluster, who="the test", record=nothing)
-            return len(done.execute(to, patience_s=20).members)
+            return len(done.execute(to, wait_s=20).members)
 
     with ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own:
         for group in (job_group, old_group):

@@ -96,9 +96,9 @@ class Trio:
 
 @pytest.fixture(scope="module")
 def cluster_of_three(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
-    folder = tmp_path_factory.mktemp("trio")
-    chroot = f"{zookeeper.connect}/{folder.name}-{time.time_ns()}"
-    brokers = [KafkaBroker(folder / str(n), zookeeper=chroot, broker_id=n, config=SETTINGS) for n in range(BROKERS)]
+    directory = tmp_path_factory.mktemp("trio")
+    chroot = f"{zookeeper.connect}/{directory.name}-{time.time_ns()}"
+    brokers = [KafkaBroker(directory / str(n), zookeeper=chroot, broker_id=n, config=SETTINGS) for n in range(BROKERS)]
     with contextlib.ExitStack() as stack:
         with ThreadPoolExecutor() as pool:
             for broker in brokers:

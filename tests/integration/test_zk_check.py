@@ -247,7 +247,7 @@ def test_an_id_that_could_be_of_two_groups_is_of_the_one_where_it_is_registered(
     assert "which is a live member of group a_b" in finding.sentence
 
 
-def test_members_that_subscribe_to_what_nobody_serves(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_members_that_subscribe_to_what_no_client_serves(cluster: Cluster, session: ZookeeperSession) -> None:
     cluster.group("waiting", topics="ordres", owned=0)
     cluster.group("matching", topics="nothing-.*", pattern="white_list", owned=0)
 
@@ -303,7 +303,7 @@ def test_offsets_outside_of_the_log(cluster: Cluster, session: ZookeeperSession)
     assert found(session, ask_ranges=None) == []
 
 
-def test_an_offset_beyond_a_range_that_was_heard_before_is_asked_for_anew(
+def test_an_offset_beyond_a_range_that_was_heard_before_is_asked_for_again(
     cluster: Cluster, session: ZookeeperSession
 ) -> None:
     ends = iter((60, 60, 60, 120, 120, 120))
@@ -327,17 +327,17 @@ def test_an_offset_beyond_a_range_that_was_heard_before_is_asked_for_anew(
     ]
 
 
-def test_logs_whose_range_is_not_known_are_no_verdict(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_logs_whose_range_is_not_known_are_no_result(cluster: Cluster, session: ZookeeperSession) -> None:
     def dead(partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange | OffsetMgrError]:
-        raise TimedOut("orders", "no answer within the time-out")
+        raise TimedOut("orders", "no answer within the timeout")
 
     (finding,) = found(session, ask_ranges=dead)
 
     assert (finding.code, finding.severity, finding.partitions) == ("log-range-unknown", "unknown", (0, 1, 2))
-    assert "whose logs' ranges are not known: orders: no answer within the time-out" in finding.sentence
+    assert "whose logs' ranges are not known: orders: no answer within the timeout" in finding.sentence
 
 
-def test_groups_that_nobody_has_used_since(cluster: Cluster, session: ZookeeperSession) -> None:
+def test_groups_that_no_client_has_used_since(cluster: Cluster, session: ZookeeperSession) -> None:
     cluster.create("/consumers/old/offsets/orders/0", "50")
     cluster.create("/consumers/empty")
     later, earlier = (SystemClock().now_ms() + shift for shift in (60_000, -60_000))
@@ -375,7 +375,7 @@ def test_every_kind_of_node_that_cannot_be_understood_is_a_finding_and_the_rest_
     assert (other.code, other.partitions) == ("no-owner", (2,))
 
 
-def test_a_subscription_to_what_cannot_be_a_topic_is_one_that_nobody_serves(
+def test_a_subscription_to_what_cannot_be_a_topic_is_one_that_no_client_serves(
     cluster: Cluster, session: ZookeeperSession
 ) -> None:
     cluster.register("odd", "odd_worker", topic="or/ders")
@@ -588,7 +588,7 @@ def test_a_place_where_there_is_nothing_to_check_is_no_clean_one(
     assert "checked 0 groups: nothing found" in empty.stderr
 
 
-def test_brokers_that_may_be_of_another_cluster_give_no_clean_verdict(
+def test_brokers_that_may_be_of_another_cluster_give_no_clean_result(
     kafka: KafkaBroker, zookeeper: ZooKeeperServer, cluster: Cluster, tmp_path: Path
 ) -> None:
     done = Commands(tmp_path).run(

@@ -83,10 +83,10 @@ class Group:
         rows = [row for row in json.loads(out) if row["after"] is not None]
         return {TopicPartition(row["topic"], row["partition"]): row["after"] for row in rows}
 
-    def saved(self, strategy: str, folder: Path) -> str:
+    def saved(self, strategy: str, directory: Path) -> str:
         """A file that ``--save`` wrote while the owners showed the strategy."""
         for attempt in until("the owners of the saved group show the strategy"):
-            path = str(folder / f"saved-{attempt}.json")
+            path = str(directory / f"saved-{attempt}.json")
             assert self.rebalance("--save", path)[0] == 0
             if f"strategy {strategy} (as the owners show)" in self.rebalance("--simulate", "--from-file", path)[2]:
                 return path
@@ -231,13 +231,13 @@ def test_a_rebalance_that_ends_in_time_is_no_fault(group: Group, client: KazooCl
         assert running()[0] == 0
 
 
-def test_a_member_that_nobody_can_read_is_named_and_can_be_thought_away(
+def test_a_member_that_no_client_can_read_is_named_and_can_be_thought_away(
     group: Group, client: KazooClient, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(group.name, 2)
-    folder = f"/consumers/{group.name}/ids/{group.name}"
-    plant(client, f"{folder}_a", json.dumps({"version": 1, "subscription": {topic: 1}}).encode())
-    plant(client, f"{folder}_b", b"{broken")
+    directory = f"/consumers/{group.name}/ids/{group.name}"
+    plant(client, f"{directory}_a", json.dumps({"version": 1, "subscription": {topic: 1}}).encode())
+    plant(client, f"{directory}_b", b"{broken")
 
     code, out, told = group.rebalance()
     assert (code, out) == (1, "")
@@ -258,7 +258,7 @@ def test_a_pattern_of_another_language_is_named(group: Group, client: KazooClien
     assert told.startswith("error: topic pattern '[^a[b]]+': uses a negated class with another inside")
 
 
-def test_a_group_that_does_not_exist_is_told(group: Group) -> None:
+def test_a_group_that_does_not_exist_is_reported(group: Group) -> None:
     code, _, told = group.rebalance()
     assert code == 1
     assert told.startswith(f"error: group '{group.name}': does not exist in ZooKeeper at ")

@@ -82,7 +82,7 @@ class TestNodesThatWeCreate:
             ZookeeperStore(zookeeper.connect, config=config(TOOL, "creator")) as store,
             ZookeeperStore(zookeeper.connect, config=config()) as old,
             plain(zookeeper.connect, TOOL) as client,
-            plain(zookeeper.connect) as stranger,
+            plain(zookeeper.connect) as foreign_owner,
         ):
             store.commit(unique, {tp: OffsetAndMetadata(5)})
 
@@ -92,7 +92,7 @@ class TestNodesThatWeCreate:
             old.delete(unique, [TopicPartition("t", 1)])
             assert committed(store, unique, tp) == 6
             with pytest.raises(NoAuthError):
-                stranger.set_acls(f"/consumers/{unique}/offsets/t/0", [ACL(31, Id("world", "anyone"))])
+                foreign_owner.set_acls(f"/consumers/{unique}/offsets/t/0", [ACL(31, Id("world", "anyone"))])
 
     def test_a_listed_acl_is_carried(self, zookeeper: ZooKeeperServer, unique: str) -> None:
         acl = f"digest:{TOOL_ID}:cdrwa,ip:127.0.0.1:r"
@@ -145,7 +145,7 @@ class TestNodesThatWeCreate:
             refused, written = store.edit(edits)
 
             (error,) = refused.failures.values()
-            assert "digest:tool may not see its whole access list (a)" in str(error)
+            assert "digest:tool may not see its whole ACL (a)" in str(error)
             assert not written.failures
 
             assert app.get_children(f"/consumers/{unique}/offsets") == []
@@ -207,7 +207,7 @@ class TestWithoutTheRightCredentials:
             store.fetch(secret)
 
         assert caught.value.what == f"ZooKeeper node /consumers/{secret}/offsets"
-        assert caught.value.why == f"its access list does not allow this (NO_AUTH): {who} may not read this node"
+        assert caught.value.why == f"its ACL does not allow this (NO_AUTH): {who} may not read this node"
         assert "zookeeper.auth=digest:USER:PASSWORD" in caught.value.hint
         assert "wrong" not in f"{caught.value} {caught.value.hint}"
 
@@ -246,7 +246,7 @@ class TestWithoutTheRightCredentials:
         assert done.returncode == 1
         error, hint = done.stderr.splitlines()
         assert error == (
-            f"error: ZooKeeper node /consumers/{secret}/offsets: its access list does not allow this (NO_AUTH):"
+            f"error: ZooKeeper node /consumers/{secret}/offsets: its ACL does not allow this (NO_AUTH):"
             " digest:eve may not read this node"
         )
         assert hint.startswith("hint: give zookeeper.auth=digest:USER:PASSWORD in the file of --command-config")
@@ -256,8 +256,8 @@ class TestWithoutTheRightCredentials:
 @pytest.fixture(scope="module")
 def sasl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """A ZooKeeper that takes no session without SASL."""
-    folder = tmp_path_factory.mktemp("sasl")
-    jaas = folder / "jaas.conf"
+    directory = tmp_path_factory.mktemp("sasl")
+    jaas = directory / "jaas.conf"
     login = "org.apache.zookeeper.server.auth.DigestLoginModule"
     jaas.write_text(f'Server {{ {login} required user_tool="hunter2" user_app="sesame"; }};\n')
     provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
@@ -266,7 +266,7 @@ def sasl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
         f"-Dzookeeper.authProvider.1={provider}",
         "-Dzookeeper.sessionRequireClientSASLAuth=true",
     )
-    with ZooKeeperServer(folder / "server", jvm=("-Xmx256m", *QUICK_START, *flags)) as server:
+    with ZooKeeperServer(directory / "server", jvm=("-Xmx256m", *QUICK_START, *flags)) as server:
         yield server
 
 
@@ -292,7 +292,7 @@ class TestSasl:
             (None, "the server takes no session without credentials"),
         ],
     )
-    def test_without_the_right_credentials_it_is_said_what_is_missing(
+    def test_without_the_right_credentials_it_is_reported_what_is_missing(
         self, sasl: ZooKeeperServer, auth: tuple[str, str] | None, why: str
     ) -> None:
         began = time.monotonic()

@@ -206,7 +206,7 @@ def test_every_kind_of_change_among_common_ones_has_its_own_outcome(
     assert store.fetch(groups[3], [new])[new] != ABSENT
 
 
-def test_a_node_made_anew_between_proposal_and_write_is_not_overwritten(
+def test_a_node_recreated_between_proposal_and_write_is_not_overwritten(
     store: ZookeeperStore, client: KazooClient, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
@@ -262,7 +262,7 @@ def test_a_commit_after_the_scan_is_a_conflict_of_its_partition_alone(
     assert held(store, groups[4]) == dict.fromkeys(range(90), (6, 1)) | {7: (5, 1)}
 
 
-def test_a_group_deleted_and_made_anew_after_the_scan_keeps_what_it_has(
+def test_a_group_deleted_and_recreated_after_the_scan_keeps_what_it_has(
     store: ZookeeperStore, client: KazooClient, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(10)]
@@ -357,7 +357,7 @@ def test_a_connection_lost_between_read_and_write_loses_nothing(
         assert held(through_proxy, group) == dict.fromkeys(range(90), (6, 1))
 
 
-def test_without_a_witness_the_outcome_of_a_transaction_is_said_to_be_unknown(
+def test_without_a_witness_the_outcome_of_a_transaction_is_reported_to_be_unknown(
     proxy: Proxy, through_proxy: ZookeeperStore, client: KazooClient, moves: Moves, unique: str
 ) -> None:
     groups = [f"{unique}-{n}" for n in range(GROUPS_IN_ONE_TRANSACTION)]

@@ -295,7 +295,7 @@ def test_a_claim_waits_for_the_owner_and_follows_at_once(
     assert consumer.held_by_others == {}
 
 
-def test_an_owner_node_deleted_by_somebody_else_is_claimed_again(
+def test_an_owner_node_deleted_by_another_client_is_claimed_again(
     kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str
 ) -> None:
     topic = make_topic(unique)
@@ -337,7 +337,7 @@ def test_a_member_that_cannot_be_understood_is_not_left_out_and_hinders_new_ones
     assert (consumer.owned, consumer.error) == ({TopicPartition(topic, 0): 0}, None)
 
 
-def test_a_consumer_that_can_fetch_no_more_commits_and_leaves_its_partitions_to_the_others(
+def test_a_consumer_that_can_fetch_no_longer_commits_and_leaves_its_partitions_to_the_others(
     kafka: KafkaBroker, join: Join, make_topic: Callable[..., str], unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = make_topic(unique)
@@ -427,7 +427,7 @@ def test_a_member_cut_off_from_zookeeper_stops_before_the_others_take_over_and_c
     everything = {(tp.partition, at) for tp, log in ends.items() for at in range(getattr(log, "end", 0))}
     wait_for(lambda: first.offsets() | second.offsets() == everything, "nothing lost")
 
-    history = group_history(zookeeper.folder / "data", "/kafka", unique)
+    history = group_history(zookeeper.directory / "data", "/kafka", unique)
     (lost,) = {life.session: life.ended_ms for life in history.lives if life.how == "expired"}.values()
     assert lost is not None
     last = max(when for _, when in first.seen[:taken_over])
@@ -449,7 +449,7 @@ def test_where_there_is_no_zookeeper_joining_says_so(kafka: KafkaBroker, join: J
 # --- a migration ---------------------------------------------------------------------------------------
 
 
-def test_a_dual_commit_python_member_beside_a_dual_commit_old_one_is_seen_right_by_the_runbooks_check(
+def test_a_dual_commit_python_member_with_a_dual_commit_old_one_is_seen_right_by_the_runbooks_check(
     kafka: KafkaBroker, make_topic: Callable[..., str], unique: str, tmp_path: Path
 ) -> None:
     topic = make_topic(unique, 4)
@@ -461,9 +461,9 @@ def test_a_dual_commit_python_member_beside_a_dual_commit_old_one_is_seen_right_
             produce(kafka, topic, 4, 1, start=number)
             number += 1
 
-    def old_one(folder: str, phase: CommitMode) -> OldConsumer:
+    def old_one(directory: str, phase: CommitMode) -> OldConsumer:
         return OldConsumer(
-            tmp_path / folder,
+            tmp_path / directory,
             zookeeper=kafka.zookeeper,
             group=unique,
             topic=topic,
@@ -472,9 +472,9 @@ def test_a_dual_commit_python_member_beside_a_dual_commit_old_one_is_seen_right_
             dual_commit=phase is CommitMode.DUAL,
         )
 
-    def python_one(folder: str, phase: CommitMode) -> PythonMember:
+    def python_one(directory: str, phase: CommitMode) -> PythonMember:
         return PythonMember(
-            tmp_path / folder,
+            tmp_path / directory,
             zookeeper=kafka.zookeeper,
             bootstrap=kafka.bootstrap,
             group=unique,

@@ -269,7 +269,7 @@ def test_a_node_that_may_not_be_read_hides_no_other(planted: Planted) -> None:
 
     out, err = planted.zk("brokers", "--format", "json", code=1)
     assert only(json.loads(out), "broker", "endpoints") == [(1, None), (2, "PLAINTEXT://h2:9092")]
-    assert "/brokers/ids/1: its access list does not allow this (NO_AUTH)" in err
+    assert "/brokers/ids/1: its ACL does not allow this (NO_AUTH)" in err
     assert "hint: " in err
     assert [row["path"] for row in planted.rows("tree", code=1)] == [
         "/",

@@ -347,7 +347,7 @@ def test_a_watch_tells_when_it_is_lost_with_the_connection(own_server: ZooKeeper
 # --- losing the server ----------------------------------------------------------------------------
 
 
-def test_a_port_where_nobody_listens_is_unreachable_within_the_time_out() -> None:
+def test_a_port_where_no_client_listens_is_unreachable_within_the_time_out() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refuses, and nobody else gets it
         port = taken.getsockname()[1]

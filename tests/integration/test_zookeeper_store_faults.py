@@ -493,7 +493,7 @@ def test_one_untouched_witness_proves_the_whole_transaction(
     assert offsets(dict(through_proxy.fetch(unique))) == {T0: 99, T1: 6}
 
 
-def test_without_a_witness_the_outcome_is_said_to_be_unknown(
+def test_without_a_witness_the_outcome_is_reported_to_be_unknown(
     proxy: CuttingProxy, through_proxy: ZookeeperStore, client: KazooClient, unique: str
 ) -> None:
     through_proxy.commit(unique, {T0: OffsetAndMetadata(5)})

@@ -78,17 +78,17 @@ def random_subscription(chance: Random, topics: list[str]) -> tuple[str, dict[st
 
 def plant(session: ZookeeperSession, cluster: Cluster) -> None:
     """Writes the tree as brokers and members of 0.10.2 do."""
-    folders = [cluster.chroot, *(f"{cluster.chroot}/{one}" for one in ("brokers", "brokers/topics", "consumers"))]
-    nodes = [Create(path, b"") for path in folders]
+    directories = [cluster.chroot, *(f"{cluster.chroot}/{one}" for one in ("brokers", "brokers/topics", "consumers"))]
+    nodes = [Create(path, b"") for path in directories]
     for topic, numbers in cluster.partitions.items():
         replicas = {"version": 1, "partitions": {str(number): [0] for number in numbers}}
         nodes.append(Create(f"{cluster.chroot}/brokers/topics/{topic}", json.dumps(replicas).encode()))
     for group, members in cluster.groups.items():
-        folder = f"{cluster.chroot}/consumers/{group}"
-        nodes += [Create(folder, b""), Create(f"{folder}/ids", b"")]
+        directory = f"{cluster.chroot}/consumers/{group}"
+        nodes += [Create(directory, b""), Create(f"{directory}/ids", b"")]
         for member, (kind, subscription) in members.items():
             registration = {"version": 1, "subscription": subscription, "pattern": kind, "timestamp": "1411294187842"}
-            nodes.append(Create(f"{folder}/ids/{member}", json.dumps(registration).encode()))
+            nodes.append(Create(f"{directory}/ids/{member}", json.dumps(registration).encode()))
     for start in range(0, len(nodes), 200):
         assert session.transaction(nodes[start : start + 200]).error is None
 

@@ -55,15 +55,15 @@ class NotUnderstood(Exception):
 class OldSimpleConsumer:
     """Kafka 0.10.2's SimpleConsumer, connected to one broker, in a process that answers questions."""
 
-    def __init__(self, broker: KafkaBroker, folder: Path) -> None:
+    def __init__(self, broker: KafkaBroker, directory: Path) -> None:
         program = Path(__file__).with_name("OldSimpleConsumer.java")
         command = java_command(
             [jars.resolve("kafka-0.10.2"), jars.pyspark_jar("janino-"), jars.pyspark_jar("commons-compiler-")],
             "org.codehaus.janino.SimpleCompiler",
             [str(program), "OldSimpleConsumer", "127.0.0.1", str(broker.port)],
-            jvm=("-Xmx128m", *QUICK_START, *log4j_flags(folder)),
+            jvm=("-Xmx128m", *QUICK_START, *log4j_flags(directory)),
         )
-        self._errors = (folder / "errors.txt").open("w")
+        self._errors = (directory / "errors.txt").open("w")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
@@ -131,9 +131,11 @@ def as_java(fetched: FetchResult) -> list[JavaMessage]:
 @pytest.fixture(scope="module")
 def broker(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A 3.9.1 broker on which topics may keep any message format."""
-    folder = tmp_path_factory.mktemp("formats")
+    directory = tmp_path_factory.mktemp("formats")
     config = {"inter.broker.protocol.version": "2.8", "log.message.format.version": "2.8"}
-    with KafkaBroker(folder, zookeeper=f"{zookeeper.connect}/{folder.name}-{os.getpid()}", config=config) as broker:
+    with KafkaBroker(
+        directory, zookeeper=f"{zookeeper.connect}/{directory.name}-{os.getpid()}", config=config
+    ) as broker:
         yield broker
 
 
@@ -321,7 +323,7 @@ def test_offsets_before_a_time_are_the_same_over_several_segments(
     topic = make_topic(unique, 2, bootstrap=broker.bootstrap, config={**KEPT, "segment.bytes": "1000"})
     tp, empty = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce(broker, topic, 60, size=80)
-    segments = sorted((broker.folder / "data" / f"{topic}-0").glob("*.log"))
+    segments = sorted((broker.directory / "data" / f"{topic}-0").glob("*.log"))
     bases = [int(segment.stem) for segment in segments]
     assert bases[0] == 0
     assert len(bases) >= 4

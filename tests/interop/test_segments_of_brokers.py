@@ -62,14 +62,14 @@ Shown = tuple[int, int | None, bool, bytes | None, bytes | None, tuple[tuple[str
 class Written(NamedTuple):
     """A partition as a consumer read it, and a copy of its files made while nothing changed them."""
 
-    folder: Path
+    directory: Path
     magic: int
     uncommitted: list[Shown]
     committed: list[Shown]
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        return segments_in(self.folder)
+        return segments_in(self.directory)
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -201,10 +201,10 @@ def shown(record: Record) -> Shown:
     return (record.offset, record.timestamp, record.log_append_time, record.key, record.value, record.headers)
 
 
-def logs_of(folder: Path) -> list[tuple[str, int, int, int]] | None:
+def logs_of(directory: Path) -> list[tuple[str, int, int, int]] | None:
     """What changes when a broker appends to a log or compacts it; None where it does so at this moment."""
     found = []
-    for file in sorted(folder.iterdir()):
+    for file in sorted(directory.iterdir()):
         if LOG in file.suffixes:
             try:
                 stat = file.stat()
@@ -314,20 +314,20 @@ def world(
     request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
     name: str = request.param
-    folder, copies = tmp_path_factory.mktemp("broker"), tmp_path_factory.mktemp("copies")
+    directory, copies = tmp_path_factory.mktemp("broker"), tmp_path_factory.mktemp("copies")
     broker: KafkaBroker | KraftBroker
     if name == "4.1":
         topics = topics_of({"4.1": 2}, by_topic=False)
-        broker = KraftBroker(folder, config=FAST_CLEANER)
+        broker = KraftBroker(directory, config=FAST_CLEANER)
     else:
         version = "2.8" if name == "by topic" else name
         topics = topics_of(FORMATS if name == "by topic" else {name: FORMATS[name]}, by_topic=name == "by topic")
         versions = {"inter.broker.protocol.version": version, "log.message.format.version": version}
         chroot = f"{zookeeper.connect}/segments-{version}"
-        broker = KafkaBroker(folder, zookeeper=chroot, config={**versions, **FAST_CLEANER})
+        broker = KafkaBroker(directory, zookeeper=chroot, config={**versions, **FAST_CLEANER})
     with broker:
-        written = write_all(broker.bootstrap, folder / "data", copies, topics)
-        yield World(name, "kafka-4.1" if name == "4.1" else "kafka-3.9", written, broker.bootstrap, folder / "data")
+        written = write_all(broker.bootstrap, directory / "data", copies, topics)
+        yield World(name, "kafka-4.1" if name == "4.1" else "kafka-3.9", written, broker.bootstrap, directory / "data")
 
 
 def told(error: OffsetMgrError) -> None:
@@ -344,34 +344,36 @@ def read(written: Written, **wanted: Any) -> list[LogMessage]:
 def test_every_message_is_what_a_consumer_reads(world: World) -> None:
     for written in world.written:
         found = read(written)
-        assert [shown(message.record) for message in found] == written.uncommitted, written.folder.name
-        assert {message.header.magic for message in found} == {written.magic}, written.folder.name
+        assert [shown(message.record) for message in found] == written.uncommitted, written.directory.name
+        assert {message.header.magic for message in found} == {written.magic}, written.directory.name
     formats = [FORMATS[world.name]] if world.name in FORMATS else ([2] if world.name == "4.1" else [0, 1, 2])
     assert len(world.written) == 2 * sum(6 if magic == 2 else 4 for magic in formats)
 
 
 def test_every_codec_was_written_and_compaction_has_left_gaps(world: World) -> None:
     for written in world.written:
-        topic, _, number = written.folder.name.rpartition("-")
+        topic, _, number = written.directory.name.rpartition("-")
         found = read(written)
         if int(number) < TRANSACTIONS:
-            assert {message.header.codec for message in found} >= {int(number)}, written.folder.name
+            assert {message.header.codec for message in found} >= {int(number)}, written.directory.name
         last = found[-1].record.offset
-        assert (len(found) <= last) == (topic.endswith("compact") or int(number) == TRANSACTIONS), written.folder.name
-        assert len(written.segments) > 1, written.folder.name
+        assert (len(found) <= last) == (topic.endswith("compact") or int(number) == TRANSACTIONS), (
+            written.directory.name
+        )
+        assert len(written.segments) > 1, written.directory.name
 
 
 def test_readers_of_committed_messages_see_neither_aborted_ones_nor_what_is_not_stable(world: World) -> None:
     for written in world.written:
         found = [shown(message.record) for message in read(written, committed=True)]
-        assert found == written.committed, written.folder.name
-        if written.folder.name.endswith(f"-{TRANSACTIONS}"):
+        assert found == written.committed, written.directory.name
+        if written.directory.name.endswith(f"-{TRANSACTIONS}"):
             assert 0 < len(found) < len(written.uncommitted)
 
 
 def test_aborted_transactions_are_those_of_the_brokers_index(world: World) -> None:
     for written in world.written:
-        if not written.folder.name.endswith(f"delete-{TRANSACTIONS}"):
+        if not written.directory.name.endswith(f"delete-{TRANSACTIONS}"):
             continue
         walked = Transactions()
         for segment in written.segments:
@@ -389,7 +391,7 @@ def test_reading_begins_at_any_offset(world: World) -> None:
         last = written.uncommitted[-1][0]
         for first in [0, last, last + 1, *(chance.randrange(last) for _ in range(4))]:
             found = [shown(message.record) for message in read(written, first=first, end=first + 50)]
-            assert found == [one for one in written.uncommitted if first <= one[0] < first + 50], written.folder.name
+            assert found == [one for one in written.uncommitted if first <= one[0] < first + 50], written.directory.name
 
 
 # --- Kafka's own tool -----------------------------------------------------------------------------
@@ -482,7 +484,7 @@ def test_every_field_is_what_kafka_prints(world: World) -> None:
 def test_offsets_for_times_are_the_brokers(world: World) -> None:
     """Of the topics that are kept: compaction may have gone on since the others were copied."""
     chance = random.Random(SEED)
-    kept = [written for written in world.written if "delete" in written.folder.name]
+    kept = [written for written in world.written if "delete" in written.directory.name]
     consumer = ck.Consumer(
         {"bootstrap.servers": world.bootstrap, "group.id": "reader", "isolation.level": "read_uncommitted"}
     )
@@ -491,7 +493,7 @@ def test_offsets_for_times_are_the_brokers(world: World) -> None:
             if written.magic == 0:  # brokers refuse to answer for such a topic
                 assert at_or_after(written.segments, TIME) is None
                 continue
-            topic, _, number = written.folder.name.rpartition("-")
+            topic, _, number = written.directory.name.rpartition("-")
             times = [time_ for _, time_, *_ in written.uncommitted if time_ is not None]
             asked_for = [min(times) - 1, *(chance.choice(times) - chance.randrange(3) for _ in range(4))]
             if int(number) != TRANSACTIONS:  # there the end of the open one has been added since
@@ -499,7 +501,7 @@ def test_offsets_for_times_are_the_brokers(world: World) -> None:
             for asked in asked_for:
                 (answer,) = consumer.offsets_for_times([ck.TopicPartition(topic, int(number), asked)], timeout=30)
                 found = at_or_after(written.segments, asked)
-                assert (-1 if found is None else found.offset) == answer.offset, (written.folder.name, asked)
+                assert (-1 if found is None else found.offset) == answer.offset, (written.directory.name, asked)
     finally:
         consumer.close()
 
@@ -510,13 +512,13 @@ def test_segments_before_a_time_are_the_brokers(world: World) -> None:
     kept = [
         written
         for written in world.written
-        if "delete" in written.folder.name and not written.folder.name.endswith(f"-{TRANSACTIONS}")
+        if "delete" in written.directory.name and not written.directory.name.endswith(f"-{TRANSACTIONS}")
     ]
     if world.name == "4.1":
         kept = []
     with SimpleConsumer(world.bootstrap) as consumer:
         for written in kept:
-            tp = partition_of(written.folder)
+            tp = partition_of(written.directory)
             for segment in written.segments[:-1][:3]:
                 asked = segment.modified
                 answer = consumer.get_offsets_before([tp], asked, 100)[tp]
@@ -526,7 +528,7 @@ def test_segments_before_a_time_are_the_brokers(world: World) -> None:
 def test_a_running_brokers_offsets_are_dumped_as_what_they_say(
     world: World, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topic = world.written[0].folder.name.rpartition("-")[0]
+    topic = world.written[0].directory.name.rpartition("-")[0]
     consumer = ck.Consumer({"bootstrap.servers": world.bootstrap, "group.id": unique})
     consumer.commit(offsets=[ck.TopicPartition(topic, 1, 42)], asynchronous=False)
     consumer.close()
@@ -545,8 +547,8 @@ def test_kafka_reads_what_we_append_with_its_indexes(tmp_path: Path) -> None:
     """Every format and codec, transactions and headers, in rolled segments: Kafka's tool prints the same of each entry
     and record, and finds nothing amiss in the indexes."""
     chance = random.Random(SEED)
-    folder = tmp_path / "written-0"
-    with LogAppender(folder, RollPolicy(segment_bytes=20_000, index_interval_bytes=500)) as log:
+    directory = tmp_path / "written-0"
+    with LogAppender(directory, RollPolicy(segment_bytes=20_000, index_interval_bytes=500)) as log:
         for turn in range(120):
             magic = turn % 3
             codec = chance.randrange(5 if magic == 2 else 4)
@@ -558,7 +560,7 @@ def test_kafka_reads_what_we_append_with_its_indexes(tmp_path: Path) -> None:
                     log.next_offset, producer, commit=bool(turn % 8), timestamp=TIME + turn * 100
                 )
                 log.append_entries(ended)
-    segments = segments_in(folder)
+    segments = segments_in(directory)
     indexes = [segment.beside(suffix) for segment in segments for suffix in (INDEX, TIME_INDEX)]
 
     printed = printed_by_kafka("kafka-3.9", [*(segment.log for segment in segments), *indexes])
@@ -594,15 +596,15 @@ def test_a_broker_serves_what_we_appended(tmp_path: Path) -> None:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("given", 1, 1, config={"retention.ms": "-1"})])["given"].result(60)
         broker.stop()
-        folder = broker.folder / "data" / "given-0"
-        for file in folder.iterdir():
+        directory = broker.directory / "data" / "given-0"
+        for file in directory.iterdir():
             if file.suffix in (".log", ".index", ".timeindex", ".snapshot"):
                 file.unlink()
-        with LogAppender(folder, RollPolicy(segment_bytes=40_000)) as log:
+        with LogAppender(directory, RollPolicy(segment_bytes=40_000)) as log:
             for turn in range(300):
                 codec = chance.randrange(5)
                 log.append([ours(chance, 2, turn) for _ in range(chance.randint(1, 8))], codec, leader_epoch=0)
-        kept = [shown(m.record) for m in messages(segments_in(folder), MessageFilter(), told)]
+        kept = [shown(m.record) for m in messages(segments_in(directory), MessageFilter(), told)]
         broker.start()
 
         assert consumed(broker.bootstrap, ["given-0"], "read_uncommitted") == {"given-0": kept}

@@ -49,8 +49,8 @@ def start_era(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFacto
             return running[0]
         stop()
         where = f"{zookeeper.connect}/era-{release}"
-        folder = tmp_path_factory.mktemp(f"kafka-{release}")
-        running.append(Era(release, where, KafkaBroker(folder, zookeeper=where, version=release, config=SETTINGS)))
+        directory = tmp_path_factory.mktemp(f"kafka-{release}")
+        running.append(Era(release, where, KafkaBroker(directory, zookeeper=where, version=release, config=SETTINGS)))
         running[0].broker.start()
         return running[0]
 

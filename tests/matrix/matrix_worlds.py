@@ -106,8 +106,8 @@ class NewConsumer(ServerProcess):
 
     name = "new consumer"
 
-    def __init__(self, folder: Path, *, release: str, bootstrap: str, group: str, topic: str) -> None:
-        super().__init__(folder)
+    def __init__(self, directory: Path, *, release: str, bootstrap: str, group: str, topic: str) -> None:
+        super().__init__(directory)
         self.release, self.bootstrap, self.group, self.topic = release, bootstrap, group, topic
 
     def seen(self) -> Counter[tuple[int, int]]:
@@ -117,7 +117,7 @@ class NewConsumer(ServerProcess):
         return Counter((int(partition), int(offset)) for partition, _, offset in (one.partition("-") for one in whole))
 
     def _stdout(self) -> Path:
-        return self.folder / "values.txt"
+        return self.directory / "values.txt"
 
     def _command(self) -> list[str]:
         settings = {
@@ -125,14 +125,14 @@ class NewConsumer(ServerProcess):
             "auto.commit.interval.ms": 200,
             "session.timeout.ms": 30_000,
         }
-        file = self.folder / "consumer.properties"
+        file = self.directory / "consumer.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
         where = ["--bootstrap-server", self.bootstrap, "--topic", self.topic, "--consumer.config", str(file)]
         return java_command(
             [jars.resolve(name) for name in BROKER_JARS[self.release]],
             "kafka.tools.ConsoleConsumer",
             [*(["--new-consumer"] if self.release == "0.9.0.1" else []), *where, "--from-beginning"],
-            jvm=("-Xmx128m", *QUICK_START, *log4j_flags(self.folder)),
+            jvm=("-Xmx128m", *QUICK_START, *log4j_flags(self.directory)),
         )
 
     def _answers(self) -> bool:

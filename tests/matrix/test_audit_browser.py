@@ -147,7 +147,7 @@ def test_the_page_of_an_audit_tells_what_the_commands_tell(
         found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
         return found
 
-    folder, snapshot = tmp_path / "audit", tmp_path / "before.avro"
+    directory, snapshot = tmp_path / "audit", tmp_path / "before.avro"
     with KraftBroker(tmp_path / "kafka") as broker, KafkaStore(broker.bootstrap) as store:
         topic = make_topic("orders", PARTITIONS, bootstrap=broker.bootstrap)
         producer = Producer({"bootstrap.servers": broker.bootstrap})
@@ -167,7 +167,7 @@ def test_the_page_of_an_audit_tells_what_the_commands_tell(
         differences = told(
             "offsets", "diff", "--from", f"kafka://{broker.bootstrap}", "--to", f"file:{snapshot}", "--all-groups"
         )
-        tables = told("spark", "audit", *connect, "-o", str(folder), "--compare", f"file:{snapshot}")
+        tables = told("spark", "audit", *connect, "-o", str(directory), "--compare", f"file:{snapshot}")
 
     by_group: dict[str, list[int | None]] = defaultdict(list)
     for row in lags:
@@ -177,8 +177,8 @@ def test_the_page_of_an_audit_tells_what_the_commands_tell(
     assert len(by_group) == GROUPS + 1
     assert len(differences) == MOVED
     assert {row["table"]: row["rows"] for row in tables}["differences"] == MOVED
-    for view in look(browser, folder / "index.html"):
-        assert view.requests == [(folder / "index.html").as_uri()]
+    for view in look(browser, directory / "index.html"):
+        assert view.requests == [(directory / "index.html").as_uri()]
         assert width_needed(view) <= view.width
         assert sticking_out(view) == []
         shown = {name: number(value) for name, value in facts(view).items()}

@@ -31,17 +31,17 @@ class Upgraded:
     def upgrade(self, release: str) -> None:
         self.broker.stop()
         self.broker = KafkaBroker(
-            self.broker.folder, zookeeper=self.zookeeper, version=release, port=self.broker.port
+            self.broker.directory, zookeeper=self.zookeeper, version=release, port=self.broker.port
         ).start()
         wait_for(lambda: has_leaders(self.world.bootstrap, self.world.topic, PARTITIONS), "the topic has leaders")
 
 
 @contextmanager
-def cluster(release: str, zookeeper: ZooKeeperServer, topic: str, folder: Path) -> Iterator[Upgraded]:
+def cluster(release: str, zookeeper: ZooKeeperServer, topic: str, directory: Path) -> Iterator[Upgraded]:
     where = f"{zookeeper.connect}/{topic}"
-    broker = KafkaBroker(folder / "broker", zookeeper=where, version=release).start()
+    broker = KafkaBroker(directory / "broker", zookeeper=where, version=release).start()
     bootstrap = broker.bootstrap
-    world = World(f"zookeeper://{where}", f"kafka://{bootstrap}", bootstrap, topic, Commands(folder))
+    world = World(f"zookeeper://{where}", f"kafka://{bootstrap}", bootstrap, topic, Commands(directory))
     found = Upgraded(broker, where, world)
     try:
         create_topic(topic, PARTITIONS, zookeeper=where, bootstrap=bootstrap, version=release)

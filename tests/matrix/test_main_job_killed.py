@@ -39,10 +39,10 @@ pytestmark = [pytest.mark.servers, pytest.mark.matrix, pytest.mark.timeout(7200 
 class Cluster:
     """A broker of its own, which is killed and started again on its port."""
 
-    def __init__(self, folder: Path, zookeeper: str, release: str) -> None:
+    def __init__(self, directory: Path, zookeeper: str, release: str) -> None:
         config = {"offsets.topic.num.partitions": 4, "offsets.retention.check.interval.ms": 1000}
         self.release, self.zookeeper = release, zookeeper
-        self.broker = KafkaBroker(folder, zookeeper=zookeeper, version=release, config=config)
+        self.broker = KafkaBroker(directory, zookeeper=zookeeper, version=release, config=config)
 
     @contextmanager
     def killed_now_and_then(self, chance: random.Random) -> Iterator[None]:
@@ -80,12 +80,12 @@ def test_every_record_is_consumed_once_and_rollback_is_exact(
             one_round(cluster, random.Random(f"{seed}-{release}-{number}"), f"{unique}-{number}", tmp_path)
 
 
-def one_round(cluster: Cluster, chance: random.Random, name: str, folder: Path) -> None:
+def one_round(cluster: Cluster, chance: random.Random, name: str, directory: Path) -> None:
     broker = cluster.broker
     zk, kafka = f"zookeeper://{cluster.zookeeper}", f"kafka://{broker.bootstrap}"
     create_topic(name, PARTITIONS, zookeeper=cluster.zookeeper, bootstrap=broker.bootstrap, version=cluster.release)
     wait_for(lambda: has_leaders(broker.bootstrap, name, PARTITIONS), f"{name} has leaders")
-    group, commands = f"{name}-live", Commands(folder)
+    group, commands = f"{name}-live", Commands(directory)
     idle = [f"{name}-idle-{n}" for n in range(GROUPS)]
     before = {idle[0]: {0: 1}}
     produced = produce(cluster, name, 200)
@@ -96,7 +96,7 @@ def one_round(cluster: Cluster, chance: random.Random, name: str, folder: Path) 
         store.commit(idle[0], {TopicPartition(name, 0): OffsetAndMetadata(1)})
     consumers = [
         OldConsumer(
-            folder / f"{name}-{n}",
+            directory / f"{name}-{n}",
             zookeeper=cluster.zookeeper,
             group=group,
             topic=name,

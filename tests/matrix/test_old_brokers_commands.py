@@ -36,7 +36,7 @@ def world(era: Era, unique: str, tmp_path: Path) -> World:
     return World(f"zookeeper://{era.zookeeper}", f"kafka://{era.bootstrap}", era.bootstrap, unique, Commands(tmp_path))
 
 
-def test_the_release_and_the_capabilities_are_told(world: World, era: Era) -> None:
+def test_the_release_and_the_capabilities_are_reported(world: World, era: Era) -> None:
     rows = world.rows("cluster", "describe", *world.servers)
     assert {row["release"] for row in rows} == {era.release.rpartition(".")[0].replace("0.9.0", "0.9")}
     assert sum(not row["on"] for row in rows) == LACKS[era.release]
@@ -88,7 +88,7 @@ def test_a_migration_goes_there_and_back(world: World, unique: str) -> None:
     assert world.held(world.zookeeper, unique) == {0: 7, 1: 8}
 
 
-def test_the_life_of_what_is_written_is_told(world: World, era: Era, unique: str) -> None:
+def test_the_life_of_what_is_written_is_reported(world: World, era: Era, unique: str) -> None:
     """Before 2.1 each offset has a life of its own, and a write starts it again. From 2.1 on the group lock starts the
     life of the whole group again."""
     world.commit(world.kafka, unique, {0: 5})
@@ -113,7 +113,7 @@ def test_a_group_that_does_not_exist_is_an_error(world: World, unique: str) -> N
 def test_the_fallback_setting_does_not_hide_that_a_broker_is_newer(world: World, era: Era, unique: str) -> None:
     """The setting only tells 0.8.2 and 0.9 apart."""
     world.commit(world.kafka, unique, {0: 2, 1: 3})
-    (world.commands.folder / "old.properties").write_text(
+    (world.commands.directory / "old.properties").write_text(
         f"broker.version.fallback={'0.8.2' if era.release == '0.8.2.2' else '0.9.0'}\n"
     )
     rows = world.rows("offsets", "get", "--group", unique, *world.servers, "--command-config", "old.properties")
@@ -201,7 +201,7 @@ def test_a_group_with_members_of_the_new_consumer_is_refused_with_their_names(
 
 
 @contextmanager
-def two_brokers(zookeeper: ZooKeeperServer, folder: Path, releases: tuple[str, str], name: str) -> Iterator[World]:
+def two_brokers(zookeeper: ZooKeeperServer, directory: Path, releases: tuple[str, str], name: str) -> Iterator[World]:
     """One cluster of two brokers of different releases."""
     where = f"{zookeeper.connect}/{name}"
     old, new = releases
@@ -212,7 +212,7 @@ def two_brokers(zookeeper: ZooKeeperServer, folder: Path, releases: tuple[str, s
         brokers = [
             stack.enter_context(
                 KafkaBroker(
-                    folder / f"broker-{number}",
+                    directory / f"broker-{number}",
                     zookeeper=where,
                     broker_id=number,
                     version=release,
@@ -226,7 +226,7 @@ def two_brokers(zookeeper: ZooKeeperServer, folder: Path, releases: tuple[str, s
         wait_for(lambda: has_leaders(bootstrap, name, PARTITIONS), f"{name} has leaders")
         produce(bootstrap, name, old)
         assert new
-        yield World(f"zookeeper://{where}", f"kafka://{bootstrap}", bootstrap, name, Commands(folder))
+        yield World(f"zookeeper://{where}", f"kafka://{bootstrap}", bootstrap, name, Commands(directory))
 
 
 @pytest.mark.parametrize("releases", [("2.8.2", "3.9.1"), ("0.10.2.2", "1.1.1")])

@@ -53,17 +53,17 @@ class Secured:
         trust = {"ssl.ca.location": str(self.certificate)} if protocol == "SASL_SSL" else {}
         return {"security.protocol": protocol.lower(), **login, **trust}
 
-    def properties(self, folder: Path, protocol: str, mechanism: str, password: str = SECRET) -> list[str]:
+    def properties(self, directory: Path, protocol: str, mechanism: str, password: str = SECRET) -> list[str]:
         """``--command-config`` with a file that holds the settings."""
         lines = [f"{key}={value}" for key, value in self.settings(protocol, mechanism, password).items()]
-        (folder / "client.properties").write_text("\n".join(lines) + "\n")
+        (directory / "client.properties").write_text("\n".join(lines) + "\n")
         return ["--command-config", "client.properties"]
 
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
+def make_certificate(directory: Path) -> tuple[Path, Path]:
     """A key store for 127.0.0.1 (password ``changeit``), and its certificate as a PEM file."""
     keytool = str(Path(java_program()).with_name("keytool"))
-    store, certificate = folder / "keys.p12", folder / "certificate.pem"
+    store, certificate = directory / "keys.p12", directory / "certificate.pem"
     common = ["-keystore", str(store), "-storepass", "changeit", "-storetype", "PKCS12", "-alias", "broker"]
     names = ["-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1", "-keyalg", "RSA", "-keypass", "changeit"]
     for command in (["-genkeypair", *common, *names], ["-exportcert", "-rfc", *common, "-file", str(certificate)]):
@@ -76,13 +76,13 @@ def secured(
     request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Secured]:
     release = request.param
-    folder = tmp_path_factory.mktemp(f"secured-{release}")
-    where = f"{zookeeper.connect}/{folder.name}"
+    directory = tmp_path_factory.mktemp(f"secured-{release}")
+    where = f"{zookeeper.connect}/{directory.name}"
     plain = free_port()
     logins = {protocol: f"127.0.0.1:{free_port()}" for protocol in LISTENERS}
-    keys, certificate = make_certificate(folder)
+    keys, certificate = make_certificate(directory)
     module = "org.apache.kafka.common.security"
-    jaas = folder / "jaas.conf"
+    jaas = directory / "jaas.conf"
     jaas.write_text(
         "KafkaServer {\n"
         f'  {module}.plain.PlainLoginModule required user_alice="{SECRET}";\n'
@@ -99,7 +99,7 @@ def secured(
         "ssl.key.password": "changeit",
     }
     jvm = (*BROKER_JVM, f"-Djava.security.auth.login.config={jaas}")
-    with KafkaBroker(folder, zookeeper=where, port=plain, config=config, jvm=jvm, version=release) as broker:
+    with KafkaBroker(directory, zookeeper=where, port=plain, config=config, jvm=jvm, version=release) as broker:
         found = Secured(release, where, broker.bootstrap, logins, certificate)
         create_topic(found.topic, 2, zookeeper=where, bootstrap=found.plain, version=release)
         password = ["--alter", "--add-config", f"SCRAM-SHA-256=[password={SECRET}]"]

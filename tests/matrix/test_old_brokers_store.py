@@ -78,8 +78,8 @@ class TestOldBrokers(StoreContract):
     def in_the_log(self, group: str) -> dict[TopicPartition, int]:
         """When the life of each offset of the group began, as the newest records of the offsets topic say."""
         began: dict[TopicPartition, int] = {}
-        for folder in (self.era.broker.folder / "data").glob("__consumer_offsets-*"):
-            for saved in read_partition(folder).decoded.groups:
+        for directory in (self.era.broker.directory / "data").glob("__consumer_offsets-*"):
+            for saved in read_partition(directory).decoded.groups:
                 if saved.group == group:
                     began |= {tp: offset.commit_timestamp for tp, offset in saved.offsets.items()}
         return began

@@ -62,7 +62,7 @@ class Claimant:
         reader.follow({partition: self.shard.position})
         taken = 0
         while reader.position(partition) < end and (most is None or taken < most):
-            records = reader.poll(1000 if most is None else most - taken, self.world.patience)
+            records = reader.poll(1000 if most is None else most - taken, self.world.wait_s)
             for record in records:
                 self.shard.replay(record.offset, record.key, record.value)
             taken += len(records)

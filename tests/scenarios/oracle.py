@@ -84,10 +84,10 @@ class Oracle:
         there = known(state, pending, group)
         if not there:
             return 69, {}
-        doomed = there if wanted is None else {key for key in there if (key.topic, key.partition) in wanted}
-        change: Change = dict.fromkeys(doomed)
+        to_delete = there if wanted is None else {key for key in there if (key.topic, key.partition) in wanted}
+        change: Change = dict.fromkeys(to_delete)
         under_way = any(about(other, group) for other in pending)
-        if doomed == there and (under_way or activity(state, group) is not None):
+        if to_delete == there and (under_way or activity(state, group) is not None):
             change[GroupKey(group)] = None
         return 0, change
 

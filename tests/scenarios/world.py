@@ -6,7 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
-from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, PartitionLog, ShardGroupWriter, slot_of
+from offsetmgr.manager.log.base import (
+    AppendRejected,
+    Fenced,
+    OutcomeUnknown,
+    PartitionLog,
+    ShardGroupWriter,
+    shard_group_of,
+)
 from offsetmgr.manager.log.memory import Failure, MemoryLog
 from offsetmgr.records.base import Record
 
@@ -38,20 +45,20 @@ class World:
         Fate.FENCED_WRITTEN,
     )
 
-    patience = 0.5
+    wait_s = 0.5
     """Seconds that a poll may wait for what is there but has not arrived yet."""
 
     def __init__(self, log: PartitionLog, partition: int) -> None:
         self.log = log
         self.partition = partition
-        self.slot = slot_of(partition, log.partitions)
+        self.shard_group = shard_group_of(partition, log.partitions)
         self.fate = Fate.WRITTEN
         self.overtake: Callable[[], None] | None = None
         self.written_to = 0
         """The offset after the last record that was written."""
 
     def writer(self) -> ShardGroupWriter:
-        return FatefulWriter(self, self.log.writer(self.slot))
+        return FatefulWriter(self, self.log.writer(self.shard_group))
 
     def compact(self) -> None:
         """The cleaner comes by, where that can be had."""
@@ -59,7 +66,7 @@ class World:
 
 class MemoryWorld(World):
     fates = tuple(Fate)
-    patience = 0.0
+    wait_s = 0.0
 
     def __init__(self) -> None:
         self.memory = MemoryLog(1)
@@ -89,7 +96,7 @@ class FatefulWriter:
         if fate in (Fate.OPEN_WRITTEN, Fate.OPEN_NOT_WRITTEN):
             assert isinstance(self._world, MemoryWorld)
             failure = Failure.UNKNOWN_OPEN_WRITTEN if fate is Fate.OPEN_WRITTEN else Failure.UNKNOWN_OPEN
-            self._world.memory.fail_next_append(self._world.slot, failure)
+            self._world.memory.fail_next_append(self._world.shard_group, failure)
         last = self._inner.append(batches, timeout)
         self._world.written_to = last[self._world.partition] + 1
         if fate is Fate.UNKNOWN_WRITTEN:

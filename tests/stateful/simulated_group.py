@@ -25,7 +25,7 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.assignment import SharedConfig
 from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, OwnershipManager
 
-SLOTS: Final = 8
+SHARD_GROUPS: Final = 8
 
 
 class World:
@@ -91,10 +91,10 @@ class World:
         owners: dict[int, Process] = {}
         for process in self.processes:
             if process.alive and process.ownership.valid():
-                for slot in process.serving:
-                    other = owners.setdefault(slot, process)
+                for shard_group in process.serving:
+                    other = owners.setdefault(shard_group, process)
                     assert other is process, "\n".join(
-                        [*self.history, f"{self.now:.3f} slot {slot}: {other.name}, {process.name}"]
+                        [*self.history, f"{self.now:.3f} shard group {shard_group}: {other.name}, {process.name}"]
                     )
 
     def fail_over(self, *, wake_after: float | None) -> None:
@@ -252,7 +252,7 @@ class Process:
         self.ownership = OwnershipManager(
             "host",
             number,
-            SharedConfig(topic, 50, SLOTS, "avro", RULES, 1, False),
+            SharedConfig(topic, 50, SHARD_GROUPS, "avro", RULES, 1, False),
             lambda events: KafkaGroupMember(
                 client,
                 "managers",
@@ -284,39 +284,39 @@ class Process:
 
     # --- a small runtime: claims as the real one does, and is fenced as the real log fences -------------
 
-    def on_assigned(self, slot: int) -> None:
-        assert slot not in self._working, f"{self.name} takes {slot} twice"
-        self.world.log(f"{self.name} takes {slot} in {self.ownership.generation}")
-        self._working[slot] = self.loop.create_task(self._work(slot))
+    def on_assigned(self, shard_group: int) -> None:
+        assert shard_group not in self._working, f"{self.name} takes {shard_group} twice"
+        self.world.log(f"{self.name} takes {shard_group} in {self.ownership.generation}")
+        self._working[shard_group] = self.loop.create_task(self._work(shard_group))
 
-    async def on_revoked(self, slot: int) -> None:
-        if slot in self._working:
-            self.world.log(f"{self.name} gives up {slot}")
-            self._drop(slot)
+    async def on_revoked(self, shard_group: int) -> None:
+        if shard_group in self._working:
+            self.world.log(f"{self.name} gives up {shard_group}")
+            self._drop(shard_group)
             await asyncio.sleep(self.world.random.choice([0, 0, 0.1, 3, 9]))
 
-    async def _work(self, slot: int) -> None:
-        while not await self._claimed(slot):
+    async def _work(self, shard_group: int) -> None:
+        while not await self._claimed(shard_group):
             await asyncio.sleep(0.1)
-        self.serving.add(slot)
+        self.serving.add(shard_group)
         appended = True
-        while self.world.claims[slot] is self or not appended:
+        while self.world.claims[shard_group] is self or not appended:
             await asyncio.sleep(0.5)
             appended = not self.world.few_commits or self.world.random.random() < 0.02  # only an append tells
-        self.world.log(f"{self.name} is fenced from {slot} by {self.world.claims[slot].name}")
-        self._drop(slot)
-        self.ownership.lost(slot, "fenced")
+        self.world.log(f"{self.name} is fenced from {shard_group} by {self.world.claims[shard_group].name}")
+        self._drop(shard_group)
+        self.ownership.lost(shard_group, "fenced")
 
-    async def _claimed(self, slot: int) -> bool:
+    async def _claimed(self, shard_group: int) -> bool:
         if not self.ownership.valid():
             return False
         await asyncio.sleep(self.world.random.uniform(0, 1))  # a freeze may fall in here
-        self.world.claims[slot] = self
+        self.world.claims[shard_group] = self
         return self.ownership.valid()
 
-    def _drop(self, slot: int) -> None:
-        self.serving.discard(slot)
-        task = self._working.pop(slot)
+    def _drop(self, shard_group: int) -> None:
+        self.serving.discard(shard_group)
+        task = self._working.pop(shard_group)
         if task is not asyncio.current_task():
             task.cancel()
 

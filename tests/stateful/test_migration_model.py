@@ -70,7 +70,7 @@ class MigrationModel(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         journaled_writer.BATCH_GROUPS = 1
-        self.folder = tempfile.TemporaryDirectory()
+        self.directory = tempfile.TemporaryDirectory()
         self.source, self.target = MemoryStore("source"), MemoryStore("target")
         self.plan: PlanFile | None = None
         self.before: Held = {}
@@ -81,8 +81,8 @@ class MigrationModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         journaled_writer.BATCH_GROUPS = 100
-        if hasattr(self, "folder"):
-            self.folder.cleanup()
+        if hasattr(self, "directory"):
+            self.directory.cleanup()
 
     @rule(key=st.sampled_from(KEYS), offset=OFFSETS)
     def somebody_commits_to_the_source(self, key, offset):
@@ -100,7 +100,7 @@ class MigrationModel(RuleBasedStateMachine):
     @rule(mode=st.sampled_from(AheadPolicy))
     def plan_again(self, mode):
         self.number += 1
-        path = Path(self.folder.name) / f"{self.number}.json"
+        path = Path(self.directory.name) / f"{self.number}.json"
         planner = Planner(self.source, self.target, PlanOptions(mode), SystemClock())
         write_plan(path, planner.header(), planner.plan(planner.selected_groups()))
         self.plan, self.before, self.touched = PlanFile(path), held(self.target), set()

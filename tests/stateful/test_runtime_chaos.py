@@ -40,8 +40,8 @@ class Lease:
     def valid(self) -> bool:
         return self.good
 
-    def lost(self, slot: int, why: str) -> None:
-        self.lost_slots.add(slot)
+    def lost(self, shard_group: int, why: str) -> None:
+        self.lost_slots.add(shard_group)
 
 
 class Cluster:
@@ -52,7 +52,7 @@ class Cluster:
         self.log = MemoryLog(PARTITIONS, max_batch_bytes=4_000)
         self.leases = [Lease(), Lease()]
         self.managers = [ManagerRuntime(self.log, AvroRecordFormat(), lease, CONFIG) for lease in self.leases]
-        self.owner = {slot: slot % 2 for slot in range(8)}
+        self.owner = {shard_group: shard_group % 2 for shard_group in range(8)}
         self.acknowledged = dict.fromkeys((f"g{number}" for number in range(GROUPS)), -1)
         self.sent = dict(self.acknowledged)
         self.answered = 0
@@ -61,28 +61,30 @@ class Cluster:
     async def start(self) -> None:
         for manager in self.managers:
             await manager.start()
-        for slot, owner in self.owner.items():
-            self.managers[owner].on_assigned(slot)
+        for shard_group, owner in self.owner.items():
+            self.managers[owner].on_assigned(shard_group)
 
     async def happen(self) -> None:
         """One event."""
-        slot = self.rng.randrange(8)
+        shard_group = self.rng.randrange(8)
         event = self.rng.choices(["append", "claim", "read", "move", "lapse", "zombie"], [8, 3, 1, 3, 1, 2])[0]
         if event == "append":
-            self.log.fail_next_append(slot, self.rng.choice([f for f in Failure if f is not Failure.FENCED]))
+            self.log.fail_next_append(shard_group, self.rng.choice([f for f in Failure if f is not Failure.FENCED]))
         elif event == "claim":
-            self.log.fail_next_claim(slot, Unreachable("broker"))
+            self.log.fail_next_claim(shard_group, Unreachable("broker"))
         elif event == "read":
             self.log.fail_next_read(Unreachable("broker"))
         elif event == "move":
-            await self.managers[self.owner[slot]].on_revoked(slot)
-            self.owner[slot] = 1 - self.owner[slot]
-            self.managers[self.owner[slot]].on_assigned(slot)
+            await self.managers[self.owner[shard_group]].on_revoked(shard_group)
+            self.owner[shard_group] = 1 - self.owner[shard_group]
+            self.managers[self.owner[shard_group]].on_assigned(shard_group)
         elif event == "lapse":
             await self.lapse(self.rng.randrange(2))
         else:
             with contextlib.suppress(Unreachable):
-                self.log.writer(slot).claim(1)  # who was frozen before its claim, and then sees that its lease is over
+                self.log.writer(shard_group).claim(
+                    1
+                )  # who was frozen before its claim, and then sees that its lease is over
         for number, lease in enumerate(self.leases):
             for lost in sorted(lease.lost_slots):
                 lease.lost_slots.discard(lost)
@@ -92,12 +94,12 @@ class Cluster:
     async def lapse(self, who: int) -> None:
         """A manager's lease ends, and the other one has its shard groups before it knows."""
         self.leases[who].good = False
-        slots = [slot for slot, owner in self.owner.items() if owner == who]
-        for slot in slots:
-            self.owner[slot] = 1 - who
-            self.managers[1 - who].on_assigned(slot)
+        shard_groups = [shard_group for shard_group, owner in self.owner.items() if owner == who]
+        for shard_group in shard_groups:
+            self.owner[shard_group] = 1 - who
+            self.managers[1 - who].on_assigned(shard_group)
         await asyncio.sleep(self.rng.random() * 0.02)
-        await asyncio.gather(*[self.managers[who].on_revoked(slot) for slot in slots])
+        await asyncio.gather(*[self.managers[who].on_revoked(shard_group) for shard_group in shard_groups])
         self.leases[who].good = True
 
     async def client(self, number: int) -> None:
@@ -155,10 +157,10 @@ async def _at_rest(cluster: Cluster) -> None:
     """Every shard group is served by its owner, which has nothing left to find out."""
     while True:
         for number, lease in enumerate(cluster.leases):
-            for slot in sorted(lease.lost_slots):
-                lease.lost_slots.discard(slot)
-                if cluster.owner[slot] == number:
-                    cluster.managers[number].on_assigned(slot)
+            for shard_group in sorted(lease.lost_slots):
+                lease.lost_slots.discard(shard_group)
+                if cluster.owner[shard_group] == number:
+                    cluster.managers[number].on_assigned(shard_group)
         statuses = [manager.status() for manager in cluster.managers]
         owned = [statuses[cluster.owner[partition % 8]][partition] for partition in range(PARTITIONS)]
         if all(status.state == "active" and not status.recovering for status in owned):
@@ -169,8 +171,8 @@ async def _at_rest(cluster: Cluster) -> None:
 async def _nothing_is_lost(cluster: Cluster) -> None:
     fresh = ManagerRuntime(cluster.log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False, retry_pause=0.01))
     await fresh.start()
-    for slot in range(8):
-        fresh.on_assigned(slot)
+    for shard_group in range(8):
+        fresh.on_assigned(shard_group)
     while any(status.state != "active" for status in fresh.status()):
         await asyncio.sleep(0.001)
     for group, offset in cluster.acknowledged.items():

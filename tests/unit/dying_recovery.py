@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from offsetmgr.segments.partition import segments_in
-from offsetmgr.segments.repair import copy_folder, cut_in_place
+from offsetmgr.segments.repair import copy_directory, cut_in_place
 from offsetmgr.segments.truncation import cut_of, scan_segments, unflushed
 
 STEPS = ("open", "write", "fsync", "rename", "unlink", "mkdir", "ftruncate")
@@ -47,12 +47,12 @@ def work(command: str, log: Path) -> None:
     if command == "cut":
         cut_in_place(cut)
     else:
-        copy_folder(cut, log.parent.with_name("repaired"))
+        copy_directory(cut, log.parent.with_name("repaired"))
 
 
-def main(command: str, log: Path, folder: Path, moment: str) -> None:
+def main(command: str, log: Path, directory: Path, moment: str) -> None:
     for step in itertools.count():
-        own = folder / str(step) / log.parent.name
+        own = directory / str(step) / log.parent.name
         shutil.copytree(log.parent, own)
         child = os.fork()
         if child == 0:

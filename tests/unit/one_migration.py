@@ -28,14 +28,14 @@ ORDERS = [TopicPartition("orders", p) for p in range(4)]
 class Migration:
     """One plan between two stores, with the commands as methods."""
 
-    folder: Path
+    directory: Path
     source: MemoryStore = field(default_factory=lambda: MemoryStore("source"))
     target: MemoryStore = field(default_factory=lambda: MemoryStore("target"))
     options: PlanOptions = field(default_factory=PlanOptions)
 
     @property
     def path(self) -> Path:
-        return self.folder / "plan.json"
+        return self.directory / "plan.json"
 
     def plan(self, cluster: Cluster | None = None) -> PlanFile:
         planner = Planner(self.source, self.target, self.options, SystemClock(), cluster)

@@ -29,11 +29,11 @@ def entry(
     return batch(records, leader_epoch=epoch, producer=producer)
 
 
-def write(folder: Path, *segments: tuple[int, bytes]) -> Path:
-    folder.mkdir(parents=True)
+def write(directory: Path, *segments: tuple[int, bytes]) -> Path:
+    directory.mkdir(parents=True)
     for base, data in segments:
-        (folder / f"{base:020}.log").write_bytes(data)
-    return folder
+        (directory / f"{base:020}.log").write_bytes(data)
+    return directory
 
 
 class Heard:

@@ -39,7 +39,7 @@ class SlowStore(MemoryStore):
 @asynccontextmanager
 async def running(store: Any, **options: Any) -> AsyncIterator[StoreBackend]:
     # A second store that is slow because the machine is busy is waited for, unless that is what is tested.
-    backend = StoreBackend(store, HERE, **{"secondary_patience": 20.0, **options})
+    backend = StoreBackend(store, HERE, **{"secondary_wait_s": 20.0, **options})
     await backend.start()
     try:
         yield backend

@@ -224,7 +224,7 @@ def test_a_member_without_a_stream_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_what_nobody_consumes_and_what_does_not_exist_is_left_out(name: str) -> None:
+def test_what_no_client_consumes_and_what_does_not_exist_is_left_out(name: str) -> None:
     assigned = assignor_named(name, {}).assign(members("a", topics="tn"), {"t": [0], "unread": [0, 1]})
     assert assigned == {TopicPartition("t", 0): ThreadId("a", 0)}
     assert assignor_named(name, {}).assign({}, {"t": [0]}) == {}
@@ -325,7 +325,7 @@ def test_clustered_answers_as_its_oracle(
 
 
 @given(groups, topics, brokers, st.sampled_from(["range", "roundrobin", "clustered"]))
-def test_every_partition_that_somebody_consumes_has_one_owner_who_consumes_it(
+def test_every_partition_that_a_client_consumes_has_one_owner_who_consumes_it(
     streams: Streams, partitions: Partitions, on: Mapping[TopicPartition, int], name: str
 ) -> None:
     assignment = assignor_named(name, on).assign(streams, partitions)

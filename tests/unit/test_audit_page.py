@@ -42,13 +42,13 @@ def rows(html: str, title: str) -> list[tuple[str, ...]]:
     return [tuple(text_of(row)) for row in body.split("</tr>")[:-1]]
 
 
-def test_the_page_asks_nobody_for_anything() -> None:
+def test_the_page_asks_no_client_for_anything() -> None:
     html = page(DATA)
 
     assert not re.search(r"https?:|//|@import|url\(|<script|<link(?! rel=\"icon\" href=\"data:,\")", html)
 
 
-def test_numbers_are_written_out_and_unknown_is_said() -> None:
+def test_numbers_are_written_out_and_unknown_is_reported() -> None:
     shown = text_of(page(DATA))
 
     assert shown[shown.index("records in the log") + 1] == "1,234,567"
@@ -73,7 +73,7 @@ def test_without_a_comparison_there_is_no_such_part() -> None:
     assert "Differences" not in page(DATA)
 
 
-def test_a_comparison_is_told_in_words_by_kind_and_by_group() -> None:
+def test_a_comparison_is_reported_in_words_by_kind_and_by_group() -> None:
     groups = [DifferingRow("a", 3, 40, 0), DifferingRow("b", 1, 0, 7)]
     html = page(replace(DATA, comparison=Comparison("zookeeper:zk", [("offset", 1_002), ("only-left", 3)], groups)))
 
@@ -83,7 +83,7 @@ def test_a_comparison_is_told_in_words_by_kind_and_by_group() -> None:
     assert rows(html, "Groups that differ") == [("a", "3", "40", "0"), ("b", "1", "0", "7")]
 
 
-def test_stores_that_do_not_differ_are_said_to() -> None:
+def test_stores_that_do_not_differ_are_reported_to() -> None:
     html = page(replace(DATA, comparison=Comparison("zookeeper:zk", [], [])))
 
     shown = text_of(html)

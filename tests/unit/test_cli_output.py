@@ -186,7 +186,7 @@ def test_a_partial_failure_lists_each_partition(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.splitlines()[1:] == ["  t-0: it: is gone 0", "  t-1: it: is gone 1"]
 
 
-def test_what_nobody_expected_is_one_line_and_its_traceback_only_with_debug(
+def test_what_no_client_expected_is_one_line_and_its_traceback_only_with_debug(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert report(ZeroDivisionError("division\nby zero")) == 1
@@ -210,7 +210,7 @@ def test_an_interruption_within_c_code_is_one(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "interrupted: stopped before the end\n"
 
 
-def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_no_client_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(UsageError) as caught:
         confirm("delete it?", yes=False)

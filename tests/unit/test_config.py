@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.config.connection import SettingsLayer, config_path, resolve, state_folder
+from offsetmgr.config.connection import SettingsLayer, config_path, resolve, state_directory
 from offsetmgr.config.java_config import translate
 from offsetmgr.config.properties import parse_properties
 from offsetmgr.core.errors import ConfigError
@@ -57,7 +57,7 @@ def test_a_flag_for_the_store_keeps_the_brokers_of_the_context(environ: dict[str
     assert (found.store, found.bootstrap_server) == ("file:x.avro", "old:9092")
 
 
-def test_command_config_of_a_context_lies_beside_the_config_file(environ: dict[str, str]) -> None:
+def test_command_config_of_a_context_lies_with_the_config_file(environ: dict[str, str]) -> None:
     found = resolve(SettingsLayer(), "old", environ)
     assert dict(found.connection.kafka) == {"sasl.username": "u", "sasl.password": "p"}
     assert found.connection.zookeeper_auth == (("digest", "a:b"),)
@@ -99,7 +99,7 @@ def test_a_config_file_that_is_named_must_exist_and_the_default_one_need_not(tmp
 def test_files_are_where_xdg_says() -> None:
     environ = {"XDG_CONFIG_HOME": "/c", "XDG_STATE_HOME": "/s"}
     assert config_path(environ) == Path("/c/offsetmgr/config.toml")
-    assert state_folder(environ) == Path("/s/offsetmgr")
+    assert state_directory(environ) == Path("/s/offsetmgr")
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_everything_is_read_whether_its_transaction_was_committed_or_not_as_old_
     assert World().fetcher._settings["isolation.level"] == "read_uncommitted"
 
 
-def test_a_log_that_has_begun_anew_is_read_from_its_beginning_though_the_batch_had_messages_of_the_old_one() -> None:
+def test_a_log_that_has_begun_again_is_read_from_its_beginning_though_the_batch_had_messages_of_the_old_one() -> None:
     world, client = World(), Client((0, 5))
     _, stream = world.hold(client, P0, 990)
     _, other = world.hold(client, P1, 7)

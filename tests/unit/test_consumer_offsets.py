@@ -56,9 +56,7 @@ class World:
         self.owned = {P0, P1}
         self.memory = MemoryStore()
         self.store = FaultyStore(self.memory)
-        self.offsets = Offsets(
-            self.store, "g", self.lease, retries=retries, backoff_s=0.5, patience_s=6, clock=self.clock
-        )
+        self.offsets = Offsets(self.store, "g", self.lease, retries=retries, backoff_s=0.5, wait_s=6, clock=self.clock)
 
     def commit(
         self, positions: dict[TopicPartition, int], known: dict[TopicPartition, Offset]
@@ -93,7 +91,7 @@ def test_a_retriable_error_is_tried_again_so_many_times_and_then_told(times: int
     assert world.clock.pauses == [0.5, 0.5, 0.5]
 
 
-def test_an_error_that_will_not_go_away_is_told_at_once() -> None:
+def test_an_error_that_will_not_go_away_is_reported_at_once() -> None:
     world = World()
     world.store.fail("write", FORBIDDEN, group="g", partition=P0)
 
@@ -102,7 +100,7 @@ def test_an_error_that_will_not_go_away_is_told_at_once() -> None:
     assert (errors, done.keys(), world.clock.pauses) == ({P0: FORBIDDEN}, {P1}, [])
 
 
-def test_the_owners_word_counts_where_somebody_else_has_written() -> None:
+def test_the_owners_word_counts_where_another_client_has_written() -> None:
     world = World()
     done, _ = world.commit({P0: 5}, {P0: ABSENT})
     world.memory.commit("g", {P0: OffsetAndMetadata(3)}, allow_rewind=True)

@@ -109,7 +109,7 @@ def test_giving_up_waits_for_the_message_in_the_readers_hand() -> None:
     assert done == [{P0: 11}]
 
 
-def test_giving_up_does_not_wait_for_ever_and_leaves_the_message_in_hand_to_the_next_owner() -> None:
+def test_giving_up_does_not_wait_forever_and_leaves_the_message_in_hand_to_the_next_owner() -> None:
     desk, stream = a_desk(P0)
     desk.feed(desk.holdings()[P0], [message(10)])
     assert stream.get(0) == message(10)
@@ -129,7 +129,7 @@ def test_what_was_lost_with_its_session_is_not_done_with_later() -> None:
     assert (lost.done, desk.holdings()) == (10, {})
 
 
-def test_a_partition_that_comes_back_begins_where_it_is_told() -> None:
+def test_a_partition_that_comes_back_begins_where_it_is_reported() -> None:
     desk, stream = a_desk(P0)
     earlier = desk.holdings()[P0]
     desk.remove([P0])
@@ -203,7 +203,7 @@ def test_where_nothing_is_left_before_the_logs_new_beginning_it_may_be_committed
     assert positions(desk) == {P0: 500}
 
 
-def test_a_log_that_has_begun_anew_lower_is_read_from_there_and_what_waits_is_dropped() -> None:
+def test_a_log_that_has_begun_again_lower_is_read_from_there_and_what_waits_is_dropped() -> None:
     desk, stream = a_desk(P0)
     holding = desk.holdings()[P0]
     desk.feed(holding, [message(10)])
@@ -214,7 +214,7 @@ def test_a_log_that_has_begun_anew_lower_is_read_from_there_and_what_waits_is_dr
     assert [stream.get(0), positions(desk)] == [message(3), {P0: 3}]
 
 
-def test_a_message_in_hand_of_a_log_that_has_begun_anew_says_nothing_of_the_new_one() -> None:
+def test_a_message_in_hand_of_a_log_that_has_begun_again_says_nothing_of_the_new_one() -> None:
     desk, stream = a_desk(P0)
     holding = desk.holdings()[P0]
     desk.feed(holding, [message(10)])
@@ -240,7 +240,7 @@ def test_iterators_end_with_the_consumer_and_after_the_time_out_can_go_on() -> N
     assert (list(stream), stream.closed) == ([], True)
 
 
-def test_a_waiting_reader_is_told_why_the_consumer_gave_up() -> None:
+def test_a_waiting_reader_is_reported_why_the_consumer_gave_up() -> None:
     desk, stream = a_desk(P0)
     raised: list[BaseException] = []
 

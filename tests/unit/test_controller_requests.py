@@ -109,7 +109,7 @@ def test_the_node_of_an_election_is_kafkas() -> None:
     }
 
 
-def test_an_election_is_over_when_its_node_is_gone_whoever_leads_then() -> None:
+def test_an_election_is_over_when_its_node_is_gone_a_client_that_leads_then() -> None:
     asked = {P0: 1, P1: 2}
     partitions = (partition(1, 2, leader=1), partition(2, 1, leader=1))
 
@@ -277,7 +277,7 @@ def test_deletions_that_the_controller_would_drop_are_refused() -> None:
     assert isinstance(missing.refused, UnknownTopicOrPartition)
 
 
-def test_a_deletion_is_done_when_the_topic_is_gone_or_made_anew() -> None:
+def test_a_deletion_is_done_when_the_topic_is_gone_or_recreated() -> None:
     under_way = cluster(partition(0, 5), deletions=frozenset({"orders"}))
 
     waits = deletion.progress_of(under_way, {"orders": 77})

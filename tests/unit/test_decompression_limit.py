@@ -90,7 +90,7 @@ def test_all_members_of_a_gzip_stream_are_given_with_zeros_between_them(members:
     assert decompress(GZIP, b"".join([gzip.compress(b"first"), *packed]), "batch") == b"".join([b"first", *contents])
 
 
-def test_a_gzip_stream_of_very_many_empty_members_takes_no_more_than_its_length() -> None:
+def test_a_gzip_stream_of_very_many_empty_members_takes_no_longer_than_its_length() -> None:
     """What is left over behind a member was copied whole each time: a minute for this one."""
     packed = gzip.compress(b"") * 400_000 + gzip.compress(b"last")
 

@@ -116,7 +116,7 @@ def test_a_late_value_that_leads_further_is_written_over_what_others_committed()
 
 
 @pytest.mark.parametrize("then", [3, 12, 20])
-def test_an_answer_that_was_lost_is_our_own_value_and_not_somebody_elses(then: int) -> None:
+def test_an_answer_that_was_lost_is_our_own_value_and_not_a_client_elses(then: int) -> None:
     """The rewind to 3 was carried out though its answer was lost; what follows is written over it."""
 
     async def scenario() -> None:
@@ -221,12 +221,12 @@ def test_a_write_to_the_first_that_did_not_happen_does_not_reach_the_second() ->
     asyncio.run(scenario())
 
 
-def test_a_second_that_answers_slowly_holds_up_one_commit_and_no_more() -> None:
+def test_a_second_that_answers_slowly_holds_up_one_commit_and_no_longer() -> None:
     async def scenario() -> None:
         slow = SlowStore()
         _, second, store = dual(second=slow)
         loop = asyncio.get_running_loop()
-        async with running(store, secondary_patience=0.2) as backend:
+        async with running(store, secondary_wait_s=0.2) as backend:
             with Stopwatch() as watch:
                 begun = loop.time()
                 assert await backend.commit(commit("g", 1)) == CommitResponse()
@@ -300,7 +300,7 @@ def test_a_catch_up_gives_way_to_what_is_committed_meanwhile() -> None:
         first, second, store = dual(second=slow)
         slow.data["g"] = {A: Committed(10)}
         _set(first, 20)
-        async with running(store, secondary_patience=0.05) as backend:
+        async with running(store, secondary_wait_s=0.05) as backend:
             await until(lambda: slow.streams, "the catch-up's write")
             assert await backend.commit(commit("g", 5)) == CommitResponse()
             slow.data["g"] = {A: Committed(11)}

@@ -261,7 +261,7 @@ def test_a_short_failure_of_the_secondary_is_gone_by_the_second_attempt(pair: Pa
     assert pair.held == ({0: 8}, {0: 8})
 
 
-def test_an_error_that_time_does_not_mend_is_not_tried_again_at_once(pair: Pair) -> None:
+def test_an_error_that_time_does_not_repair_is_not_tried_again_at_once(pair: Pair) -> None:
     pair.secondary.fail("write", NotAuthorized("t-0", "no"), partition=T0)
 
     result = pair.dual.commit("g", {T0: OffsetAndMetadata(8), T1: OffsetAndMetadata(9)})
@@ -402,7 +402,7 @@ def test_a_group_that_comes_twice_in_a_stream_sees_its_first_edit(pair: Pair) ->
     assert pair.held == ({0: 8}, {0: 8})
 
 
-def test_the_parts_that_fail_are_told_group_by_group(pair: Pair) -> None:
+def test_the_parts_that_fail_are_reported_group_by_group(pair: Pair) -> None:
     pair.primary.fail("write", NotAuthorized("group g1", "no"), group="g1")
     pair.secondary.fail("write", NotAuthorized("group g2", "no"), group="g2")
 

@@ -9,7 +9,7 @@ from offsetmgr.manager.expiration import ExpirationSchedule, ExpiryReport, batch
 
 
 @given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 60))
-def test_pieces_hold_every_group_once_and_no_more_than_asked(sizes: list[int], most: int) -> None:
+def test_pieces_hold_every_group_once_and_no_longer_than_asked(sizes: list[int], most: int) -> None:
     groups = [f"g{index}" for index in range(len(sizes))]
     pieces = list(batches(groups, lambda group: sizes[int(group[1:])], most))
 

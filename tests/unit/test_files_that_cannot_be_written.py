@@ -25,12 +25,12 @@ def test_a_plan_that_cannot_be_written_shall_go_elsewhere(tmp_path: Path, capsys
 
     assert capsys.readouterr().err.splitlines()[-2:] == [
         f"error: plan {plan}: Not a directory",
-        "hint: name another file, in a folder that can be written",
+        "hint: name another file, in a directory that can be written",
     ]
 
 
 def test_a_journal_that_cannot_be_written_shall_go_elsewhere_with_its_plan(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "no folder" / "plan.journal", plan_sha256="0" * 64, clock=SystemClock())
+    journal = Journal(tmp_path / "no directory" / "plan.journal", plan_sha256="0" * 64, clock=SystemClock())
 
     with pytest.raises(JournalError, match="No such file or directory") as refused, journal:
         raise AssertionError("it is not open")
@@ -46,4 +46,4 @@ def test_a_snapshot_that_cannot_be_written_shall_go_elsewhere(
 
     assert run(["offsets", "export", str(there), "--all-groups", "--store", f"file:{here}"]) == 1
 
-    assert capsys.readouterr().err.splitlines()[-1] == "hint: name another file, in a folder that can be written"
+    assert capsys.readouterr().err.splitlines()[-1] == "hint: name another file, in a directory that can be written"

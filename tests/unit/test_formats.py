@@ -530,7 +530,7 @@ def many_groups() -> list[GroupEntry]:
     ]
 
 
-def test_a_cut_file_is_told_from_a_whole_one_wherever_it_is_cut() -> None:
+def test_a_cut_file_is_reported_from_a_whole_one_wherever_it_is_cut() -> None:
     data = write(AvroFormat(), many_groups())
     assert len(list(read("avro", data).read())) == 400
 

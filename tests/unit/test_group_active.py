@@ -21,6 +21,6 @@ def test_a_lock_that_a_killed_command_left_ends_by_itself() -> None:
     )
 
 
-def test_with_a_consumer_beside_the_lock_the_consumer_decides() -> None:
+def test_with_a_consumer_with_the_lock_the_consumer_decides() -> None:
     error = GroupActive("group g", "has active members", "stop its consumers first", members=(LOCK, CONSUMER))
     assert error.hint == "stop its consumers first"

@@ -53,10 +53,10 @@ main()
 """
 
 
-def interrupted_at_import(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    (folder / "x.csv").write_text("g,t,0,5\n")
+def interrupted_at_import(module: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    (directory / "x.csv").write_text("g,t,0,5\n")
     command = [sys.executable, "-c", WHEN_IMPORTED.format(module=module, number=signal.SIGINT.value)]
-    arguments = ["offsets", "get", "--all-groups", "--store", f"file:{folder}/x.csv"]
+    arguments = ["offsets", "get", "--all-groups", "--store", f"file:{directory}/x.csv"]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -102,12 +102,12 @@ def test_who_imports_the_command_line_keeps_his_own_ctrl_c() -> None:
 # --- in the middle ------------------------------------------------------------------------------------
 
 
-def carried_out(folder: Path, groups: int, stop_after: int) -> Report:
+def carried_out(directory: Path, groups: int, stop_after: int) -> Report:
     """A run over so many groups that is asked to stop once so many are settled."""
     settled: list[object] = []
     step = PlanStep(ORDERS, Action.COPY, None, None, OffsetAndMetadata(5))
     tasks = [GroupWrite(f"g{n}", f"g{n}", (step,), Guard.LOCK) for n in range(groups)]
-    with Journal(folder / "journal", plan_sha256="0" * 64, clock=SystemClock()) as journal:
+    with Journal(directory / "journal", plan_sha256="0" * 64, clock=SystemClock()) as journal:
         return Executor(
             "apply", MemoryStore(), journal, SystemClock(), lambda: len(settled) >= stop_after, settled.append
         ).run(tasks)
@@ -164,7 +164,7 @@ def test_a_command_that_was_stopped_before_its_end_says_so_with_its_exit_code(
     assert run(["migrate", command, str(plan), "--yes"]) == 0
 
 
-def test_all_is_done_and_ctrl_c_comes_while_it_is_told(
+def test_all_is_done_and_ctrl_c_comes_while_it_is_reported(
     plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     interrupted_before(monkeypatch, migrate_view, "show_report")

@@ -51,5 +51,5 @@ def test_the_table_in_the_docs_is_the_one_that_holds() -> None:
         (ShardState.FAILED, 15),
     ],
 )
-def test_what_requests_are_told(state: ShardState, code: int) -> None:
+def test_what_requests_are_reported(state: ShardState, code: int) -> None:
     assert Lifecycle(state).error_code == code

@@ -25,9 +25,9 @@ FIRST = "00000000000000000000.log"
 def log_dir(tmp_path: Path) -> Path:
     """Messages of all formats: 0-1 of format 0, 2-3 of format 1, 4-5 aborted, 6 its end, 7 plain, 8 of an open
     transaction, 9 behind it."""
-    folder = tmp_path / "kafka" / "orders-0"
+    directory = tmp_path / "kafka" / "orders-0"
     first, second = Producer(7, 1, 20, transactional=True), Producer(8, 0, 0, transactional=True)
-    with LogAppender(folder) as log:
+    with LogAppender(directory) as log:
         log.append([Record(0, None, b"k0", b"zero"), Record(0, None, None, None)], GZIP, magic=0)
         log.append([Record(0, T + 2, b"k2", b"two", (), True), Record(0, T + 2, b"k3", b"", (), True)], LZ4, magic=1)
         log.append([Record(0, T + 4, b"k4", b"four", (("h", b"1"),)), Record(0, T + 5, b"k5", b"\xff")], producer=first)
@@ -172,11 +172,11 @@ def test_kafkas_own_offsets_are_decoded(tmp_path: Path, capsys: pytest.CaptureFi
         (later, b"later"),
         (b"", b"no key at all"),
     ]
-    folder = tmp_path / "__consumer_offsets-7"
-    with LogAppender(folder) as log:
+    directory = tmp_path / "__consumer_offsets-7"
+    with LogAppender(directory) as log:
         log.append([Record(0, T, *one) for one in written])
 
-    found = [(row["key"], row["value"]) for row in rows(capsys, folder)]
+    found = [(row["key"], row["value"]) for row in rows(capsys, directory)]
 
     offset = {"type": "offset", "group": "g", "topic": "orders", "partition": 3}
     assert found == [
@@ -207,7 +207,7 @@ def test_kafkas_own_offsets_are_decoded(tmp_path: Path, capsys: pytest.CaptureFi
         ({"type": "ConsumerGroupPartitionMetadata", "version": 4}, "later"),
         ("", "no key at all"),
     ]
-    assert run(["log", "dump", str(folder), "--max-messages", "1"]) == 0
+    assert run(["log", "dump", str(directory), "--max-messages", "1"]) == 0
     assert (
         f"type=offset group=g topic=orders partition=3  offset=42 leader_epoch=5 metadata=meta commit_timestamp={T}"
         in (capsys.readouterr().out)
@@ -216,17 +216,17 @@ def test_kafkas_own_offsets_are_decoded(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_an_offset_managers_topic_is_known_by_its_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ((key, value),) = AvroRecordFormat().encode_commit("g", "orders", [(3, 42, -1, "")], T, None)
-    folder = tmp_path / "offsetmgr-offsets-0"
-    with LogAppender(folder) as log:
+    directory = tmp_path / "offsetmgr-offsets-0"
+    with LogAppender(directory) as log:
         log.append([Record(0, T, key, value), Record(0, T, b"O\0plain", b"text")])
 
-    auto, plain = rows(capsys, folder)
+    auto, plain = rows(capsys, directory)
     assert (auto["key"], auto["value"]["offset"]) == (
         {"type": "offset", "group": "g", "topic": "orders", "partition": 3},
         42,
     )
     assert (plain["key"], plain["value"]) == ("O\0plain", "text")
-    undecoded, _ = rows(capsys, folder, "--decode", "raw")
+    undecoded, _ = rows(capsys, directory, "--decode", "raw")
     assert undecoded["key"] in (key.decode("utf-8", "replace"), {"hex": key.hex()})
 
 
@@ -275,27 +275,27 @@ def test_behind_a_size_that_is_none_nothing_can_be_read(log_dir: Path, capsys: p
 
 
 def test_a_batch_over_the_limit_is_left_out_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "orders-0"
-    with LogAppender(folder) as log:
+    directory = tmp_path / "orders-0"
+    with LogAppender(directory) as log:
         log.append([Record(0, T, b"k", bytes(50_000))], GZIP)
         log.append([Record(0, T, b"k", b"small")], GZIP)
 
-    assert [row["value"] for row in rows(capsys, folder, "--max-batch-bytes", "1000", code=1)] == ["small"]
-    assert run(["log", "dump", str(folder), "--max-batch-bytes", "1000"]) == 1
+    assert [row["value"] for row in rows(capsys, directory, "--max-batch-bytes", "1000", code=1)] == ["small"]
+    assert run(["log", "dump", str(directory), "--max-batch-bytes", "1000"]) == 1
     assert capsys.readouterr().err == (
-        f"error: {folder / FIRST}, position 0: batch at offset 0: decompressed it is more than 1,000 bytes\n"
+        f"error: {directory / FIRST}, position 0: batch at offset 0: decompressed it is more than 1,000 bytes\n"
         "hint: --max-batch-bytes allows more, if the writer really wrote that much\n"
     )
 
 
-def test_a_control_record_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "orders-0"
-    with LogAppender(folder) as log:
+def test_a_control_record_that_is_none_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "orders-0"
+    with LogAppender(directory) as log:
         log.append_entries(batch([Record(0, T, b"\0", None)], control=True))
         log.append([Record(0, T, b"k", b"v")])
 
-    assert [row["offset"] for row in rows(capsys, folder, "--controls", code=1)] == [1]
-    assert [row["offset"] for row in rows(capsys, folder)] == [1]
+    assert [row["offset"] for row in rows(capsys, directory, "--controls", code=1)] == [1]
+    assert [row["offset"] for row in rows(capsys, directory)] == [1]
 
 
 def test_what_is_no_log_is_named_and_the_others_are_shown(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -317,7 +317,7 @@ def test_what_is_no_log_is_named_and_the_others_are_shown(log_dir: Path, capsys:
         f"error: {old}: it holds 00000000000.kafka: a log of Kafka 0.7, whose entries have a length of 4 bytes and no"
         " offset",
         f"error: {log_dir.parent}/notes.txt: it has not the name of a log segment",
-        f"error: cannot read {log_dir.parent}/gone: there is no such file or folder",
+        f"error: cannot read {log_dir.parent}/gone: there is no such file or directory",
     ]
 
 
@@ -325,13 +325,13 @@ def test_a_large_file_is_streamed(tmp_path: Path, capsys: pytest.CaptureFixture[
     """Twenty megabytes of messages, of which the first is shown without the others being read into memory."""
     import tracemalloc
 
-    folder = tmp_path / "orders-0"
-    with LogAppender(folder) as log:
+    directory = tmp_path / "orders-0"
+    with LogAppender(directory) as log:
         for _ in range(200):
             log.append([Record(0, T, b"k", bytes(100_000))])
     tracemalloc.start()
     try:
-        assert run(["log", "dump", str(folder)]) == 0
+        assert run(["log", "dump", str(directory)]) == 0
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -44,9 +44,9 @@ def test_rows_for_programs_and_the_exit_code(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["nowhere"], "folder nowhere: does not exist"),
-        (["{tmp}/empty"], "holds no folder of topic __consumer_offsets"),
-        (["{tmp}", "--offsets-topic", "others"], "holds no folder of topic others"),
+        (["nowhere"], "directory nowhere: does not exist"),
+        (["{tmp}/empty"], "holds no directory of topic __consumer_offsets"),
+        (["{tmp}", "--offsets-topic", "others"], "holds no directory of topic others"),
         (["{tmp}", "--store", "file:x.avro"], "log offsets: reads no server"),
         (["{tmp}", "--expired-at", "noon"], "--expired-at: 'noon' is not of the form"),
         (["{tmp}", "--retention-minutes", "5"], "--retention-minutes: says when offsets expire, and none are left out"),
@@ -71,9 +71,9 @@ def test_what_cannot_be_meant_is_refused(
 
 
 def test_a_topic_that_holds_no_offsets_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path / "orders-0", (0, batch([Record(0, NOON, b"\x77key", b"value")])))
+    directory = write(tmp_path / "orders-0", (0, batch([Record(0, NOON, b"\x77key", b"value")])))
 
-    assert run(["log", "offsets", str(folder)]) == 1
+    assert run(["log", "offsets", str(directory)]) == 1
     assert "not one of its keys is an offset's" in capsys.readouterr().err
 
 
@@ -124,11 +124,11 @@ def test_to_save_nothing_is_a_failure_that_leaves_no_file(
 
 
 def test_no_file_is_written_into_a_running_brokers_log_dir(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4)))
+    directory = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4)))
     (tmp_path / "meta.properties").touch()
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     program = "import sys; held = open(sys.argv[1], 'ab'); print('ready', flush=True); sys.stdin.read()"
-    holder = [sys.executable, "-c", program, str(folder / f"{0:020}.log")]
+    holder = [sys.executable, "-c", program, str(directory / f"{0:020}.log")]
     with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -137,6 +137,6 @@ def test_no_file_is_written_into_a_running_brokers_log_dir(tmp_path: Path, capsy
 
     said = capsys.readouterr().err
     assert code == 1
-    assert f"error: folder {tmp_path}: a running broker uses it (seen: " in said
+    assert f"error: directory {tmp_path}: a running broker uses it (seen: " in said
     assert "hint: stop the broker, or name another file with --to" in said
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before

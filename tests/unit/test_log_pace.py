@@ -57,8 +57,8 @@ class RestingLog(MemoryLog):
         self.awake = threading.Event()
         self.appends: list[int] = []
 
-    def writer(self, slot: int) -> Any:
-        inner, log = super().writer(slot), self
+    def writer(self, shard_group: int) -> Any:
+        inner, log = super().writer(shard_group), self
 
         class Resting:
             claim, close = inner.claim, inner.close
@@ -86,8 +86,8 @@ def test_what_arrives_during_the_rest_goes_into_one_append() -> None:
         runtime = ManagerRuntime(log, AvroRecordFormat(), Always(), ManagerConfig())
         await runtime.start()
         try:
-            for slot in range(runtime.slots):
-                runtime.on_assigned(slot)
+            for shard_group in range(runtime.shard_groups):
+                runtime.on_assigned(shard_group)
             async with asyncio.timeout(60):
                 while any(s.state != "active" for s in runtime.status()):
                     await asyncio.sleep(0.001)
@@ -111,5 +111,5 @@ class Always:
     def valid(self) -> bool:
         return True
 
-    def lost(self, slot: int, why: str) -> None:
-        raise AssertionError(f"slot {slot} was lost: {why}")
+    def lost(self, shard_group: int, why: str) -> None:
+        raise AssertionError(f"shard group {shard_group} was lost: {why}")

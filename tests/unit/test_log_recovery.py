@@ -30,16 +30,16 @@ NEWEST = "00000000000000000040"
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     """A broker's, with one partition of two segments; nonsense was added to the newer one."""
-    folder = tmp_path / "kafka" / "orders-0"
-    folder.mkdir(parents=True)
-    (folder / "00000000000000000000.log").write_bytes(
+    directory = tmp_path / "kafka" / "orders-0"
+    directory.mkdir(parents=True)
+    (directory / "00000000000000000000.log").write_bytes(
         b"".join(batch([Record(n, None, None, b"old")]) for n in range(40))
     )
-    (folder / "00000000000000000000.index").write_bytes(b"")
-    (folder / f"{NEWEST}.log").write_bytes(SOUND + JUNK)
-    (folder / f"{NEWEST}.index").write_bytes(b"index")
-    (folder / f"{NEWEST}.timeindex").write_bytes(b"times")
-    (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    (directory / "00000000000000000000.index").write_bytes(b"")
+    (directory / f"{NEWEST}.log").write_bytes(SOUND + JUNK)
+    (directory / f"{NEWEST}.index").write_bytes(b"index")
+    (directory / f"{NEWEST}.timeindex").write_bytes(b"times")
+    (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     (tmp_path / "kafka" / "meta.properties").write_text("version=0\nbroker.id=0\n")
     (tmp_path / "kafka" / ".lock").touch()
     return tmp_path / "kafka"
@@ -51,9 +51,9 @@ def log(log_dir: Path) -> Path:
     return log_dir / "orders-0" / f"{NEWEST}.log"
 
 
-def tree(folder: Path) -> dict[str, bytes]:
+def tree(directory: Path) -> dict[str, bytes]:
     """Every file below a directory."""
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
 
 
 class Ran:
@@ -216,7 +216,7 @@ def test_a_single_file_is_copied_by_itself(log, tmp_path, offsetmgr) -> None:
     assert (done.code, tree(tmp_path / "out")) == (0, {f"{NEWEST}.log": SOUND})
 
 
-def test_a_folder_is_copied_under_its_own_name_from_within(log_dir, tmp_path, offsetmgr, monkeypatch) -> None:
+def test_a_directory_is_copied_under_its_own_name_from_within(log_dir, tmp_path, offsetmgr, monkeypatch) -> None:
     monkeypatch.chdir(log_dir / "orders-0")
 
     assert offsetmgr("log", "recover", ".", "--to", tmp_path / "out", "--execute").code == 0
@@ -424,10 +424,10 @@ def test_a_running_brokers_logs_are_never_cut(log_dir, log, broker, offsetmgr) -
 
     assert (done.code, [row["action"] for row in done.rows], tree(log_dir)) == (1, ["refused"], before)
     how = f"a running broker uses it (seen: process {broker.pid} holds the lock of {log_dir}/.lock)"
-    assert f"error: folder {log_dir}/orders-0: {how}\n" in done.err
+    assert f"error: directory {log_dir}/orders-0: {how}\n" in done.err
 
 
-def test_they_are_verified_and_copied_and_a_broker_that_runs_is_told(log_dir, tmp_path, broker, offsetmgr) -> None:
+def test_they_are_verified_and_copied_and_a_broker_that_runs_is_reported(log_dir, tmp_path, broker, offsetmgr) -> None:
     seen = offsetmgr("log", "verify", log_dir)
     assert f"process {broker.pid} holds the lock" in seen.err
 
@@ -455,7 +455,7 @@ def test_what_is_cut_is_not_kept_in_a_running_brokers_log_directory(log, tmp_pat
 
     assert (done.code, tree(tmp_path)) == (1, before)
     assert "a running broker uses it" in done.err
-    assert "hint: stop the broker, or name another folder with --keep" in done.err
+    assert "hint: stop the broker, or name another directory with --keep" in done.err
 
 
 def test_a_dry_run_refuses_as_the_run_would(log_dir, log, broker, offsetmgr) -> None:
@@ -556,9 +556,9 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_lost(log_dir, log, tmp_pa
     assert tree(tmp_path / "out") == {}
 
 
-def dying(command: str, log: Path, folder: Path, moment: str) -> int:
+def dying(command: str, log: Path, directory: Path, moment: str) -> int:
     script = Path(__file__).with_name("dying_recovery.py")
-    arguments = [sys.executable, str(script), command, str(log), str(folder), moment]
+    arguments = [sys.executable, str(script), command, str(log), str(directory), moment]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)

@@ -91,16 +91,21 @@ def test_an_event_is_one_line_with_its_particulars(form: str) -> None:
     before = (logger.handlers[:], logger.level, logger.propagate)
     try:
         start_logging(stream, form)
-        logging.getLogger("offsetmgr.manager").warning("slot lost", extra={"slot": 3, "why": "fenced"})
+        logging.getLogger("offsetmgr.manager").warning("shard group lost", extra={"shard_group": 3, "why": "fenced"})
     finally:
         logger.handlers[:], logger.level, logger.propagate = before
     (line,) = stream.getvalue().splitlines()
     if form == "json":
         found = json.loads(line)
-        assert (found["event"], found["slot"], found["why"], found["level"]) == ("slot lost", 3, "fenced", "warning")
+        assert (found["event"], found["shard_group"], found["why"], found["level"]) == (
+            "shard group lost",
+            3,
+            "fenced",
+            "warning",
+        )
         assert found["time"].endswith("Z")
     else:
-        assert line.endswith("WARNING slot lost slot=3 why=fenced")
+        assert line.endswith("WARNING shard group lost shard_group=3 why=fenced")
 
 
 STATUS = {"lease": True, "shards": [], "alarms": [], "started": 0}
@@ -115,7 +120,7 @@ def test_managers_without_shards_are_an_alarm_unless_a_store_is_behind_them(stor
 
 
 def test_a_manager_without_a_lease_is_an_alarm_though_its_shards_say_active() -> None:
-    shard = {"partition": 0, "slot": 0, "role": "owner", "state": "ACTIVE", "since": 0, "position": 1}
+    shard = {"partition": 0, "shard_group": 0, "role": "owner", "state": "ACTIVE", "since": 0, "position": 1}
     figures = {"offsets": 1, "groups": 1, "lag": 0, "last_error": "", "load_read": 1, "load_total": 1, "unreadable": 0}
     status = {**STATUS, "store": "topic t", "shards": [shard | figures]}
     assert not list(alarms([ManagerReport(1, Address("h", 1), status)]))
@@ -123,7 +128,7 @@ def test_a_manager_without_a_lease_is_an_alarm_though_its_shards_say_active() ->
 
 
 def test_records_that_an_owner_cannot_read_are_an_alarm_and_a_column() -> None:
-    shard = {"partition": 2, "slot": 2, "role": "owner", "state": "ACTIVE", "since": 0, "position": 9}
+    shard = {"partition": 2, "shard_group": 2, "role": "owner", "state": "ACTIVE", "since": 0, "position": 9}
     figures = {"offsets": 2, "groups": 1, "lag": 0, "last_error": "", "load_read": 9, "load_total": 9}
     unread = {"unreadable": 1, "unknown_keys": 3}
     report = ManagerReport(1, Address("h", 1), {**STATUS, "store": "topic t", "shards": [shard | figures | unread]})
@@ -141,7 +146,7 @@ def test_an_alarm_names_the_manager_once() -> None:
     assert found == ["manager h:1: this principal may not look at the manager"]
 
 
-def test_a_shard_that_does_not_exist_is_told_with_those_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_does_not_exist_is_reported_with_those_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
     shards = [{"partition": number, "role": "standby"} for number in range(50)]
     report = ManagerReport(1, Address("h", 1), {**STATUS, "store": "topic t", "shards": shards})
     with Managers("h:1") as running:

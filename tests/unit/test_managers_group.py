@@ -16,7 +16,7 @@ def test_the_group_follows_from_the_topic() -> None:
     assert managers_group("a") != managers_group("b")
 
 
-def test_nobody_can_name_another_group() -> None:
+def test_no_client_can_name_another_group() -> None:
     named = {
         *inspect.signature(OffsetManager).parameters,
         *inspect.signature(serve).parameters,

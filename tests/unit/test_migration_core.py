@@ -260,7 +260,7 @@ def test_a_group_that_was_refused_is_not_ours_to_roll_back(migration):
     assert migration.held() == {"g": {ORDERS[0]: 95, ORDERS[1]: 95}}
 
 
-def test_somebody_elses_commit_of_the_planned_offset_after_a_refusal_is_not_ours(migration):
+def test_a_client_elses_commit_of_the_planned_offset_after_a_refusal_is_not_ours(migration):
     commit(migration.source, "g", 80)
     commit(migration.target, "g", 50)
     migration.plan()
@@ -328,7 +328,7 @@ def test_verify_holds_equal_and_unplanned_offsets_against_the_log(migration, par
     assert {v.tp: v.status for v in verifier.verdicts()}[ORDERS[partition]] is Status.BEYOND_LOG_END
 
 
-def test_what_somebody_else_wrote_is_not_rolled_back_even_where_it_is_what_we_would_have_written(migration):
+def test_what_another_client_wrote_is_not_rolled_back_even_where_it_is_what_we_would_have_written(migration):
     commit(migration.source, "g", 10, 20)
     migration.plan()
     commit(migration.target, "g", 10)
@@ -419,8 +419,8 @@ def killing_journal(at: int, when: str) -> type[Journal]:
     return Dying
 
 
-def scenario(folder: Path) -> Migration:
-    migration = Migration(folder)
+def scenario(directory: Path) -> Migration:
+    migration = Migration(directory)
     for n in range(5):
         commit(migration.source, f"g{n}", 10 + n, 20 + n, 30 + n)
         commit(migration.target, f"g{n}", *[None, 5, 99][: n % 4])
@@ -445,14 +445,14 @@ def run_with_kill(migration: Migration, command: str, at: int, when: str, monkey
 @pytest.mark.parametrize("command", ["apply", "rollback"])
 def test_killed_at_any_journal_step_and_resumed_the_end_is_the_same(tmp_path, command, when, monkeypatch):
     undisturbed = scenario(tmp_path / "undisturbed")
-    undisturbed.folder.mkdir()
+    undisturbed.directory.mkdir()
     untouched = undisturbed.held()
     undisturbed.plan()
     assert undisturbed.apply().ok
     applied = undisturbed.held()
     for at in itertools.count():
         migration = scenario(tmp_path / f"{at}")
-        migration.folder.mkdir()
+        migration.directory.mkdir()
         migration.plan()
         if command == "rollback":
             migration.apply()
@@ -529,7 +529,7 @@ def test_an_offset_that_left_its_log_since_the_plan_is_refused_and_the_others_ar
     )
 
 
-def test_a_topic_made_anew_since_the_plan_gets_no_offset_of_the_old_one(migration):
+def test_a_topic_recreated_since_the_plan_gets_no_offset_of_the_old_one(migration):
     commit(migration.source, "g", 900)
     migration.plan(OneLog(LogRange(0, 1000)))
     report = migration.apply(logs=OneLog(LogRange(0, 10)))
@@ -603,7 +603,7 @@ def test_verify_does_not_call_equal_what_is_ahead_as_planned(migration):
     assert migration.verify() == {"g orders-0": Status.EQUAL, "g orders-1": Status.KEPT_AHEAD}
 
 
-def test_what_is_missing_is_told_by_what_the_journal_knows(migration):
+def test_what_is_missing_is_reported_by_what_the_journal_knows(migration):
     commit(migration.source, "g", 10, 20)
     migration.plan()
 

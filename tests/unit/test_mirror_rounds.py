@@ -53,7 +53,7 @@ def mirror_of(source: MemoryStore, target: MemoryStore, **options: object) -> Mi
     return Mirror(source, target, PlanOptions(**options), PollingFeed(clock, 0.5), clock)
 
 
-def test_a_group_that_comes_into_another_state_is_told_at_once_and_the_same_state_now_and_then(
+def test_a_group_that_comes_into_another_state_is_reported_at_once_and_the_same_state_now_and_then(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def status(at_s: float, **states: int) -> MirrorStatus:
@@ -238,7 +238,7 @@ def test_a_partition_whose_target_moved_along_proves_nothing():
     assert watch.unproven(ONE, 2) == ["a"]
 
 
-def test_a_move_while_the_owner_changed_proves_nobody():
+def test_a_move_while_the_owner_changed_proves_no_client():
     watch = MemberWatch()
     both = {"a": 1, "b": 2}
     watch.look(LegacyGroup(both, {P0: OwnedGroup("a", 10)}), of(p0=5), {}, 0)

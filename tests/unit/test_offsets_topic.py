@@ -100,7 +100,7 @@ def test_another_number_of_partitions_is_refused(partitions: int) -> None:
         examine("t", found(partitions=partitions), 50)
 
 
-def test_a_topic_that_was_made_anew_is_refused_and_its_id_is_told() -> None:
+def test_a_topic_that_was_recreated_is_refused_and_its_id_is_reported() -> None:
     with pytest.raises(TopicRecreated, match="recreated") as caught:
         examine("t", found(topic_id="b"), 50, "a")
     assert caught.value.topic_id == "b"
@@ -121,7 +121,7 @@ def test_more_replicas_required_than_there_are_is_refused() -> None:
         ({"min.insync.replicas": "1"}, 1, "one replica"),
     ],
 )
-def test_what_may_hurt_is_said(settings: dict[str, str], replicas: int, warning: str) -> None:
+def test_what_may_hurt_is_reported(settings: dict[str, str], replicas: int, warning: str) -> None:
     state = examine("t", found(settings, replicas=replicas), 50)
 
     assert [warning in text for text in state.warnings] == [True]
@@ -136,7 +136,7 @@ def test_what_may_hurt_is_said(settings: dict[str, str], replicas: int, warning:
         (3, "1", ["min.insync.replicas 1, and the offsets topic 2"]),
     ],
 )
-def test_a_transaction_log_that_keeps_less_than_the_offsets_topic_is_said(
+def test_a_transaction_log_that_keeps_less_than_the_offsets_topic_is_reported(
     replicas: int, in_sync: str, warnings: list[str]
 ) -> None:
     transactions = ExistingTopic("b", 50, replicas, frozenset(), {"min.insync.replicas": in_sync})

@@ -334,7 +334,7 @@ def test_what_a_broker_does_not_know_at_all_is_refused_by_the_capability() -> No
 @pytest.mark.parametrize(
     ("versions", "name"), [(KAFKA_0_8_2, "0.8.2"), (KAFKA_0_9, "0.9"), (KAFKA_0_10_2, "0.10.2"), (KAFKA_1_1, "1.1")]
 )
-def test_a_release_is_told_by_the_versions(versions: Versions, name: str) -> None:
+def test_a_release_is_reported_by_the_versions(versions: Versions, name: str) -> None:
     assert releases.release(versions) == name
 
 
@@ -345,7 +345,7 @@ def test_the_fallback_names_a_release_before_apiversions(text: str, known: Versi
     assert releases.fallback(text) is known
 
 
-def test_answers_of_version_0_and_1_of_metadata_are_told_apart() -> None:
+def test_answers_of_version_0_and_1_of_metadata_are_reported_apart() -> None:
     nodes = {"node_id": 1, "host": "h", "port": 9092}
     topic = {"error_code": 17, "name": "?", "partitions": []}
     old = encode_response(3, 0, {"brokers": [nodes], "topics": [topic]})

@@ -226,7 +226,7 @@ def test_reset_lands_where_kafkas_tool_would(
     assert found.offset == slow_oracle(scenario, abs(number), current, log, for_time)
 
 
-def test_clamping_and_falling_back_are_said() -> None:
+def test_clamping_and_falling_back_are_reported() -> None:
     log = LogRange(5, 9)
     assert resolve(ToOffset(99), None, ABSENT, log, None) == Target(9, "clamped from 99 to the log's end")
     assert resolve(ShiftBy(-9), None, Committed(8), log, None) == Target(5, "clamped from -1 to the log's start")

@@ -64,9 +64,9 @@ def test_a_message_after_the_end_of_ownership_is_found() -> None:
 
 
 def test_a_message_of_one_who_never_owned_is_found() -> None:
-    stranger = [*what_they_handed_out()[:3], Handed("g_c", False, ORDERS, 3, 2200)]
+    foreign_owner = [*what_they_handed_out()[:3], Handed("g_c", False, ORDERS, 3, 2200)]
 
-    assert judge(a_sound_history(), stranger, {ORDERS: 4}).findings == [
+    assert judge(a_sound_history(), foreign_owner, {ORDERS: 4}).findings == [
         "orders-0: g_c handed out 3, which it owned last never"
     ]
 

@@ -114,7 +114,7 @@ class TestTheFile:
         }
 
     @pytest.mark.parametrize("confirmed_by", ["", "  ", None, True])
-    def test_a_draft_that_nobody_confirmed_is_refused(self, confirmed_by: object) -> None:
+    def test_a_draft_that_no_client_confirmed_is_refused(self, confirmed_by: object) -> None:
         data = encoded({"0-0": {"partition": 0, "start": "earliest"}}, confirmed_by=confirmed_by)
 
         with pytest.raises(PlanError, match=r"partition map m\.json: is a draft: it has not been confirmed"):
@@ -172,7 +172,7 @@ class TestTheFile:
             (b'{"offsetmgr_partition_map":1,"topics":{},"x":1}', "unknown key 'x'"),
         ],
     )
-    def test_what_is_no_map_is_said(self, data: bytes, why: str) -> None:
+    def test_what_is_no_map_is_reported(self, data: bytes, why: str) -> None:
         with pytest.raises(MalformedData) as caught:
             parse_map("m.json", data)
 
@@ -442,7 +442,7 @@ class TestVerifying:
             (None, 17, Status.SOURCE_GONE, VerifyEvidence.INFERRED),
         ],
     )
-    def test_the_verdict(self, there: int | None, here: int | None, status: Status, evidence: VerifyEvidence) -> None:
+    def test_the_result(self, there: int | None, here: int | None, status: Status, evidence: VerifyEvidence) -> None:
         sides = (None if n is None else Committed(n) for n in (there, here))
 
         found = judge(self.STEP, *sides, 90)

@@ -87,7 +87,7 @@ def test_a_period_is_held_by_each_partition_that_has_not_finished_it() -> None:
     assert advance(HOURLY, open_, {A0: 5, A1: 5, B0: 5}, [A0, A1]) == OpenPeriod(HOURLY.period(6), frozenset({A0, A1}))
 
 
-def test_a_barrier_without_partitions_is_refused_instead_of_closing_for_ever() -> None:
+def test_a_barrier_without_partitions_is_refused_instead_of_closing_forever() -> None:
     with pytest.raises(UsageError):
         opening(HOURLY, [])
     with pytest.raises(UsageError):
@@ -131,7 +131,7 @@ def test_a_turn_tells_the_history_who_finished_what() -> None:
     assert step.partitions.partitions == {A0, A1, B0}, "what has come meanwhile joins now"
 
 
-def test_a_leader_waits_for_whoever_holds_the_period_and_says_who() -> None:
+def test_a_leader_waits_for_a_client_that_holds_the_period_and_says_who() -> None:
     assert next_step(seen(4, {A0: 4}, {A1: 3}), HOURLY, [A0, A1], LEADER, 60) == [A1]
 
 

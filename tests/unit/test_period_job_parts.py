@@ -21,7 +21,7 @@ from offsetmgr.spark.range_scan import _shares
         ("grace_ms", -1, 0),
         ("lateness_ms", -1, 0),
         ("future_ms", -1, 0),
-        ("patience_s", -0.5, 0),
+        ("wait_s", -0.5, 0),
         ("sure_after", 0, 1),
         ("history_kept", 0, 1),
     ],

@@ -32,7 +32,7 @@ def knowledge() -> MemberState:
     return found
 
 
-def test_a_report_is_about_the_period_that_its_caller_was_told_of_and_not_about_the_one_that_is_open_now(
+def test_a_report_is_about_the_period_that_its_caller_was_reported_of_and_not_about_the_one_that_is_open_now(
     knowledge: MemberState,
 ) -> None:
     # Given a consumer at work in period 0, which was frozen, and successors who are at period 3 when it wakes
@@ -45,7 +45,7 @@ def test_a_report_is_about_the_period_that_its_caller_was_told_of_and_not_about_
     assert knowledge.report([A0], None, {}) == ({A0: ReportStatus.ACCEPTED}, {A0: 3})
 
 
-def test_whoever_has_heard_that_its_period_was_given_up_goes_on_with_the_one_it_waited_for(
+def test_a_client_that_has_heard_that_its_period_was_given_up_goes_on_with_the_one_it_waited_for(
     knowledge: MemberState,
 ) -> None:
     knowledge.give(0, BOTH)
@@ -55,7 +55,7 @@ def test_whoever_has_heard_that_its_period_was_given_up_goes_on_with_the_one_it_
     assert knowledge.report(BOTH, None, {}) == (dict.fromkeys(BOTH, ReportStatus.ACCEPTED), {A0: 1, A1: 1})
 
 
-def test_whoever_waited_for_the_next_period_reports_that_one(knowledge: MemberState) -> None:
+def test_a_client_that_waited_for_the_next_period_reports_that_one(knowledge: MemberState) -> None:
     assert knowledge.report(BOTH, None, {})[1] == {A0: 0, A1: 0}
     opened(knowledge, 1)
     assert knowledge.report([A0], None, {})[0] == {A0: ReportStatus.DUPLICATE}, "nobody has told it of period 1 yet"

@@ -99,7 +99,7 @@ def test_what_is_idle_is_reported_in_the_leaders_name_and_nothing_else_is() -> N
 
 
 @pytest.mark.parametrize("answer", [[], Unreachable("kafka", "is down")])
-def test_partitions_that_are_not_known_anew_are_those_of_before(answer: object) -> None:
+def test_partitions_that_are_not_known_again_are_those_of_before(answer: object) -> None:
     def topics() -> list[TopicPartition]:
         if isinstance(answer, Unreachable):
             raise answer

@@ -153,6 +153,6 @@ def test_old_progress_that_cannot_be_understood_is_refused(data: bytes) -> None:
         legacy_nodes.parse_progress("/p", data)
 
 
-def test_the_two_forms_are_told_apart() -> None:
+def test_the_two_forms_are_reported_apart() -> None:
     assert legacy_nodes.is_old(b"1525741823119") and legacy_nodes.is_old(b"a:0;")
     assert not legacy_nodes.is_old(b"") and not legacy_nodes.is_old(records.encode_open(OpenNode(DAILY, 0, "m", 0, 0)))

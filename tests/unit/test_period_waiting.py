@@ -39,7 +39,7 @@ def cut_off(silent: str) -> PeriodCoordinator:
     return member
 
 
-def test_whoever_waits_only_a_little_for_a_server_that_does_not_answer_is_told_so_then(silent: str) -> None:
+def test_a_client_that_waits_only_a_little_for_a_server_that_does_not_answer_is_reported_so_then(silent: str) -> None:
     # Given calls that may take an hour, so that only the start's own timeout can end them before the test's does
     member = PeriodCoordinator(silent, "/root", "m", HOURLY, lambda: A, config=PATIENT)
     with pytest.raises(TimedOut, match=f"ZooKeeper at {silent} does not answer, after 0.2 s"):
@@ -70,7 +70,7 @@ def test_completing_a_period_has_one_time_out_for_both_its_parts(cut_off: Period
         cut_off.current_period_complete(A, 0.0)
 
 
-def test_a_report_that_comes_late_is_told(cut_off: PeriodCoordinator, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_report_that_comes_late_is_reported(cut_off: PeriodCoordinator, caplog: pytest.LogCaptureFixture) -> None:
     cut_off._knowledge.take_open(OpenNode(HOURLY, 3, "m", 1, 0), PartitionsNode(3, frozenset(A)))
     assert cut_off.current_period_complete(A, 0.0).number == 3
     assert [record.message for record in caplog.records] == [

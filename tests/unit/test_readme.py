@@ -37,7 +37,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_stale_help_is_found_by_the_check_and_mended_by_the_generator(copy: Path) -> None:
+def test_a_stale_help_is_found_by_the_check_and_repaired_by_the_generator(copy: Path) -> None:
     page = copy / "docs" / "reference" / "cli.md"
     good = page.read_text()
     page.write_text(good.replace("--all-groups", "--every-group"))

@@ -75,7 +75,7 @@ def test_a_member_that_leaves_gives_all_to_the_others() -> None:
     assert found.moves == Moves(kept=3, rethreaded=0, moved=2, gained=0, lost=0)
 
 
-def test_what_nobody_owned_is_gained_and_what_is_owned_for_nothing_is_lost() -> None:
+def test_what_no_client_owned_is_gained_and_what_is_owned_for_nothing_is_lost() -> None:
     before = group(A, owners={**owned(a="orders:0,1"), TopicPartition("old", 0): ThreadId(A, 0)})
     assert predict(before, before, "range").moves == Moves(kept=2, rethreaded=0, moved=0, gained=3, lost=1)
 
@@ -159,11 +159,11 @@ def test_owners_tell_the_strategy() -> None:
     assert matching_strategies(group(A)) == []
 
 
-def test_doubts_about_round_robin_are_said() -> None:
+def test_doubts_about_round_robin_are_reported() -> None:
     topics = {name: {0: ()} for name in ("Aa", "BB")}
     both, one = Subscription.static({"Aa": 1, "BB": 1}), Subscription.static({"Aa": 1})
-    picture = GroupSnapshot("g", {A: both, B: one}, topics, None, None)
-    assert predict(picture, picture, "roundrobin").doubts == (
+    snapshot = GroupSnapshot("g", {A: both, B: one}, topics, None, None)
+    assert predict(snapshot, snapshot, "roundrobin").doubts == (
         "topics Aa and BB hash alike: real members may swap their partitions",
         f"members before Kafka 0.10.2 refuse these subscriptions: {B} differ",
     )
@@ -276,12 +276,12 @@ pictures = st.builds(
 
 
 @given(pictures)
-def test_a_saved_picture_is_read_as_it_was(picture: GroupSnapshot) -> None:
-    assert decode("f", encode(picture, 1700000000000)) == picture
+def test_a_saved_snapshot_is_read_as_it_was(snapshot: GroupSnapshot) -> None:
+    assert decode("f", encode(snapshot, 1700000000000)) == snapshot
 
 
 @given(st.binary(max_size=60) | pictures.map(lambda one: encode(one, 0)), st.integers(0, 400), st.integers(0, 255))
-def test_a_damaged_file_is_a_typed_error_or_another_picture(data: bytes, at: int, byte: int) -> None:
+def test_a_damaged_file_is_a_typed_error_or_another_snapshot(data: bytes, at: int, byte: int) -> None:
     damaged = data[:at] + bytes([byte]) + data[at + 1 :]
     try:
         assert isinstance(decode("f", damaged), GroupSnapshot)
@@ -304,7 +304,7 @@ def test_a_damaged_file_is_a_typed_error_or_another_picture(data: bytes, at: int
         ({"brokers": [None]}, "its 'brokers' are not a list of numbers"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(document: object, why: str) -> None:
+def test_what_is_wrong_with_a_file_is_reported(document: object, why: str) -> None:
     whole = {"format": "offsetmgr-group", "version": 1, "group": "g", "members": {}, "topics": {}, "owners": None}
     changed = {**whole, **document} if isinstance(document, dict) and document else document
     with pytest.raises(MalformedData) as refused:
@@ -324,7 +324,7 @@ LISTED = [
 ]
 
 
-def test_what_zk_members_prints_is_a_picture_without_topics_and_owners() -> None:
+def test_what_zk_members_prints_is_a_snapshot_without_topics_and_owners() -> None:
     found = decode("f", json.dumps(LISTED).encode(), "g")
     assert found == GroupSnapshot("g", {A: ORDERS, B: Subscription("white_list", {"(?=o)orders": 2})}, {}, None, None)
     with pytest.raises(UsageError, match="file f: has 2 groups"):
@@ -336,9 +336,9 @@ def test_what_zk_members_prints_is_a_picture_without_topics_and_owners() -> None
 # --- the command --------------------------------------------------------------------------------------
 
 
-def saved(folder: Path, picture: GroupSnapshot) -> str:
-    path = folder / "group.json"
-    path.write_bytes(encode(picture, 1700000000000))
+def saved(directory: Path, snapshot: GroupSnapshot) -> str:
+    path = directory / "group.json"
+    path.write_bytes(encode(snapshot, 1700000000000))
     return str(path)
 
 
@@ -416,7 +416,7 @@ def test_owned_otherwise_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
     )
 
 
-def test_a_picture_is_kept_in_a_new_file_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_snapshot_is_kept_in_a_new_file_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = saved(tmp_path, group(A, owners=owned(a="orders:0,1,2,3,4")))
     _, err = printed(capsys, "--from-file", file, "--save", file, code=1)
     assert err.splitlines() == [f"error: file {file}: exists already", "hint: choose another name"]
@@ -452,7 +452,7 @@ def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest
         (["--simulate", "--strategy", "sticky"], "error: strategy 'sticky': is unknown"),
     ],
 )
-def test_wrong_usage_is_told(
+def test_wrong_usage_is_reported(
     arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = saved(tmp_path, group(A, owners={}))

@@ -126,7 +126,7 @@ def test_a_group_is_read_as_it_was_written(form: RecordFormat, group: str, last_
 @all_formats
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 8191, 8192, 32767])
 @pytest.mark.parametrize("partition", [0, 8191, 8192, (1 << 31) - 1])
-def test_names_of_every_length_are_told_apart(form: RecordFormat, length: int, partition: int) -> None:
+def test_names_of_every_length_are_reported_apart(form: RecordFormat, length: int, partition: int) -> None:
     for group, topic in (("g" * length, "t"), ("g", "t" * length)):
         prefix = form.offset_prefix(group, topic)
 

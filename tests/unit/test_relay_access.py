@@ -89,7 +89,9 @@ def test_every_api_that_the_relay_forwards_stands_in_the_table() -> None:
 def test_what_the_table_does_not_know_is_refused() -> None:
     """APIs between brokers and controllers, offsets in transactions, other people's transactions, features."""
     apart: Any = None
-    screen = RequestScreen(apart, apart, AllowAllAuthorizer(), ReservedGroups("offsets", "group", "offsets-slot-"))
+    screen = RequestScreen(
+        apart, apart, AllowAllAuthorizer(), ReservedGroups("offsets", "group", "offsets-shard-group-")
+    )
     for key in range(100):
         if key not in FORWARDED:
             request = ApiRequest(apart, struct.pack(">ihhi", 8, key, 0, 1))

@@ -37,7 +37,7 @@ from offsetmgr.server.security.authorization import AllowAllAuthorizer, Authoriz
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_TOPICS = 0, 1, 3, 10, 15, 16, 20
 INVALID_REQUEST, TOPIC_FORBIDDEN, UNKNOWN_ID = 42, 29, 100
 TOPIC = "offsets-of-managers"
-RESERVED = ReservedGroups(TOPIC, f"{TOPIC}.managers", f"{TOPIC}-slot-")
+RESERVED = ReservedGroups(TOPIC, f"{TOPIC}.managers", f"{TOPIC}-shard-group-")
 MANY = 20_000
 IDS = [uuid.UUID(int=number + 1) for number in range(MANY)]
 
@@ -211,7 +211,7 @@ def fetch_of(ids: list[uuid.UUID]) -> Message:
 # --- groups ---------------------------------------------------------------------------------------
 
 
-def test_more_groups_than_one_request_may_name_are_each_refused_and_nobody_is_asked(relayed: Relayed) -> None:
+def test_more_groups_than_one_request_may_name_are_each_refused_and_no_client_is_asked(relayed: Relayed) -> None:
     with WireClient(relayed.port) as client:
         answer = client.ask(DESCRIBE_GROUPS, 5, {"groups": [f"g{n}" for n in range(50_001)]})
     assert [group["group_id"] for group in answer["groups"]] == [f"g{n}" for n in range(50_001)]
@@ -392,7 +392,7 @@ def test_the_coordinators_of_many_transactions_are_read_and_told_in_the_codec_th
 
 
 @pytest.mark.parametrize("version", [1, 8, 12])
-def test_metadata_of_many_topics_is_encoded_anew_in_the_codec_thread(
+def test_metadata_of_many_topics_is_encoded_again_in_the_codec_thread(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     topics = [{"name": name, "topic_id": None} for name in (*(f"t{n}" for n in range(MANY)), TOPIC)]

@@ -60,7 +60,7 @@ def test_a_newer_generation_ends_the_older_one_at_once() -> None:
     assert known.judged(6, "n") == 0
 
 
-def test_an_answer_that_comes_late_revives_nobody() -> None:
+def test_an_answer_that_comes_late_revives_no_client() -> None:
     known = Gate()
     serial = known.epoch()
     known.gate.joined("g", TENURE, 6, static=False)
@@ -127,7 +127,7 @@ def test_who_is_no_member_commits_while_there_are_none() -> None:
     assert gate.check_commit("g", TENURE, -1, "", 0.0) == UNKNOWN_MEMBER
 
 
-def test_no_members_means_that_nobody_known_is_one() -> None:
+def test_no_members_means_that_no_client_known_is_one() -> None:
     known = Gate()
     assert known.gate.described("g", TENURE, known.epoch(), empty=True, sent=0.5)
     assert known.judged(now=0.5) is None

@@ -78,7 +78,7 @@ def test_a_command_ends_with_its_exit_code_and_its_output_is_kept(tmp_path: Path
 def test_a_command_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> None:
     log = tmp_path / "bounce.log"
     assert run_in_shell("sleep 60 & sleep 60", log, 0.2) == CommandResult(-9, timed_out=True)
-    assert log.read_text().endswith("--- exit code -9 (time-out)\n")
+    assert log.read_text().endswith("--- exit code -9 (timeout)\n")
 
 
 # --- the state file ------------------------------------------------------------------------------

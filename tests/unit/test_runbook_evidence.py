@@ -160,7 +160,7 @@ def test_a_member_that_was_there_when_the_bounce_began_has_not_bounced() -> None
     assert not report.passed
 
 
-def test_a_movement_across_a_change_of_owner_counts_for_nobody() -> None:
+def test_a_movement_across_a_change_of_owner_counts_for_no_client() -> None:
     looks = [
         look(0, zookeeper={0: (10, 1)}, kafka={0: 10}, ends={0: 99}, owners={0: (OTHER, 90)}, members=(NEW, OTHER)),
         look(1, zookeeper={0: (14, 2)}, kafka={0: 14}, ends={0: 99}, owners={0: (NEW, 100)}, members=(NEW, OTHER)),
@@ -202,7 +202,7 @@ def test_an_offset_that_goes_backwards_is_another_writers_work() -> None:
     assert verdict(one([(10, 1), (14, 2), (14, 2)], [10, 14, 3]), DUAL) == (False, Confidence.UNKNOWN, True)
 
 
-def test_a_mirror_beside_a_zookeeper_member_is_not_taken_for_dual() -> None:
+def test_a_mirror_with_a_zookeeper_member_is_not_taken_for_dual() -> None:
     looks = one([(10, 1), (14, 2), (14, 2)], [10, 10, 14])
     assert verdict(looks, DUAL) == (False, Confidence.UNKNOWN, True)
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from runtimes import PARTITIONS, UNAVAILABLE, Lease, commit, manager, offset, refusal, scenario, slot_of, until, written
+from runtimes import (
+    PARTITIONS,
+    UNAVAILABLE,
+    Lease,
+    commit,
+    manager,
+    offset,
+    refusal,
+    scenario,
+    shard_group_of,
+    until,
+    written,
+)
 from stopwatch import Stopwatch
 
 from offsetmgr.core.error_code import ErrorCode
@@ -19,7 +31,7 @@ def test_an_append_that_failed_for_certain_leaves_memory_as_it_was_and_the_next_
     async def work() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit("g", 1))])
-            log.fail_next_append(slot_of(runtime, "g"), Failure.NOT_WRITTEN)
+            log.fail_next_append(shard_group_of(runtime, "g"), Failure.NOT_WRITTEN)
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             assert offset(runtime, "g") == 1
             await written([runtime.commit(commit("g", 3))])
@@ -37,7 +49,7 @@ def test_a_commit_is_answered_when_its_time_is_up_counted_from_the_call() -> Non
             log.hold = True
             with Stopwatch() as watch:
                 first = runtime.commit(commit("g", 1))
-                await until(lambda: log.unfinished(slot_of(runtime, "g")))
+                await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
                 second = runtime.commit(commit("g", 2))
                 assert await asyncio.gather(first, second) == [UNAVAILABLE] * 2
             assert watch.seconds < 2.0 + 0.2
@@ -82,10 +94,10 @@ def _unknown(failure: Failure, found: int) -> None:
 
     async def work() -> None:
         async with manager(log) as runtime:
-            slot = slot_of(runtime, "g")
-            other = next(g for g in map(str, range(999)) if slot_of(runtime, g) == slot and g != "g")
+            shard_group = shard_group_of(runtime, "g")
+            other = next(g for g in map(str, range(999)) if shard_group_of(runtime, g) == shard_group and g != "g")
             await written([runtime.commit(commit("g", 1))])
-            log.fail_next_append(slot, failure)
+            log.fail_next_append(shard_group, failure)
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             await written([runtime.commit(commit(other, 7))])
             assert offset(runtime, "g") == found
@@ -105,11 +117,11 @@ def test_while_an_outcome_is_unknown_fetches_get_what_was_acknowledged_and_commi
 
     async def work() -> None:
         async with manager(log) as runtime:
-            slot = slot_of(runtime, "g")
+            shard_group = shard_group_of(runtime, "g")
             await written([runtime.commit(commit("g", 1))])
             for _ in range(5):
-                log.fail_next_claim(slot, Unreachable("broker"))
-            log.fail_next_append(slot, Failure.UNKNOWN_WRITTEN)
+                log.fail_next_claim(shard_group, Unreachable("broker"))
+            log.fail_next_append(shard_group, Failure.UNKNOWN_WRITTEN)
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             waiting = runtime.commit(commit("g", 3))
             await until(lambda: runtime.status()[runtime.partition_of("g")].last_error.startswith("Unreachable"))
@@ -128,10 +140,10 @@ def test_after_an_unknown_outcome_nothing_is_claimed_without_a_lease() -> None:
 
     async def work() -> None:
         async with manager(log, lease, config) as runtime:
-            slot = slot_of(runtime, "g")
-            log.fail_next_append(slot, Failure.UNKNOWN_WRITTEN)
+            shard_group = shard_group_of(runtime, "g")
+            log.fail_next_append(shard_group, Failure.UNKNOWN_WRITTEN)
             lease.good = False
-            successor = log.writer(slot)
+            successor = log.writer(shard_group)
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             successor.claim(1)
             assert await runtime.commit(commit("g", 3)) == UNAVAILABLE  # it waits for the lease until its time is up
@@ -141,7 +153,7 @@ def test_after_an_unknown_outcome_nothing_is_claimed_without_a_lease() -> None:
     scenario(work)
 
 
-def test_when_memory_cannot_follow_the_log_the_slot_is_read_anew() -> None:
+def test_when_memory_cannot_follow_the_log_the_shard_group_is_reloaded() -> None:
     """A defect, or a full memory: nothing may be served that is not what the log says."""
     log = MemoryLog(PARTITIONS)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from runtimes import PARTITIONS, QUICK, commit, manager, offset, scenario, slot_of, until, written
+from runtimes import PARTITIONS, QUICK, commit, manager, offset, scenario, shard_group_of, until, written
 
 from offsetmgr.manager.expiration import HOUR_MS
 from offsetmgr.manager.log.memory import Failure, MemoryLog
@@ -107,7 +107,7 @@ def test_figures_have_names_that_the_metrics_endpoint_takes() -> None:
     async def work() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit("g", 1, partitions=3))])
-            log.fail_next_append(slot_of(runtime, "g"), Failure.NOT_WRITTEN)
+            log.fail_next_append(shard_group_of(runtime, "g"), Failure.NOT_WRITTEN)
             await runtime.commit(commit("g", 2))
             text = Metrics(runtime.metrics).text().decode()
             assert 'offsetmgr_shards{role="owner",state="active"} 16.0' in text

@@ -15,7 +15,7 @@ from runtimes import (
     offset,
     refusal,
     scenario,
-    slot_of,
+    shard_group_of,
     until,
     written,
 )
@@ -48,8 +48,8 @@ def test_while_it_loads_it_says_so_and_then_it_has_everything() -> None:
         log.gate.clear()
         runtime = ManagerRuntime(log, AvroRecordFormat(), Lease(), ManagerConfig(standby=False))
         await runtime.start()
-        for slot in range(runtime.slots):
-            runtime.on_assigned(slot)
+        for shard_group in range(runtime.shard_groups):
+            runtime.on_assigned(shard_group)
         for number in range(100):
             assert refusal(runtime, f"g{number}") == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             assert await runtime.commit(commit(f"g{number}", 1)) == LOADING
@@ -69,15 +69,15 @@ def test_a_standby_has_what_the_owner_acknowledged_and_takes_over_with_the_tail(
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
-        async with manager(log) as owner, manager(log, slots=()) as standby:
+        async with manager(log) as owner, manager(log, shard_groups=()) as standby:
             await until(lambda: standby.caught_up)
             await written([owner.commit(commit(f"g{number}", number)) for number in range(100)])
             await until(lambda: sum(status.offsets for status in standby.status()) == 100)
             await until(lambda: all(status.lag == 0 for status in standby.status()))
             assert refusal(standby, "g1") == ErrorCode.NOT_COORDINATOR
-            for slot in range(8):
-                await owner.on_revoked(slot)
-                standby.on_assigned(slot)
+            for shard_group in range(8):
+                await owner.on_revoked(shard_group)
+                standby.on_assigned(shard_group)
             await until(lambda: all(status.state == "active" for status in standby.status()))
             assert [offset(standby, f"g{number}") for number in range(100)] == list(range(100))
             await written([standby.commit(commit("g1", 1000))])
@@ -94,7 +94,7 @@ def test_a_standby_that_has_read_all_has_no_lag_though_the_log_ends_with_a_marke
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
-        async with manager(log) as owner, manager(log, slots=()) as standby:
+        async with manager(log) as owner, manager(log, shard_groups=()) as standby:
             await until(lambda: standby.caught_up)
             await written([owner.commit(commit(f"g{number}", number)) for number in range(100)])
             ends = log.end_offsets(range(PARTITIONS), 1.0)
@@ -111,17 +111,17 @@ def test_an_error_is_shown_until_something_has_succeeded_since() -> None:
 
     async def work() -> None:
         async with manager(log) as runtime:
-            slot = slot_of(runtime, "g")
+            shard_group = shard_group_of(runtime, "g")
 
             def shown() -> set[str]:
-                return {status.last_error for status in runtime.status() if status.slot == slot}
+                return {status.last_error for status in runtime.status() if status.shard_group == shard_group}
 
-            log.fail_next_append(slot, Failure.NOT_WRITTEN)
+            log.fail_next_append(shard_group, Failure.NOT_WRITTEN)
             assert await runtime.commit(commit("g", 1)) != CommitResponse()
             assert shown() != {""}
             await written([runtime.commit(commit("g", 2))])
             assert shown() == {""}
-            log.fail_next_append(slot, Failure.UNKNOWN_WRITTEN)
+            log.fail_next_append(shard_group, Failure.UNKNOWN_WRITTEN)
             assert await runtime.commit(commit("g", 3)) != CommitResponse()
             await until(lambda: not any(status.recovering for status in runtime.status()))
             assert shown() == {""}
@@ -129,7 +129,7 @@ def test_an_error_is_shown_until_something_has_succeeded_since() -> None:
     scenario(work)
 
 
-def test_a_slot_taken_while_its_standby_loads_waits_for_that_load() -> None:
+def test_a_shard_group_taken_while_its_standby_loads_waits_for_that_load() -> None:
     log = SlowLog(PARTITIONS)
     log.gate.set()
 
@@ -140,8 +140,8 @@ def test_a_slot_taken_while_its_standby_loads_waits_for_that_load() -> None:
         runtime = ManagerRuntime(log, AvroRecordFormat(), Lease(), QUICK)
         await runtime.start()
         await until(lambda: any(status.state == "loading" and status.load_total for status in runtime.status()))
-        for slot in range(runtime.slots):
-            runtime.on_assigned(slot)
+        for shard_group in range(runtime.shard_groups):
+            runtime.on_assigned(shard_group)
         assert {refusal(runtime, f"g{number}") for number in range(100)} == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
         log.gate.set()
         await until(lambda: all(status.state == "active" for status in runtime.status()))
@@ -160,7 +160,7 @@ def test_a_standby_that_was_away_for_too_long_reads_all_again() -> None:
         async with manager(log) as owner:
             await written([owner.commit(commit("g", 1)), owner.commit(commit("other", 1))])
             partition = owner.partition_of("g")
-            async with manager(log, config=config, slots=()) as standby:
+            async with manager(log, config=config, shard_groups=()) as standby:
                 await until(lambda: sum(status.offsets for status in standby.status()) == 2)
                 log.fail_next_read(Unreachable("broker"))
                 await owner.delete_group("g")
@@ -174,25 +174,25 @@ def test_a_standby_that_was_away_for_too_long_reads_all_again() -> None:
     scenario(work)
 
 
-def test_a_slot_that_nobody_here_can_read_leaves_the_other_standbys_alone() -> None:
+def test_a_shard_group_that_no_client_here_can_read_leaves_the_other_standbys_alone() -> None:
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(standby=True, standby_poll=0.01, lag_interval=0.02)
 
     async def work() -> None:
-        async with manager(log) as owner, manager(log, config=config, slots=()) as standby:
+        async with manager(log) as owner, manager(log, config=config, shard_groups=()) as standby:
             await until(lambda: standby.caught_up)
-            strange = slot_of(owner, "g")
+            strange = shard_group_of(owner, "g")
             await owner.on_revoked(strange)
             writer = log.writer(strange)
             writer.claim(1)
             foreign = KafkaRecordFormat().encode_commit("x", "t", [(0, 1, -1, "")], 1_700_000_000_000, None)
             writer.append({owner.partition_of("g"): foreign}, 1)
-            others = [name for name in (f"o{n}" for n in range(50)) if slot_of(owner, name) != strange]
+            others = [name for name in (f"o{n}" for n in range(50)) if shard_group_of(owner, name) != strange]
 
             await written([owner.commit(commit(name, 7)) for name in others])
 
             await until(lambda: sum(status.offsets for status in standby.status()) == len(others))
-            await until(lambda: any(s.last_error for s in standby.status() if s.slot == strange))
-            assert not [s for s in standby.status() if s.slot != strange and s.last_error]
+            await until(lambda: any(s.last_error for s in standby.status() if s.shard_group == strange))
+            assert not [s for s in standby.status() if s.shard_group != strange and s.last_error]
 
     scenario(work)

@@ -6,7 +6,19 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from runtimes import PARTITIONS, QUICK, UNAVAILABLE, Lease, commit, manager, offset, scenario, slot_of, until, written
+from runtimes import (
+    PARTITIONS,
+    QUICK,
+    UNAVAILABLE,
+    Lease,
+    commit,
+    manager,
+    offset,
+    scenario,
+    shard_group_of,
+    until,
+    written,
+)
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import TimedOut, Unreachable
@@ -23,7 +35,7 @@ def test_a_commit_is_seen_once_it_is_acknowledged_and_not_before() -> None:
             await written([runtime.commit(commit("g", 41))])
             log.hold = True
             answer = runtime.commit(commit("g", 42))
-            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             assert not answer.done()
             assert offset(runtime, "g") == 41
             log.advance_high_watermark()
@@ -40,14 +52,14 @@ def test_what_comes_during_a_transaction_goes_into_the_next_one() -> None:
         async with manager(log) as runtime:
             log.hold = True
             first = runtime.commit(commit("g", 0))
-            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             others = []
             for number in range(1, 100):
                 others.append(runtime.commit(commit("g", number)))
                 await asyncio.sleep(0)
             assert log.advance_high_watermark() == 1
             await first
-            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             assert log.advance_high_watermark() == 1
             await written(others)
             assert runtime.counters.transactions == 2
@@ -64,7 +76,7 @@ def test_a_transaction_is_bounded_in_records() -> None:
         async with manager(log, config=config) as runtime:
             log.hold = True
             answers = [runtime.commit(commit("g", 0))]
-            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             for number in range(100):
                 answers.append(runtime.commit(commit("g", number, partitions=10)))
                 await asyncio.sleep(0)
@@ -76,7 +88,7 @@ def test_a_transaction_is_bounded_in_records() -> None:
     scenario(work)
 
 
-def test_groups_of_all_slots_are_served_and_listed() -> None:
+def test_groups_of_all_shard_groups_are_served_and_listed() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -86,12 +98,12 @@ def test_groups_of_all_slots_are_served_and_listed() -> None:
             assert [offset(runtime, group) for group in groups] == list(range(200))
             error, listed = runtime.list_groups()
             assert (error, sorted(listed)) == (ErrorCode.NONE, sorted(groups))
-            assert {slot_of(runtime, group) for group in groups} == set(range(8))
+            assert {shard_group_of(runtime, group) for group in groups} == set(range(8))
 
     scenario(work)
 
 
-def test_deletes_go_through_the_log_and_an_unknown_group_is_said_to_be_unknown() -> None:
+def test_deletes_go_through_the_log_and_an_unknown_group_is_reported_to_be_unknown() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -117,7 +129,7 @@ def test_settled_waits_for_what_was_begun_before_and_for_nothing_else() -> None:
             log.hold = True
             answer = runtime.commit(commit("g", 1))
             settled = runtime.settled("g")
-            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             later = runtime.commit(commit("g", 2))
             await asyncio.sleep(0)
             assert not settled.done()
@@ -135,9 +147,9 @@ def test_settled_waits_until_an_append_has_ended_though_its_commit_was_answered(
 
     async def work() -> None:
         async with manager(log, lease) as runtime:
-            slot = slot_of(runtime, "g")
-            log.fail_next_append(slot, Failure.UNKNOWN_OPEN_WRITTEN)
-            log.fail_next_claim(slot, Unreachable("broker"))
+            shard_group = shard_group_of(runtime, "g")
+            log.fail_next_append(shard_group, Failure.UNKNOWN_OPEN_WRITTEN)
+            log.fail_next_claim(shard_group, Unreachable("broker"))
             lease.good = False  # so that nothing is found out before we say so
             answer = runtime.commit(commit("g", 1))
             settled = runtime.settled("g")
@@ -158,7 +170,7 @@ def test_settled_gives_up_where_it_is_not_known_in_time_what_became_of_an_append
 
     async def work() -> None:
         async with manager(log, lease, config) as runtime:
-            log.fail_next_append(slot_of(runtime, "g"), Failure.UNKNOWN_OPEN_WRITTEN)
+            log.fail_next_append(shard_group_of(runtime, "g"), Failure.UNKNOWN_OPEN_WRITTEN)
             answer = runtime.commit(commit("g", 1))
             settled = runtime.settled("g")
             lease.good = False

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from runtimes import PARTITIONS, QUICK, manager, scenario, slot_of, until, written
+from runtimes import PARTITIONS, QUICK, manager, scenario, shard_group_of, until, written
 from runtimes import commit as committing
 from runtimes import offset as committed
 
@@ -91,7 +91,7 @@ def test_a_sound_log_is_loaded_without_a_word(caplog: pytest.LogCaptureFixture) 
     assert told(caplog, LOAD) == []
 
 
-def test_a_value_that_comes_to_be_unreadable_is_told_at_its_first_fetch_alone(
+def test_a_value_that_comes_to_be_unreadable_is_reported_at_its_first_fetch_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = MemoryLog(PARTITIONS)
@@ -99,7 +99,11 @@ def test_a_value_that_comes_to_be_unreadable_is_told_at_its_first_fetch_alone(
     async def work() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(committing("loop", 7))])
-            shard = next(slot.shards[SHARD] for slot in runtime._slots if slot.number == slot_of(runtime, "loop"))
+            shard = next(
+                shard_group.shards[SHARD]
+                for shard_group in runtime._shard_groups
+                if shard_group.number == shard_group_of(runtime, "loop")
+            )
             shard.replay(shard.position, offset(3)[0], newer(offset(3)[1]))
             for _ in range(2):
                 answer = runtime.fetch(FetchRequest("loop", [("orders", [3])]))
@@ -152,25 +156,29 @@ class DamagedLog(MemoryLog):
 
 
 @pytest.mark.parametrize("at_rest", [True, False])
-def test_a_standby_leaves_a_damaged_slot_alone_and_follows_the_others(
+def test_a_standby_leaves_a_damaged_shard_group_alone_and_follows_the_others(
     at_rest: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = DamagedLog(PARTITIONS)
     appended(log, offset(0))
 
     async def work() -> None:
-        async with manager(log, slots=()) as standby:
+        async with manager(log, shard_groups=()) as standby:
             if not at_rest:
                 await until(lambda: all(s.state == "following" for s in standby.status()))
             log.at_rest = log.damaged = True
             if at_rest:
                 standby.on_assigned(SHARD % 8)
-            slot = [s for s in range(PARTITIONS) if s % 8 == SHARD % 8]
+            shard_group = [s for s in range(PARTITIONS) if s % 8 == SHARD % 8]
             wanted = "failed" if at_rest else "waiting"
-            await until(lambda: all(standby.status()[p].state in (wanted, "loading") for p in slot))
+            await until(lambda: all(standby.status()[p].state in (wanted, "loading") for p in shard_group))
             await until(lambda: "offsets-" in standby.status()[SHARD].last_error)
             await until(
-                lambda: all(s.state == "following" for s in standby.status() if s.slot != standby.status()[SHARD].slot)
+                lambda: all(
+                    s.state == "following"
+                    for s in standby.status()
+                    if s.shard_group != standby.status()[SHARD].shard_group
+                )
             )
             response = standby.fetch(FetchRequest("loop", [("orders", [0])]))
             assert response.error in (
@@ -181,11 +189,11 @@ def test_a_standby_leaves_a_damaged_slot_alone_and_follows_the_others(
 
     with caplog.at_level(logging.ERROR):
         scenario(work)
-    event = "a slot is not served: its log is damaged" if at_rest else "a shard group is no longer followed"
+    event = "a shard group is not served: its log is damaged" if at_rest else "a shard group is no longer followed"
     assert told(caplog, event)
 
 
-def test_a_tail_that_is_damaged_after_an_unknown_outcome_ends_the_slots_service(
+def test_a_tail_that_is_damaged_after_an_unknown_outcome_ends_the_shard_groups_service(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Memory holds what was acknowledged, but nobody can read whether it is what the log holds."""
@@ -206,17 +214,17 @@ def test_a_tail_that_is_damaged_after_an_unknown_outcome_ends_the_slots_service(
 
     with caplog.at_level(logging.ERROR):
         scenario(work)
-    assert told(caplog, "a slot is not served: its log is damaged")
+    assert told(caplog, "a shard group is not served: its log is damaged")
 
 
-def test_an_owner_that_waits_for_a_standbys_load_gets_the_slot_though_the_load_finds_damage() -> None:
+def test_an_owner_that_waits_for_a_standbys_load_gets_the_shard_group_though_the_load_finds_damage() -> None:
     log = DamagedLog(PARTITIONS)
     appended(log, offset(0))
     log.at_rest = True
     log.go_on.clear()
 
     async def work() -> None:
-        async with manager(log, slots=()) as runtime:
+        async with manager(log, shard_groups=()) as runtime:
             await asyncio.to_thread(log.reading.wait, 60)
             runtime.on_assigned(SHARD % 8)
             log.go_on.set()

@@ -16,7 +16,7 @@ from offsetmgr.core.errors import MalformedData, SandboxError, UnknownVersion, U
 from offsetmgr.sandbox import ConsumedMessage, OldConsumer, Sandbox, jars, ports, state
 from offsetmgr.sandbox.identity import ProcessRef, wait_until
 from offsetmgr.sandbox.java import java_program
-from offsetmgr.sandbox.paths import cache_folder, state_folder
+from offsetmgr.sandbox.paths import cache_directory, state_directory
 from offsetmgr.sandbox.process import ServerProcess, log_tail
 from offsetmgr.sandbox.state import SandboxState, ServerRecord
 
@@ -30,12 +30,12 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def fake_java(folder: Path, version: str) -> str:
-    program = folder / "bin" / "java"
+def fake_java(directory: Path, version: str) -> str:
+    program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
     program.chmod(0o755)
-    return str(folder)
+    return str(directory)
 
 
 # --- processes -----------------------------------------------------------------------------------
@@ -58,40 +58,40 @@ def test_a_process_has_stopped_when_the_signal_has_reached_it_and_not_before(
 # --- directories -------------------------------------------------------------------------------------
 
 
-def test_the_cache_folder_is_the_named_one_then_xdgs_then_the_homes(tmp_path: Path) -> None:
+def test_the_cache_directory_is_the_named_one_then_xdgs_then_the_homes(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path / "home")}
     xdg = {**home, "XDG_CACHE_HOME": str(tmp_path / "xdg")}
     own = {**xdg, "OFFSETMGR_CACHE": str(tmp_path / "own")}
 
-    assert cache_folder(home) == tmp_path / "home/.cache/offsetmgr"
-    assert cache_folder(xdg) == tmp_path / "xdg/offsetmgr"
-    assert cache_folder(own) == tmp_path / "own"
+    assert cache_directory(home) == tmp_path / "home/.cache/offsetmgr"
+    assert cache_directory(xdg) == tmp_path / "xdg/offsetmgr"
+    assert cache_directory(own) == tmp_path / "own"
     assert (tmp_path / "own").is_dir()
 
 
-def test_the_state_folder_is_the_named_one_then_xdgs_then_the_homes(tmp_path: Path) -> None:
+def test_the_state_directory_is_the_named_one_then_xdgs_then_the_homes(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path / "home")}
     xdg = {**home, "XDG_STATE_HOME": str(tmp_path / "xdg")}
 
-    assert state_folder(home) == tmp_path / "home/.local/state/offsetmgr/sandbox"
-    assert state_folder(xdg) == tmp_path / "xdg/offsetmgr/sandbox"
-    assert state_folder({**xdg, "OFFSETMGR_SANDBOX": str(tmp_path / "own")}) == tmp_path / "own"
+    assert state_directory(home) == tmp_path / "home/.local/state/offsetmgr/sandbox"
+    assert state_directory(xdg) == tmp_path / "xdg/offsetmgr/sandbox"
+    assert state_directory({**xdg, "OFFSETMGR_SANDBOX": str(tmp_path / "own")}) == tmp_path / "own"
     assert not (tmp_path / "own").exists()
 
 
-def test_a_relative_xdg_folder_is_ignored_as_its_specification_says(tmp_path: Path) -> None:
+def test_a_relative_xdg_directory_is_ignored_as_its_specification_says(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "XDG_CACHE_HOME": "relative"}
 
-    assert cache_folder(environ) == tmp_path / ".cache/offsetmgr"
+    assert cache_directory(environ) == tmp_path / ".cache/offsetmgr"
 
 
-def test_a_cache_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_cache_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(SandboxError, match="cannot create") as caught:
-        cache_folder({"OFFSETMGR_CACHE": str(tmp_path / "file" / "below")})
+        cache_directory({"OFFSETMGR_CACHE": str(tmp_path / "file" / "below")})
 
-    assert caught.value.hint == "set OFFSETMGR_CACHE to a writable folder"
+    assert caught.value.hint == "set OFFSETMGR_CACHE to a writable directory"
 
 
 # --- java ----------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_a_resolution_that_fails_says_why_and_leaves_nothing(tmp_path: Path, mon
 # --- processes -----------------------------------------------------------------------------------
 
 
-def test_a_process_is_told_apart_from_a_later_one_with_its_pid(bystander: subprocess.Popen[bytes]) -> None:
+def test_a_process_is_reported_apart_from_a_later_one_with_its_pid(bystander: subprocess.Popen[bytes]) -> None:
     real = ProcessRef.of(bystander.pid)
     stale = ProcessRef(bystander.pid, real.started + "1")
 
@@ -247,7 +247,7 @@ def test_a_state_that_cannot_be_read_is_an_error_and_not_an_empty_sandbox(tmp_pa
         Sandbox(tmp_path / "file").status()
 
 
-def test_the_command_line_of_an_empty_folder(tmp_path: Path) -> None:
+def test_the_command_line_of_an_empty_directory(tmp_path: Path) -> None:
     def run(command: str) -> tuple[int, str, str]:
         program = [str(Path(sys.executable).with_name("offsetmgr")), "sandbox", *command.split()]
         done = subprocess.run([*program, "--state", str(tmp_path)], capture_output=True, text=True, check=False)
@@ -262,7 +262,7 @@ def test_the_command_line_of_an_empty_folder(tmp_path: Path) -> None:
     assert run("up --old-consumers 2 --group g --topic t --kraft")[0] == 2
 
 
-def test_a_data_folder_of_somebody_else_is_never_removed(tmp_path: Path) -> None:
+def test_a_data_directory_of_another_client_is_never_removed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "thesis.txt").write_text("years of work")
 
@@ -325,8 +325,8 @@ class AnswersOnce(ServerProcess):
 
     name = "a server"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
         self.answers = iter([False, True])
 
     def _command(self) -> list[str]:

@@ -32,26 +32,26 @@ def test_all_partitions_of_a_log_dir_are_read_over_all_their_segments(tmp_path: 
     assert read(tmp_path / "__consumer_offsets-1")[0] == {second: 7}
 
 
-def test_folders_are_read_in_processes_as_they_are_in_one(tmp_path: Path) -> None:
+def test_directories_are_read_in_processes_as_they_are_in_one(tmp_path: Path) -> None:
     names = [group_of(n, 3) for n in range(3)]
     for n, name in enumerate(names):
         write(tmp_path / f"__consumer_offsets-{n}", (0, entry(0, name, 10 + n)))
-    folders = [tmp_path / f"__consumer_offsets-{n}" for n in range(3)]
+    directories = [tmp_path / f"__consumer_offsets-{n}" for n in range(3)]
     told: list[int] = []
 
-    found = list(map_directories(_size, [*folders, tmp_path / "gone"], 2, told.append))
+    found = list(map_directories(_size, [*directories, tmp_path / "gone"], 2, told.append))
 
-    assert [folder.name for folder, _ in found] == [*(folder.name for folder in folders), "gone"]
+    assert [directory.name for directory, _ in found] == [*(directory.name for directory in directories), "gone"]
     assert [result for _, result in found[:3]] == [len(entry(0, names[0], 10))] * 3
     assert isinstance(found[3][1], FileFailure), "one that fails is its own failure"
     assert told[-1] == 3 * len(entry(0, names[0], 10))
 
 
-def _size(folder: Path, tick: Callable[[int], None]) -> int:
+def _size(directory: Path, tick: Callable[[int], None]) -> int:
     try:
-        size = sum(file.stat().st_size for file in folder.iterdir())
+        size = sum(file.stat().st_size for file in directory.iterdir())
     except OSError as error:
-        raise FileFailure(f"folder {folder}", str(error)) from error
+        raise FileFailure(f"directory {directory}", str(error)) from error
     tick(size)
     return size
 
@@ -59,14 +59,14 @@ def _size(folder: Path, tick: Callable[[int], None]) -> int:
 @pytest.mark.parametrize("junk", [b"\x00" * 40, b"\xff" * 7, b"ZZ" * 400], ids=["zeros", "a few bytes", "nonsense"])
 def test_a_damaged_tail_of_the_newest_segment_is_cut_and_told(tmp_path: Path, junk: bytes) -> None:
     good = entry(1, "a", 5)
-    folder = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4)), (1, good + junk))
+    directory = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "a", 4)), (1, good + junk))
 
     found, heard = read(tmp_path)
 
     assert found == {"a": 5}
     assert heard.errors == []
     (note,) = heard.notes
-    assert f"{folder / f'{1:020}.log'}: {len(junk)} bytes from position {len(good)} on do not count" in note
+    assert f"{directory / f'{1:020}.log'}: {len(junk)} bytes from position {len(good)} on do not count" in note
 
 
 def test_what_a_checksum_tells_is_cut_with_all_that_follows_it(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_what_a_checksum_tells_is_cut_with_all_that_follows_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damage", ["checksum", "end"])
-def test_damage_before_the_newest_segment_is_an_error_of_its_folder_alone(tmp_path: Path, damage: str) -> None:
+def test_damage_before_the_newest_segment_is_an_error_of_its_directory_alone(tmp_path: Path, damage: str) -> None:
     mine, other = group_of(0, 2), group_of(1, 2)
     bad = bytearray(entry(0, mine, 4))
     bad[-1] ^= 1
@@ -108,7 +108,7 @@ def test_an_entry_that_is_intact_and_cannot_be_read_is_never_cut(tmp_path: Path)
     assert "batch at offset 0" in heard.errors[0]
 
 
-def test_of_replicas_the_one_that_goes_farthest_is_read_and_that_is_said(tmp_path: Path) -> None:
+def test_of_replicas_the_one_that_goes_farthest_is_read_and_that_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "a" / "__consumer_offsets-0", (0, entry(0, "g", 4, epoch=1) + entry(1, "g", 5, epoch=1)))
     write(tmp_path / "b" / "__consumer_offsets-0", (0, entry(0, "g", 4, epoch=1) + entry(1, "g", 6, epoch=2)))
     write(tmp_path / "c" / "__consumer_offsets-0", (0, b"".join(entry(n, "g", n, epoch=1) for n in range(9))))
@@ -152,17 +152,19 @@ def test_a_replica_of_which_nothing_is_known_is_an_error_though_another_is_read(
     assert error.endswith("Is a directory")
 
 
-def test_a_folder_that_is_named_twice_is_no_replica_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4)))
+def test_a_directory_that_is_named_twice_is_no_replica_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4)))
     (tmp_path / "elsewhere").symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path)
 
-    found, heard = read(tmp_path, Path(), tmp_path / "elsewhere", folder)
+    found, heard = read(tmp_path, Path(), tmp_path / "elsewhere", directory)
 
     assert (found, heard.notes, heard.errors) == ({"g": 4}, [], [])
 
 
-def test_a_folder_is_of_the_partition_that_its_link_says(tmp_path: Path) -> None:
+def test_a_directory_is_of_the_partition_that_its_link_says(tmp_path: Path) -> None:
     write(tmp_path / "disk2" / "moved", (0, entry(0, "g", 4)))
     (tmp_path / "disk1").mkdir()
     (tmp_path / "disk1" / "__consumer_offsets-0").symlink_to(tmp_path / "disk2" / "moved")
@@ -173,7 +175,7 @@ def test_a_folder_is_of_the_partition_that_its_link_says(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("there", "missing"), [((1, 5), "0, 2-4"), ((0, 1, 9_999_999_999), "2-9999999998")], ids=["some", "most"]
 )
-def test_partitions_of_which_no_folder_is_there_are_an_error(
+def test_partitions_of_which_no_directory_is_there_are_an_error(
     tmp_path: Path, there: tuple[int, ...], missing: str
 ) -> None:
     for number in there:
@@ -182,30 +184,32 @@ def test_partitions_of_which_no_folder_is_there_are_an_error(
     found, heard = read(tmp_path)
 
     assert len(found) == len(there)
-    why = f"there is no folder of its partitions {missing}: the groups that lie there are not found"
+    why = f"there is no directory of its partitions {missing}: the groups that lie there are not found"
     assert heard.errors == [f"topic __consumer_offsets: {why}"]
 
 
-def test_who_names_one_partition_is_told_of_the_others_and_that_is_no_error(tmp_path: Path) -> None:
-    folder = write(tmp_path / "__consumer_offsets-2", (0, entry(0, "g", 4)))
+def test_who_names_one_partition_is_reported_of_the_others_and_that_is_no_error(tmp_path: Path) -> None:
+    directory = write(tmp_path / "__consumer_offsets-2", (0, entry(0, "g", 4)))
 
-    found, heard = read(folder)
+    found, heard = read(directory)
 
     assert (found, heard.errors) == ({"g": 4}, [])
-    assert heard.notes == ["__consumer_offsets: partitions 0-1 are not among the folders named, nor are their groups"]
+    assert heard.notes == [
+        "__consumer_offsets: partitions 0-1 are not among the directories named, nor are their groups"
+    ]
 
 
-def test_a_log_dir_without_any_partition_is_an_error_beside_others(tmp_path: Path) -> None:
+def test_a_log_dir_without_any_partition_is_an_error_with_others(tmp_path: Path) -> None:
     write(tmp_path / "a" / "__consumer_offsets-0", (0, entry(0, "g", 4)))
     (tmp_path / "b").mkdir()
 
     found, heard = read(tmp_path / "a", tmp_path / "b")
 
-    assert (found, heard.errors) == ({"g": 4}, [f"folder {tmp_path / 'b'}: holds no partition of any topic"])
+    assert (found, heard.errors) == ({"g": 4}, [f"directory {tmp_path / 'b'}: holds no partition of any topic"])
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"7\n0\n", b"nonsense"], ids=["no text", "version", "nonsense"])
-def test_a_damaged_checkpoint_hides_no_offset_and_is_told_once(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_checkpoint_hides_no_offset_and_is_reported_once(tmp_path: Path, content: bytes) -> None:
     for number in range(2):
         write(tmp_path / f"__consumer_offsets-{number}", (0, entry(0, group_of(number, 2), number)))
     (tmp_path / "log-start-offset-checkpoint").write_bytes(content)
@@ -218,7 +222,7 @@ def test_a_damaged_checkpoint_hides_no_offset_and_is_told_once(tmp_path: Path, c
     assert heard.notes[0].endswith("logs are taken to begin with their first segment, as brokers do")
 
 
-def test_a_folder_of_another_topic_that_cannot_be_read_stops_nothing(
+def test_a_directory_of_another_topic_that_cannot_be_read_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "__consumer_offsets-0", (0, entry(0, "g", 4)))
@@ -245,7 +249,7 @@ def test_keys_of_unknown_versions_are_named_and_left_out(tmp_path: Path) -> None
     assert heard.notes == ["__consumer_offsets-0: 1 keys are of version 99, which is not known; they are left out"]
 
 
-def test_where_the_best_replica_is_damaged_the_next_is_read_and_the_failure_is_told(tmp_path: Path) -> None:
+def test_where_the_best_replica_is_damaged_the_next_is_read_and_the_failure_is_reported(tmp_path: Path) -> None:
     bad = bytearray(entry(0, "g", 4))
     bad[-1] ^= 1
     write(tmp_path / "a" / "__consumer_offsets-0", (0, bytes(bad)), (1, entry(1, "g", 5) + entry(2, "g", 6)))
@@ -277,7 +281,9 @@ def test_a_group_that_lies_in_two_partitions_is_taken_from_where_its_coordinator
     ]
 
 
-def test_groups_that_lie_only_where_their_coordinator_does_not_look_are_given_and_that_is_said(tmp_path: Path) -> None:
+def test_groups_that_lie_only_where_their_coordinator_does_not_look_are_given_and_that_is_reported(
+    tmp_path: Path,
+) -> None:
     strange = [f"m{n}" for n in range(1000) if shard_for(f"m{n}", 2) == 1][:7]
     write(tmp_path / "__consumer_offsets-0", (0, b"".join(entry(n, name, n) for n, name in enumerate(strange))))
     write(tmp_path / "__consumer_offsets-1", (0, b""))

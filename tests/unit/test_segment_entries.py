@@ -86,7 +86,7 @@ def test_entries_of_all_formats_lie_side_by_side() -> None:
     ]
 
 
-def test_a_header_is_told_without_the_records() -> None:
+def test_a_header_is_reported_without_the_records() -> None:
     zero, one, packed, two, _ = (entry.header() for entry in walk(b"".join(MIXED)))
 
     assert (zero.base_offset, zero.last_offset, zero.largest_timestamp, zero.record_count) == (5, 5, None, 1)

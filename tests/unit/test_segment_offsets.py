@@ -202,7 +202,7 @@ def transaction_state(producer: int, status: int, *, version: int) -> bytes:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_decided_transactions_are_told_and_ongoing_ones_are_not(version: int) -> None:
+def test_decided_transactions_are_reported_and_ongoing_ones_are_not(version: int) -> None:
     newest = {
         b"\x00\x00\x00\x01" + bytes([65 + status]): (status, transaction_state(status, status, version=version))
         for status in range(7)

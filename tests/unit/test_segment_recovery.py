@@ -194,7 +194,7 @@ def test_gaps_that_compaction_left_are_no_doubt(entry) -> None:
     assert look(entry(0, 3) + entry(700, 2) + entry(90_000, 1)).doubts == ()
 
 
-def test_no_more_doubts_are_held_than_people_read() -> None:
+def test_no_longer_doubts_are_held_than_people_read() -> None:
     found = look(batch(records(7, 1)) * 3000)
 
     assert (len(found.doubts), found.doubt_count) == (100, 2999)

@@ -26,10 +26,10 @@ def test_segments_are_a_table_without_what_was_aborted_or_never_ended(tmp_path: 
     aborted = end_of_transaction(3, ENDED, commit=False, timestamp=NOON)
     second = entry(2, "a", 6, producer=ENDED) + aborted + entry(4, "a", 7, producer=ENDED)
     third = end_of_transaction(5, ENDED, commit=True, timestamp=NOON) + entry(6, "a", 8, producer=other)
-    folder = tmp_path / "__consumer_offsets-3"
-    write(folder, (0, first), (2, second), (5, third + entry(7, "b", None) + b"junk"))
+    directory = tmp_path / "__consumer_offsets-3"
+    write(directory, (0, first), (2, second), (5, third + entry(7, "b", None) + b"junk"))
 
-    found = rows(folder)
+    found = rows(directory)
 
     assert [(row.get("log_offset"), row.get("group"), row.get("offset"), row["tombstone"]) for row in found] == [
         (0, "a", 4, False),
@@ -52,8 +52,8 @@ def test_segments_are_a_table_without_what_was_aborted_or_never_ended(tmp_path: 
         "metadata": "",
         "commit_timestamp": NOON,
     }
-    assert found[-1]["error"] == f"{folder / f'{5:020}.log'}: its last 4 bytes are the beginning of an entry"
-    assert [row.get("log_offset") for row in rows(folder, group="b")] == [7, None], "the damage may have hidden some"
+    assert found[-1]["error"] == f"{directory / f'{5:020}.log'}: its last 4 bytes are the beginning of an entry"
+    assert [row.get("log_offset") for row in rows(directory, group="b")] == [7, None], "the damage may have hidden some"
 
 
 def test_a_damaged_segment_is_a_row_that_says_so_and_the_others_are_read(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_what_is_missing_of_a_log_dir_is_a_row_that_says_so(tmp_path: Path) -> N
 
     missing, *found = rows(tmp_path / "disk")
 
-    why = "there is no folder of its partitions 0, 2: the groups that lie there are not found"
+    why = "there is no directory of its partitions 0, 2: the groups that lie there are not found"
     assert missing == {"kind": "other", "tombstone": True, "error": f"topic __consumer_offsets: {why}"}
     assert [(row["log_partition"], row["offset"]) for row in found] == [(1, 1), (3, 3)]
     assert [row.get("error") for row in rows(tmp_path / "disk", tmp_path / "unmounted")][:2] == [
-        f"folder {tmp_path / 'unmounted'}: holds no partition of any topic",
+        f"directory {tmp_path / 'unmounted'}: holds no partition of any topic",
         missing["error"],
     ]
     assert len(rows(tmp_path / "disk" / "__consumer_offsets-3")) == 1, "who names one partition expects no other"

@@ -276,7 +276,7 @@ def test_a_request_sent_right_behind_a_login_waits_for_its_outcome(secured: List
 
 @pytest.mark.parametrize(("user", "password"), [("bob", "wrong"), ("nobody", "wrong"), ("", "")])
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_wrong_credentials_are_told_so_and_the_connection_is_closed(
+def test_wrong_credentials_are_reported_so_and_the_connection_is_closed(
     secured: Listening, name: str, user: str, password: str
 ) -> None:
     with WireClient(secured.port) as client:
@@ -494,7 +494,7 @@ def test_admin_apis_need_a_rule_that_names_them(tmp_path: Path) -> None:
 
 
 def test_no_rule_gives_what_is_reserved() -> None:
-    reserved = ReservedGroups("offsets", "offsets.managers", "offsets-slot-")
+    reserved = ReservedGroups("offsets", "offsets.managers", "offsets-shard-group-")
     allowed = ReservedGroupsAuthorizer(AllowAllAuthorizer(), reserved)
     assert not any(allowed.topic("a", operation, "offsets") for operation in Operation)
     assert not any(allowed.group("a", operation, "offsets.managers") for operation in Operation)
@@ -502,7 +502,7 @@ def test_no_rule_gives_what_is_reserved() -> None:
     assert allowed.topic("a", Operation.WRITE, "offsets2")
     assert allowed.group("a", Operation.DELETE, "offsets")
     assert allowed.admin("a", 20, "orders")
-    assert [reserved.has_transactional_id(name) for name in ("offsets-slot-7", "offsets-slot", "x")] == [
+    assert [reserved.has_transactional_id(name) for name in ("offsets-shard-group-7", "offsets-shard group", "x")] == [
         True,
         False,
         False,

@@ -325,7 +325,7 @@ def test_requests_in_many_small_pieces_and_many_in_one_piece(listening: Listenin
 # --- pressure -----------------------------------------------------------------------------------------
 
 
-def test_no_more_is_read_than_may_be_in_flight(backend: MemoryBackend) -> None:
+def test_no_longer_is_read_than_may_be_in_flight(backend: MemoryBackend) -> None:
     with Listening(backend, limits=ServerLimits(in_flight=5)) as listening, WireClient(listening.port) as client:
         open_gate = close_gate(listening)
         for number in range(20):
@@ -340,7 +340,7 @@ def test_no_more_is_read_than_may_be_in_flight(backend: MemoryBackend) -> None:
     assert backend.offsets["g"]["t"][0][0] == 19
 
 
-def test_a_backend_without_room_is_given_no_more_commits(listening: Listening, backend: MemoryBackend) -> None:
+def test_a_backend_without_room_is_given_no_longer_commits(listening: Listening, backend: MemoryBackend) -> None:
     async def make() -> asyncio.Future[None]:
         return asyncio.get_running_loop().create_future()
 
@@ -470,7 +470,7 @@ def test_one_address_gets_only_its_share(backend: MemoryBackend) -> None:
         assert second.hung_up()
 
 
-def test_requests_of_all_together_take_no_more_memory_than_they_may(backend: MemoryBackend) -> None:
+def test_requests_of_all_together_take_no_longer_memory_than_they_may(backend: MemoryBackend) -> None:
     """Those that only send parts of large requests are cut, the others are served."""
     limits = ServerLimits(held_bytes=4 << 20, request_bytes=4 << 20)
     with Listening(backend, limits=limits) as listening, WireClient(listening.port) as good:
@@ -554,7 +554,7 @@ def test_a_port_that_is_taken_is_an_error_that_says_so(listening: Listening) -> 
         listening.run(again())
 
 
-def test_how_long_requests_took_is_told_by_kind(backend: MemoryBackend) -> None:
+def test_how_long_requests_took_is_reported_by_kind(backend: MemoryBackend) -> None:
     seen: list[tuple[str, float]] = []
     with Listening(backend) as listening, WireClient(listening.port) as client:
         listening.service._observe = lambda kind, seconds: seen.append((kind, seconds))

@@ -297,7 +297,7 @@ def test_negative_partitions_and_offsets_are_refused_alone(client: WireClient, b
     assert backend.offsets["new"] == {"t": {0: (1, -1, "")}}
 
 
-def test_negative_partitions_beside_an_error_of_the_group(client: WireClient, backend: MemoryBackend) -> None:
+def test_negative_partitions_with_an_error_of_the_group(client: WireClient, backend: MemoryBackend) -> None:
     backend.errors["moved"] = 16
     assert commit_errors(client.commit("moved", {("t", 0): 1, ("t", -1): 2})) == {("t", 0): 16, ("t", -1): 3}
 

@@ -80,7 +80,7 @@ class TestCommitting:
         assert prepared.response.errors == {("t", 0): 12}
         assert not prepared.records
 
-    def test_the_empty_group_takes_commits_from_nobody_s_member(self, shard: Shard) -> None:
+    def test_the_empty_group_takes_commits_from_no_client_s_member(self, shard: Shard) -> None:
         """As broker 3.9.1: ILLEGAL_GENERATION where the group is unknown, else UNKNOWN_MEMBER_ID."""
         assert shard.commit(committing("", p0=1)._replace(generation=5, member_id="m"), NOW).response.error == 22
         committed(shard, "", p0=1)

@@ -64,14 +64,14 @@ class TestExpiry:
 
         assert b"o|g|t|0" not in expire(shard, NOW + 10 * WEEK, active=active)
 
-    def test_nobody_is_asked_about_groups_of_which_nothing_is_due(self, shard: Shard) -> None:
+    def test_no_client_is_asked_about_groups_of_which_nothing_is_due(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
 
         assert not shard.expirable("g", NOW + WEEK - 1)
         assert shard.expire(NOW + WEEK - 1, never_asked).records == []
         assert shard.expirable("g", NOW + WEEK)
 
-    def test_of_unreadable_offsets_nobody_knows_the_age(self, shard: Shard) -> None:
+    def test_of_unreadable_offsets_no_client_knows_the_age(self, shard: Shard) -> None:
         shard.replay(0, b"o|g|t|0", b"junk")
         shard.replay(1, b"o|g|t|1", b"1,-1,%d,-," % NOW)
 
@@ -97,7 +97,7 @@ class TestExpiry:
 
         assert [*prepared.groups] == ["a", "c"]
 
-    def test_no_more_at_once_than_the_limit(self) -> None:
+    def test_no_longer_at_once_than_the_limit(self) -> None:
         shard = Shard(0, PlainFormat(), ShardLimits(tombstones=3))
         committed(shard, "a", p0=1, p1=1)
         committed(shard, "b", p0=1, p1=1)
@@ -129,7 +129,7 @@ class TestExpiryOfGroupsThatHadMembers:
         assert len(consumed.commit(again, NOW + ACTIVITY - 1).records) == 1
         assert consumed.commit(again, NOW + ACTIVITY).records[1:] == [(b"g|g", b"%d" % (NOW + ACTIVITY))]
 
-    def test_a_commit_by_nobody_s_member_is_not(self, shard: Shard) -> None:
+    def test_a_commit_by_no_client_s_member_is_not(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
 
         assert shard.last_active("g") is None
@@ -165,7 +165,7 @@ class TestExpiryOfGroupsThatHadMembers:
         assert not shard.has_group("g")
         assert [*shard.groups()] == []
 
-    def test_with_an_unreadable_record_nobody_knows_when_it_had_members(self, shard: Shard) -> None:
+    def test_with_an_unreadable_record_no_client_knows_when_it_had_members(self, shard: Shard) -> None:
         committed(shard, "g", p0=1)
         shard.replay(1, b"g|g", b"junk")
 

@@ -124,7 +124,7 @@ class TestDeleting:
         assert fetched(shard, "g", 0) == ABSENT
         assert shard.problems == ()
 
-    def test_a_commit_after_a_deletion_begins_anew(self, shard: Shard) -> None:
+    def test_a_commit_after_a_deletion_begins_again(self, shard: Shard) -> None:
         committed(shard, "g", p0=1, p1=1)
         acknowledge(shard, shard.delete_group("g"))
         committed(shard, "g", p1=8)

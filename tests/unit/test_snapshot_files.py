@@ -40,8 +40,8 @@ def one_group(offset: int = 5) -> list[GroupEntry]:
     return [GroupEntry("g", {T0: Committed(offset, "m", 3, 9)})]
 
 
-def leftovers(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir())
+def leftovers(directory: Path) -> list[str]:
+    return sorted(p.name for p in directory.iterdir())
 
 
 # --- writing a snapshot -----------------------------------------------------------------------------
@@ -193,10 +193,10 @@ def test_an_edit_that_writes_nothing_creates_nothing(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
-def test_a_folder_and_a_missing_folder_are_clear_errors(tmp_path: Path) -> None:
-    (tmp_path / "folder.csv").mkdir()
+def test_a_directory_and_a_missing_directory_are_clear_errors(tmp_path: Path) -> None:
+    (tmp_path / "directory.csv").mkdir()
     with pytest.raises(FileFailure, match="is a directory"):
-        SnapshotStore(tmp_path / "folder.csv").fetch("g")
+        SnapshotStore(tmp_path / "directory.csv").fetch("g")
     with pytest.raises(FileFailure, match="no such file"):
         SnapshotStore(tmp_path / "nowhere" / "s.csv").commit("g", {T0: OffsetAndMetadata(1)})
 
@@ -218,7 +218,7 @@ def test_a_broken_file_is_never_half_used_and_never_written_over(tmp_path: Path)
     assert path.read_bytes() == b"g,t,0,5\ng,t,1,oops\n"
 
 
-def test_a_file_replaced_by_others_is_read_anew_and_a_scan_in_progress_goes_on_with_the_old(tmp_path: Path) -> None:
+def test_a_file_replaced_by_others_is_reloaded_and_a_scan_in_progress_goes_on_with_the_old(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     path.write_bytes(b"g,t,0,5\nh,t,0,5\n")
     store = SnapshotStore(path)
@@ -426,7 +426,7 @@ def test_memory_grows_with_the_groups_and_not_with_the_offsets(tmp_path: Path, s
     assert peak < 6_000_000  # 40,000 offsets as Python objects are over 12 MB
 
 
-def test_lock_and_temporary_files_are_beside_the_file_they_belong_to(tmp_path: Path) -> None:
+def test_lock_and_temporary_files_are_with_the_file_they_belong_to(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def source() -> Iterator[GroupEntry]:

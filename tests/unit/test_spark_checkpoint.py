@@ -10,7 +10,7 @@ import pytest
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.spark.checkpoint import kafka_offsets, newest, parse_offsets
-from offsetmgr.spark.checkpoint_files import LocalFiles, batch, folder_of, newest_finished
+from offsetmgr.spark.checkpoint_files import LocalFiles, batch, directory_of, newest_finished
 
 GOLDEN = Path(__file__).parent / "data" / "spark-4.0-checkpoint"
 A = {TopicPartition("ex.a", 0): 20, TopicPartition("ex.a", 1): 20}
@@ -46,7 +46,7 @@ def test_a_commit_without_its_offsets_is_unreadable_not_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("root", "folder"),
+    ("root", "directory"),
     [
         ("file:/a b/100%25#1", "/a b/100%25#1"),
         ("file:///a", "/a"),
@@ -55,14 +55,14 @@ def test_a_commit_without_its_offsets_is_unreadable_not_nothing(tmp_path: Path) 
         ("/a", "/a"),
     ],
 )
-def test_a_checkpoint_is_the_same_folder_however_it_is_written(root: str, folder: str) -> None:
-    assert folder_of(root) == folder
+def test_a_checkpoint_is_the_same_directory_however_it_is_written(root: str, directory: str) -> None:
+    assert directory_of(root) == directory
 
 
-def test_a_relative_folder_is_below_the_present_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_relative_directory_is_below_the_present_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert folder_of("checkpoint") == str(tmp_path / "checkpoint")
+    assert directory_of("checkpoint") == str(tmp_path / "checkpoint")
 
 
 def test_checksums_and_halves_of_writes_are_no_batches() -> None:

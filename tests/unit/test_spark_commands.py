@@ -23,13 +23,13 @@ def nobody() -> Iterator[str]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["audit", "--bootstrap-server", "{nobody}", "-o", "{folder}"],
+        ["audit", "--bootstrap-server", "{nobody}", "-o", "{directory}"],
         ["copy", "--from", "kafka://{nobody}", "--to", "kafka://{nobody}", "--all-groups"],
         ["diff", "--from", "zookeeper://{nobody}", "--to", "kafka://{nobody}", "--group", "g"],
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_dead_server_is_told_in_a_line_and_no_spark_is_started_for_it(
+def test_a_dead_server_is_reported_in_a_line_and_no_spark_is_started_for_it(
     arguments: list[str],
     nobody: str,
     tmp_path: Path,
@@ -37,12 +37,12 @@ def test_a_dead_server_is_told_in_a_line_and_no_spark_is_started_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(commands, "_spark", lambda *_: pytest.fail("Spark was started"))
-    folder = tmp_path / "audit"
-    given = [part.format(nobody=nobody, folder=folder) for part in arguments]
+    directory = tmp_path / "audit"
+    given = [part.format(nobody=nobody, directory=directory) for part in arguments]
 
     assert run(["spark", *given, "--timeout", "500"]) == 1
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2
     assert said[0].startswith("error: ") and nobody in said[0] and "Connection refused" in said[0]
     assert said[1].startswith("hint: ")
-    assert not folder.exists()
+    assert not directory.exists()

@@ -15,9 +15,9 @@ while [ "$1" != "-ivy" ]; do shift; done
 ivy="$2"
 while [ "$1" != "-retrieve" ]; do shift; done
 if grep -q 'rev="4.0.1"' "$ivy"; then
-    folder="$(dirname "$2")"
-    mkdir -p "$folder"
-    touch "$folder/spark-sql-kafka-0-10_2.13-4.0.1.jar"
+    directory="$(dirname "$2")"
+    mkdir -p "$directory"
+    touch "$directory/spark-sql-kafka-0-10_2.13-4.0.1.jar"
 else
     echo ":: org.apache.spark#spark-sql-kafka-0-10_2.13;4.0.x: not found"
     exit 1
@@ -106,7 +106,7 @@ def test_a_version_that_was_named_is_the_only_one_tried(java: Path, tmp_path: Pa
     assert [path.name for path in (tmp_path / "cache" / "spark").iterdir()] == ["resolve.lock"]
 
 
-def test_the_cache_is_where_it_is_told_to_be(java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_where_it_is_reported_to_be(java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OFFSETMGR_CACHE", str(tmp_path / "mine"))
 
     (jar,) = connector_jars("4.0.1")

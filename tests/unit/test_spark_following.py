@@ -29,13 +29,13 @@ class Query:
     """A query that reads topic t (or ``topic``) of cluster k, and whose batches are finished by `finish`."""
 
     def __init__(
-        self, folder: Path, id: str = "q", *, name: str | None = None, cluster: str = "k", run: str = "1"
+        self, directory: Path, id: str = "q", *, name: str | None = None, cluster: str = "k", run: str = "1"
     ) -> None:
         self.id = id
         self.run = run
         self.name = name
-        self.folder = folder
-        self.files = LocalFiles(str(folder))
+        self.directory = directory
+        self.files = LocalFiles(str(directory))
         self.planned: tuple[Source, ...] | None = (Source("KafkaV2[Subscribe[t]]", cluster),)
         self.stopped = threading.Event()
 
@@ -46,13 +46,13 @@ class Query:
         self.stopped.set()
 
     def plan(self, batch: int, offset: int, topic: str = "t") -> None:
-        (self.folder / "offsets").mkdir(parents=True, exist_ok=True)
-        (self.folder / "offsets" / str(batch)).write_text("v1\n{}\n" + json.dumps({topic: {"0": offset}}))
+        (self.directory / "offsets").mkdir(parents=True, exist_ok=True)
+        (self.directory / "offsets" / str(batch)).write_text("v1\n{}\n" + json.dumps({topic: {"0": offset}}))
 
     def finish(self, batch: int, offset: int, topic: str = "t") -> None:
         self.plan(batch, offset, topic)
-        (self.folder / "commits").mkdir(exist_ok=True)
-        (self.folder / "commits" / str(batch)).write_text("v1\n{}")
+        (self.directory / "commits").mkdir(exist_ok=True)
+        (self.directory / "commits" / str(batch)).write_text("v1\n{}")
 
 
 @pytest.fixture
@@ -69,8 +69,10 @@ def store(memory: MemoryStore) -> FaultyStore:
 def make(store: FaultyStore) -> Iterator[Callable[..., QueryTracker]]:
     made: list[QueryTracker] = []
 
-    def follower(*, allow_rewind: bool = False, patience: RetryPolicy = PROMPT, **options: object) -> QueryTracker:
-        found = QueryTracker(GroupCommitter(store, "g", allow_rewind=allow_rewind), patience=patience, **options)  # type: ignore[arg-type]
+    def follower(*, allow_rewind: bool = False, retry_policy: RetryPolicy = PROMPT, **options: object) -> QueryTracker:
+        found = QueryTracker(
+            GroupCommitter(store, "g", allow_rewind=allow_rewind), retry_policy=retry_policy, **options
+        )  # type: ignore[arg-type]
         made.append(found)
         return found
 
@@ -105,14 +107,14 @@ def test_what_is_finished_is_committed_what_is_only_planned_is_not(tmp_path: Pat
 
 
 def test_a_lost_event_is_made_good_by_the_next_reconciliation(tmp_path: Path, memory: MemoryStore, make) -> None:
-    follower, query = make(patience=RetryPolicy(reconcile_s=0.02)), Query(tmp_path)
+    follower, query = make(retry_policy=RetryPolicy(reconcile_s=0.02)), Query(tmp_path)
     follower.follow(query)
     query.finish(0, 10)
 
     until(lambda: committed(memory) == {T0: 10})
 
 
-def test_a_reconciliation_mends_what_others_did_to_the_group(tmp_path: Path, memory: MemoryStore, make) -> None:
+def test_a_reconciliation_repairs_what_others_did_to_the_group(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower, query = make(), Query(tmp_path)
     query.finish(0, 10)
     follower.follow(query)
@@ -172,7 +174,7 @@ def test_an_ended_query_whose_checkpoint_is_gone_holds_nothing(tmp_path: Path, m
     follower.follow(old)
     assert follower.reconcile(60)
     follower.look("old", ended="1")
-    shutil.rmtree(old.folder)
+    shutil.rmtree(old.directory)
 
     new.finish(0, 50)
     follower.follow(new)
@@ -276,7 +278,7 @@ def test_with_names_of_queries_nothing_is_committed_before_all_of_them_have_star
     assert committed(memory) == {T0: 20}
 
 
-def test_the_end_of_an_earlier_run_that_is_told_late_does_not_end_the_query(
+def test_the_end_of_an_earlier_run_that_is_reported_late_does_not_end_the_query(
     tmp_path: Path, store: FaultyStore, make
 ) -> None:
     follower = make(stop_on_failure=True)
@@ -291,7 +293,7 @@ def test_the_end_of_an_earlier_run_that_is_told_late_does_not_end_the_query(
     assert again.stopped.wait(60)
 
 
-def test_a_cluster_that_nobody_reads_from_is_reported_and_not_taken_for_done(
+def test_a_cluster_that_no_client_reads_from_is_reported_and_not_taken_for_done(
     tmp_path: Path, memory: MemoryStore, make
 ) -> None:
     follower = make(clusters=frozenset({"localhost:9092"}))
@@ -306,7 +308,7 @@ def test_a_cluster_that_nobody_reads_from_is_reported_and_not_taken_for_done(
     assert committed(memory) == {}
 
 
-def test_what_one_query_suffers_from_is_not_mended_by_anothers_event(
+def test_what_one_query_suffers_from_is_not_repaired_by_anothers_event(
     tmp_path: Path, memory: MemoryStore, make, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower, broken, well = make(), Query(tmp_path / "b", "b"), Query(tmp_path / "w", "w")
@@ -353,7 +355,7 @@ def test_a_failed_commit_is_retried_and_the_newest_wins(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_after_its_retries_a_failure_is_reported_once_and_mended_when_it_ends(
+def test_after_its_retries_a_failure_is_reported_once_and_repaired_when_it_ends(
     tmp_path: Path, memory: MemoryStore, store: FaultyStore, make, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower, query = make(), Query(tmp_path)
@@ -443,7 +445,7 @@ def test_a_topic_of_two_clusters_is_reported_by_name(tmp_path: Path, memory: Mem
     assert committed(memory) == {}
 
 
-def test_closing_commits_what_is_finished_and_takes_no_more(tmp_path: Path, memory: MemoryStore, make) -> None:
+def test_closing_commits_what_is_finished_and_takes_no_longer(tmp_path: Path, memory: MemoryStore, make) -> None:
     follower, query = make(), Query(tmp_path)
     follower.follow(query)
     query.finish(0, 10)

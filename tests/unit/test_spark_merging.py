@@ -76,7 +76,7 @@ def test_a_topic_is_read_from_two_clusters_as_soon_as_that_is_planned() -> None:
     assert (merged.offsets, merged.ambiguous) == ({}, {"t": ("east:1", "west:1")})
 
 
-def test_where_no_source_reads_from_the_groups_cluster_that_is_said() -> None:
+def test_where_no_source_reads_from_the_groups_cluster_that_is_reported() -> None:
     read = [SourceProgress("east:1", {T0: 5}), SourceProgress("", {U0: 2})]
 
     merged = merge_min(read, frozenset({"esat:1"}))

@@ -34,7 +34,7 @@ STARTS: dict[str, Callable[[], object]] = {
     "table_of": lambda: store_tables.table_of(ANY, "file:x.csv", []),
     "copy": lambda: store_tables.copy(ANY, "file:x.csv"),
     "foreseen": lambda: store_tables.dry_run(ANY, ANY, metadata=True, recreated=ANY),
-    "run_audit": lambda: audit.run_audit(ANY, ANY, ANY, Path("folder"), audit.AuditOptions(0)),
+    "run_audit": lambda: audit.run_audit(ANY, ANY, ANY, Path("directory"), audit.AuditOptions(0)),
 }
 
 WHY = "PySpark 3.5.9 is installed, and offsetmgr supports PySpark 4.0 to 4.3"
@@ -67,7 +67,7 @@ def test_a_table_cannot_be_imported_with_another_version(module: str, monkeypatc
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["audit", "--bootstrap-server", "127.0.0.1:1", "-o", "folder"],
+        ["audit", "--bootstrap-server", "127.0.0.1:1", "-o", "directory"],
         ["diff", "--from", "file:a.csv", "--to", "file:b.csv", "--all-groups"],
         ["copy", "--from", "file:a.csv", "--to", "file:b.csv", "--all-groups"],
     ],

@@ -30,7 +30,7 @@ def test_it_is_a_backend() -> None:
 # --- whether the store answers --------------------------------------------------------------------
 
 
-def test_a_store_that_fails_is_told_of_until_it_answers_again_even_if_no_client_asks() -> None:
+def test_a_store_that_fails_is_reported_of_until_it_answers_again_even_if_no_client_asks() -> None:
     async def scenario() -> None:
         store = FaultyStore(MemoryStore())
         store.fail("read", Unreachable("store", "nobody listens"))
@@ -62,7 +62,7 @@ def test_what_a_store_refuses_or_one_group_lacks_is_no_trouble_of_the_store() ->
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_either_half_of_a_dual_store_is_told_of(half: int) -> None:
+def test_either_half_of_a_dual_store_is_reported_of(half: int) -> None:
     async def scenario() -> None:
         *halves, store = dual()
         halves[half].fail("read", Unreachable("half", "nobody listens"))
@@ -168,7 +168,7 @@ def test_a_store_that_cannot_be_reached_is_a_retriable_error_and_never_an_empty_
     asyncio.run(scenario())
 
 
-def test_a_partition_that_cannot_be_read_is_an_error_beside_the_others() -> None:
+def test_a_partition_that_cannot_be_read_is_an_error_with_the_others() -> None:
     async def scenario() -> None:
         faulty = FaultyStore(MemoryStore())
         async with running(faulty) as backend:
@@ -182,7 +182,7 @@ def test_a_partition_that_cannot_be_read_is_an_error_beside_the_others() -> None
     asyncio.run(scenario())
 
 
-def test_a_commit_that_takes_too_long_is_told_so_and_one_not_begun_by_then_is_not_made() -> None:
+def test_a_commit_that_takes_too_long_is_reported_so_and_one_not_begun_by_then_is_not_made() -> None:
     async def scenario() -> None:
         store = SlowStore()
         async with running(store, commit_timeout=1.0) as backend:
@@ -247,7 +247,9 @@ def test_a_store_that_cannot_compare_says_so_and_refuses() -> None:
     asyncio.run(scenario())
 
 
-def test_what_a_store_cannot_keep_is_said_once_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_store_cannot_keep_is_reported_once_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         async with running(SnapshotStore(tmp_path / "offsets.zk")) as backend:
             await backend.commit(commit("g", 5, metadata="dropped"))

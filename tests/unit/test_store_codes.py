@@ -76,7 +76,7 @@ def test_another_coordinator_is_not_the_clients_business() -> None:
     assert commit_code(kafka_error(7, "what")) == 15
 
 
-def test_a_group_with_members_is_told_in_each_requests_own_words() -> None:
+def test_a_group_with_members_is_reported_in_each_requests_own_words() -> None:
     active = GroupActive("group g", "has members")
 
     assert (commit_code(active), delete_code(active)) == (25, 68)

@@ -52,7 +52,7 @@ def keys_in(log: MemoryLog, partition: int, *keys: bytes) -> MemoryLog:
     ],
     ids=["text", "none", "number", "as ours begin"],
 )
-def test_a_topic_of_somebody_elses_records_is_refused_with_one_of_them(key: bytes, shown: str, asked: str) -> None:
+def test_a_topic_of_a_client_elses_records_is_refused_with_one_of_them(key: bytes, shown: str, asked: str) -> None:
     with pytest.raises(UnsuitableTopic) as refused:
         check_format(keys_in(MemoryLog(8), 3, key), asked, "customers", 5)
 
@@ -61,7 +61,7 @@ def test_a_topic_of_somebody_elses_records_is_refused_with_one_of_them(key: byte
 
 
 @pytest.mark.parametrize("name", ["avro", "kafka"])
-def test_a_foreign_record_beside_offsets_does_not_keep_a_manager_from_starting(name: str) -> None:
+def test_a_foreign_record_with_offsets_does_not_keep_a_manager_from_starting(name: str) -> None:
     check_format(keys_in(log_with(record_format(name)), 4, b"customer-17", b""), name, "offsets", 5)
 
 
@@ -115,7 +115,7 @@ def test_a_topic_that_is_not_fit_any_more_is_an_alarm_until_it_is() -> None:
 UNEXPLAINED = ServerError("topic t", "the broker met an error that it does not explain")
 
 
-def test_a_look_that_failed_is_no_alarm_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_look_that_failed_is_no_alarm_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     alarms: list[str | None] = []
     outcomes = [*[UNEXPLAINED] * (FAILED_LOOKS - 1), None, UNEXPLAINED, None]
 
@@ -127,7 +127,7 @@ def test_a_look_that_failed_is_no_alarm_and_is_said_once(caplog: pytest.LogCaptu
     assert [record.message for record in caplog.records] == [unknown, unknown]
 
 
-def test_when_nobody_can_look_any_more_it_is_an_alarm_until_somebody_can() -> None:
+def test_when_no_client_can_look_any_more_it_is_an_alarm_until_a_client_can() -> None:
     alarms: list[str | None] = []
     outcomes = [*[UNEXPLAINED] * (FAILED_LOOKS - 1), TimedOut("t"), UNEXPLAINED, TimedOut("t"), None, None]
 
@@ -146,7 +146,7 @@ def test_a_look_that_failed_does_not_hide_what_was_seen_before() -> None:
     assert alarms[: FAILED_LOOKS + 4] == [None, *["topic t: not compacted"] * (FAILED_LOOKS + 2), None]
 
 
-def test_a_topic_that_was_made_anew_is_told_at_once_and_the_loss_stays() -> None:
+def test_a_topic_that_was_recreated_is_reported_at_once_and_the_loss_stays() -> None:
     told: list[tuple[str | None, bool]] = []
     outcomes = [None, TopicRecreated("topic t", "second", "first"), UnsuitableTopic("topic t", "not compacted"), None]
 

@@ -37,17 +37,17 @@ def there(uri: str) -> dict[str, int]:
         return {group: store.fetch(group)[ORDERS].offset for group in store.groups()}
 
 
-def commands(uri: str, folder: Path) -> dict[str, list[str]]:
+def commands(uri: str, directory: Path) -> dict[str, list[str]]:
     """Every command that goes over a selection of topics, as it would act, without its --topic."""
-    other = f"file:{folder / 'other.avro'}"
+    other = f"file:{directory / 'other.avro'}"
     return {
         "delete": ["offsets", "delete", "--group", "a", "--store", uri, "--execute", "--yes"],
         "set": ["offsets", "set", "--group", "a", "--to-offset", "3", "--store", uri, "--execute", "--yes"],
-        "export": ["offsets", "export", str(folder / "out.avro"), "--all-groups", "--store", uri],
+        "export": ["offsets", "export", str(directory / "out.avro"), "--all-groups", "--store", uri],
         "import": ["offsets", "import", uri.removeprefix("file:"), "--store", other, "--execute", "--yes"],
         "copy": ["groups", "copy", "a", "c", "--store", uri, "--execute", "--yes"],
         "diff": ["offsets", "diff", "--from", uri, "--to", uri],
-        "plan": ["migrate", "plan", "--from", uri, "--to", other, "--group", "a", "-o", str(folder / "plan.json")],
+        "plan": ["migrate", "plan", "--from", uri, "--to", other, "--group", "a", "-o", str(directory / "plan.json")],
         "mirror": ["migrate", "mirror", "--from", uri, "--to", other, "--group", "a", "--once", "--yes"],
     }
 

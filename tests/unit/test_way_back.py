@@ -25,7 +25,7 @@ def way_back(migration: Migration, *, allow_rewind: bool = False) -> dict[str, G
     """The plan back as it reads from its file, by the groups' names in the store that they leave."""
     plan = PlanFile(migration.path)
     planner = Planner(migration.target, migration.source, reverse_options(plan), SystemClock())
-    path = migration.folder / "back.json"
+    path = migration.directory / "back.json"
     path.unlink(missing_ok=True)
     write_plan(path, planner.header(), ReversePlanner(plan, migration.state(), planner, allow_rewind).steps())
     return {group.group: group for group in PlanFile(path).groups()}

@@ -1,4 +1,4 @@
-"""Access lists: what the configuration may say, and which list a new node gets."""
+"""ACLs: what the configuration may say, and which list a new node gets."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TestTheConfiguration:
         with pytest.raises(ConfigError, match="digest:USER:PASSWORD or sasl:USER:PASSWORD"):
             resolve(SettingsLayer(zookeeper_auth=auth), environ={"OFFSETMGR_CONFIG": "/dev/null"})
 
-    def test_who_we_are_is_said_without_the_password(self) -> None:
+    def test_who_we_are_is_reported_without_the_password(self) -> None:
         config = ConnectionConfig(zookeeper_auth=(("sasl", "app:hunter2"), ("digest", "me:hunter2")))
 
         assert KazooConnection("h:1", config).identity == "sasl:app, digest:me"

@@ -72,7 +72,7 @@ def test_of_parents_it_is_known_when_a_child_last_came_or_went() -> None:
         jute.multi_children_zxids(struct.pack("!iBi", Op.CHILDREN, 0, -1) + STAT, 0, 1)
 
 
-def test_all_done_is_told_from_everything_else() -> None:
+def test_all_done_is_reported_from_everything_else() -> None:
     refused = b"".join(struct.pack("!iBii", -1, 0, code, code) for code in (0, -103, -2)) + END
     deleted = struct.pack("!iBi", Op.DELETE, 0, -1) + STAT
 
@@ -95,7 +95,7 @@ def missing(code: int = -101) -> bytes:
     return struct.pack("!iBii", -1, 0, code, code)
 
 
-def test_names_are_told_as_they_stand_and_equal_ones_are_one_object() -> None:
+def test_names_are_reported_as_they_stand_and_equal_ones_are_one_object() -> None:
     answer = b"head" + listed("0", "größe") + listed("0", "größe") + missing() + listed() + listed("0") + END
 
     one, other, absent, none, shorter = jute.multi_name_vectors(answer, 4, 5)

@@ -246,7 +246,7 @@ class TestMemberIds:
         assert parse_member_id("my_g-1", "my_g-1_host-1700000000123-1a2b3c4d") == ("host", 1700000000123)
 
     @pytest.mark.parametrize("member", ["g_worker-1", "worker", "other_host-1700000000123-1a2b3c4d", "g_"])
-    def test_nothing_is_told_from_a_configured_id(self, member: str) -> None:
+    def test_nothing_is_reported_from_a_configured_id(self, member: str) -> None:
         assert parse_member_id("g", member) is None
 
 
@@ -307,7 +307,7 @@ class TestStormLayout:
 
     def test_where_an_offset_lies(self) -> None:
         assert self.LAYOUT.path("discovery", TopicPartition("clicks", 3)) == "/kafkastorm/discovery/partition_3"
-        assert self.LAYOUT.topic_folder("discovery", "clicks") == "/kafkastorm/discovery/clicks"
+        assert self.LAYOUT.topic_directory("discovery", "clicks") == "/kafkastorm/discovery/clicks"
 
     def test_the_topic_is_read_from_the_node(self) -> None:
         found = self.LAYOUT.decode("/x", self.WRITTEN, TopicPartition("", 3))

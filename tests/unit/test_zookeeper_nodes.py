@@ -256,7 +256,7 @@ class TestConsumers:
         with pytest.raises(CorruptData, match="/consumers/g/ids/c"):
             parse_registration("/consumers/g/ids/c", data)
 
-    def test_a_pattern_that_nobody_knows(self) -> None:
+    def test_a_pattern_that_no_client_knows(self) -> None:
         notes: Notes = []
         parse_registration("/c", node(version=1, subscription={"t": 1}, pattern="fuzzy"), notes)
         assert notes == ["unknown pattern 'fuzzy', which consumers take for static"]
@@ -351,14 +351,14 @@ VERSIONED: list[tuple[Callable[..., Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("parse", "fields"), VERSIONED)
-class TestWhatNobodyKnows:
+class TestWhatNoClientKnows:
     def test_without_notes_an_unknown_version_is_an_error_that_names_it(
         self, parse: Callable[..., Any], fields: dict[str, Any]
     ) -> None:
         with pytest.raises(UnknownVersion, match="/node: is of version 77; known: "):
             parse("/node", node(version=77, **fields))
 
-    def test_with_notes_it_stands_beside_the_value_and_so_does_an_unknown_field(
+    def test_with_notes_it_stands_with_the_value_and_so_does_an_unknown_field(
         self, parse: Callable[..., Any], fields: dict[str, Any]
     ) -> None:
         notes: Notes = []

@@ -168,14 +168,14 @@ class Client:
         """
         found = await self._fetch(asked, deadline)
         loop = asyncio.get_running_loop()
-        patience = min(deadline, loop.time() + _TRANSACTION_PATIENCE)
+        wait_s = min(deadline, loop.time() + _TRANSACTION_PATIENCE)
         for pause in backoff():
             unstable = {
                 group: asked[group]
                 for group, answer in found.items()
                 if isinstance(answer, FetchedGroup) and any(e.retriable for e in answer.errors.values())
             }
-            if not unstable or loop.time() + pause >= patience:
+            if not unstable or loop.time() + pause >= wait_s:
                 break
             await asyncio.sleep(pause)
             found |= await self._fetch(unstable, deadline)
@@ -439,7 +439,7 @@ def remaining(deadline: float) -> float:
     """Returns the seconds until the deadline. Raises `TimedOut` after it."""
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
-        raise TimedOut("Kafka", "the time-out is over")
+        raise TimedOut("Kafka", "the timeout is over")
     return left
 
 

@@ -81,7 +81,7 @@ class BrokerConnection:
         self._client_id = struct.pack(">h", len(name)) + name
         self._correlation = itertools.count(1)
         self._waiting: deque[tuple[int, asyncio.Future[bytes]]] = deque()
-        self._slots = asyncio.Semaphore(_MOST_IN_FLIGHT)
+        self._shard_groups = asyncio.Semaphore(_MOST_IN_FLIGHT)
         self._failure: OffsetMgrError | None = None
         self._answered = False
         self._unproved = False
@@ -329,7 +329,7 @@ class BrokerConnection:
 
     async def _exchange(self, request: Payload | EncodedRequest | bytes, timeout: float) -> bytes:
         """Sends a request. Bytes are a SASL token, which has no header in either direction."""
-        async with self._slots:
+        async with self._shard_groups:
             if self._failure is not None:
                 raise self._failure
             correlation = 0 if isinstance(request, bytes) else next(self._correlation)

@@ -50,7 +50,7 @@ class PartitionLeaders:
         reached.
         """
         loop = asyncio.get_running_loop()
-        patience = min(deadline, loop.time() + UNKNOWN_PATIENCE)
+        wait_s = min(deadline, loop.time() + UNKNOWN_PATIENCE)
         done: dict[TopicPartition, T | OffsetMgrError] = {}
         pending = list(partitions)
         for pause in backoff():
@@ -59,7 +59,7 @@ class PartitionLeaders:
             answers, unknown = await self._ask_once(pending, ask, attempt)
             done |= answers
             now = loop.time()
-            pending = [tp for tp in pending if _again(done[tp], now < patience or tp not in unknown)]
+            pending = [tp for tp in pending if _again(done[tp], now < wait_s or tp not in unknown)]
             for tp in pending:
                 self._known.pop(tp, None)
             if not pending or now + pause >= deadline:

@@ -63,7 +63,7 @@ class BrokerNode:
         """Returns a new connection, which the caller closes."""
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
-            raise TimedOut(f"broker {self.address}", "the time-out is over")
+            raise TimedOut(f"broker {self.address}", "the timeout is over")
         connection = await BrokerConnection.open(self.address, self._security, left, self._versions)
         self._versions = connection.versions
         return connection

@@ -88,7 +88,7 @@ def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
     """Returns the error of offsetmgr for an error of librdkafka or of the broker."""
     code = error.code()
     if code in _TIMED_OUT:
-        return TimedOut(what, "no answer within the time-out")
+        return TimedOut(what, "no answer within the timeout")
     if code in _UNREACHABLE:
         return Unreachable(what, error.str())
     if code == ck.KafkaError._AUTHENTICATION:
@@ -158,7 +158,7 @@ class Admin:
                         again.append(key)
                     stale = stale or found.code() in _STALE_EPOCH
                 except concurrent.futures.TimeoutError:
-                    done[key] = TimedOut(f"{name}{key}", "no answer within the time-out")
+                    done[key] = TimedOut(f"{name}{key}", "no answer within the timeout")
                     again.append(key)
             if time.monotonic() + _RETRY_PAUSE >= deadline:
                 break
@@ -369,7 +369,7 @@ def _told(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
     """Returns the offset of a response. If no response came in time, librdkafka returns its own constant and no
     error."""
     if found.offset == ck.OFFSET_INVALID:
-        return TimedOut(str(tp), "no answer within the time-out")
+        return TimedOut(str(tp), "no answer within the timeout")
     return int(found.offset)
 
 

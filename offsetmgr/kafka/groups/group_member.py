@@ -98,7 +98,7 @@ class KafkaGroupMember:
         self._rebalance = rebalance
         self._clock = clock
         self._interval = min(session / 6, _MOST_BETWEEN_HEARTBEATS)
-        self._patience = session / 5
+        self._wait_s = session / 5
         """Seconds for one heartbeat or one lookup of the coordinator; several fit into a session."""
         self._coordinator: Address | None = None
         self._locating = asyncio.Lock()
@@ -216,7 +216,7 @@ class KafkaGroupMember:
         request = member_requests.sync_as(self._group, generation, joined.member_id, assignments)
         sent = self._clock()
         # It waits for the leader's SyncGroup; the coordinator removes a dead leader after a session.
-        answer = await connection.call(request, SyncGroupResponse, self._session + self._patience)
+        answer = await connection.call(request, SyncGroupResponse, self._session + self._wait_s)
         code = int(answer.error_code)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             return None
@@ -271,7 +271,7 @@ class KafkaGroupMember:
                     await connection.close()
                 connection = await self._client.node(address).open(self._deadline())
             synced, sent = self._synced, self._clock()
-            code = await lock_membership.heartbeat(connection, mine, self._patience)
+            code = await lock_membership.heartbeat(connection, mine, self._wait_s)
         except OffsetMgrError:
             self._mislay(address)
             raise
@@ -309,7 +309,7 @@ class KafkaGroupMember:
             return False
         now = asyncio.get_running_loop().time()
         self._overtaken = now if self._overtaken is None else self._overtaken
-        return now - self._overtaken < self._patience
+        return now - self._overtaken < self._wait_s
 
     # --- coordinator ---------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ class KafkaGroupMember:
             self._coordinator = None
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._patience
+        return asyncio.get_running_loop().time() + self._wait_s
 
     # --- logging -------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import socket
 import uuid
 
 from offsetmgr.manager.embedded.request_adapter import RequestAdapter
-from offsetmgr.manager.log.base import slot_of
+from offsetmgr.manager.log.base import shard_group_of
 from offsetmgr.manager.node.manager_node import ManagerNode
 from offsetmgr.manager.node.node_config import NodeConfig
 
@@ -31,9 +31,9 @@ class EmbeddedNode:
         runtime, ownership = managing.runtime, managing.ownership
 
         def elsewhere(group: str) -> str | None:
-            slot = slot_of(runtime.partition_of(group), managing.topic.partitions)
-            node = ownership.owner_of(slot)
-            if node is None or node.host == self._name or slot in ownership.owned():
+            shard_group = shard_group_of(runtime.partition_of(group), managing.topic.partitions)
+            node = ownership.owner_of(shard_group)
+            if node is None or node.host == self._name or shard_group in ownership.owned():
                 return None
             return f"{node.host}:{node.port}" if node.port else node.host
 

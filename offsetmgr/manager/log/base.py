@@ -1,7 +1,7 @@
 """`PartitionLog`: an append-only, compacted, partitioned log with one fenced writer for each *shard group*.
 
-The partitions are divided into a fixed number of shard groups (`slot_of`): partition p belongs to shard group ``p %
-slots``. A manager owns shard groups, and a writer claims one and appends to its partitions.
+The partitions are divided into a fixed number of shard groups (`shard_group_of`): partition p belongs to shard group
+``p % shard groups``. A manager owns shard groups, and a writer claims one and appends to its partitions.
 
 Ordering contract: a new owner first claims the shard group (from then on no earlier writer can append, not even one
 that was frozen), then asks for the end offsets (which an unfinished append of the predecessor cannot change any more),
@@ -18,23 +18,23 @@ from typing import Final, NamedTuple, Protocol
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.records.base import Record
 
-MOST_SLOTS: Final = 8
+MOST_SHARD_GROUPS: Final = 8
 """This is not configurable: processes with different values would not fence each other."""
 
 
-def slot_count(partitions: int) -> int:
+def shard_group_count(partitions: int) -> int:
     """Returns the number of shard groups of a log with so many partitions."""
-    return min(MOST_SLOTS, partitions)
+    return min(MOST_SHARD_GROUPS, partitions)
 
 
-def slot_of(partition: int, partitions: int) -> int:
+def shard_group_of(partition: int, partitions: int) -> int:
     """Returns the shard group of a partition."""
-    return partition % slot_count(partitions)
+    return partition % shard_group_count(partitions)
 
 
-def partitions_of(slot: int, partitions: int) -> range:
+def partitions_of(shard_group: int, partitions: int) -> range:
     """Returns the partitions of a shard group."""
-    return range(slot, partitions, slot_count(partitions))
+    return range(shard_group, partitions, shard_group_count(partitions))
 
 
 class AppendRejected(OffsetMgrError):
@@ -187,7 +187,7 @@ class PartitionLog(Protocol):
     @property
     def partitions(self) -> int: ...
 
-    def writer(self, slot: int) -> ShardGroupWriter:
+    def writer(self, shard_group: int) -> ShardGroupWriter:
         """Returns a new writer without a claim. A writer created early claims more quickly."""
         ...
 

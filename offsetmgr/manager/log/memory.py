@@ -28,7 +28,7 @@ from offsetmgr.manager.log.base import (
     OutcomeUnknown,
     TooLarge,
     partitions_of,
-    slot_count,
+    shard_group_count,
 )
 from offsetmgr.manager.log.memory_partition import StoredPartition
 from offsetmgr.manager.log.memory_reader import MemoryReader
@@ -63,7 +63,7 @@ class MemoryLog:
         self.max_batch_bytes = max_batch_bytes
         self._clock = clock or SystemClock()
         self._partitions = [StoredPartition() for _ in range(partitions)]
-        self._slots = [_MemoryShardGroup() for _ in range(slot_count(partitions))]
+        self._shard_groups = [_MemoryShardGroup() for _ in range(shard_group_count(partitions))]
         self._read_failures: deque[OffsetMgrError] = deque()
         self._generation = 1
         self._changed = threading.Condition(threading.Lock())
@@ -74,11 +74,11 @@ class MemoryLog:
     def partitions(self) -> int:
         return len(self._partitions)
 
-    def writer(self, slot: int) -> MemoryWriter:
+    def writer(self, shard_group: int) -> MemoryWriter:
         """See `PartitionLog.writer`."""
-        if slot not in range(len(self._slots)):
-            raise ValueError(f"no slot {slot}")
-        return MemoryWriter(self, slot)
+        if shard_group not in range(len(self._shard_groups)):
+            raise ValueError(f"no shard group {shard_group}")
+        return MemoryWriter(self, shard_group)
 
     def reader(self) -> MemoryReader:
         """See `PartitionLog.reader`."""
@@ -104,25 +104,27 @@ class MemoryLog:
 
     # --- controls ------------------------------------------------------------------------------------
 
-    def advance_high_watermark(self, slot: int | None = None) -> int:
+    def advance_high_watermark(self, shard_group: int | None = None) -> int:
         """Completes the unfinished append of a shard group, or of all; returns their number."""
         with self._changed:
-            slots = self._slots if slot is None else [self._slots[slot]]
-            unfinished = [one.unfinished for one in slots if one.unfinished is not None and one.unfinished.waiting]
+            shard_groups = self._shard_groups if shard_group is None else [self._shard_groups[shard_group]]
+            unfinished = [
+                one.unfinished for one in shard_groups if one.unfinished is not None and one.unfinished.waiting
+            ]
             for append in unfinished:
                 self._end(append, written=True)
             return len(unfinished)
 
-    def fail_next_append(self, slot: int, failure: Failure) -> None:
+    def fail_next_append(self, shard_group: int, failure: Failure) -> None:
         """The shard group's next append without a planned failure will fail this way; appends fail in the order of the
         calls."""
         with self._changed:
-            self._slots[slot].failures.append(failure)
+            self._shard_groups[shard_group].failures.append(failure)
 
-    def fail_next_claim(self, slot: int, error: OffsetMgrError) -> None:
+    def fail_next_claim(self, shard_group: int, error: OffsetMgrError) -> None:
         """The shard group's next claim raises ``error`` and claims nothing."""
         with self._changed:
-            self._slots[slot].claim_failures.append(error)
+            self._shard_groups[shard_group].claim_failures.append(error)
 
     def fail_next_read(self, error: OffsetMgrError) -> None:
         """The next request for offsets, `load` or `poll` raises ``error``."""
@@ -148,10 +150,10 @@ class MemoryLog:
         with self._changed:
             self._generation += 1
             self._partitions[:] = [StoredPartition() for _ in self._partitions]
-            for slot in self._slots:
-                if slot.unfinished is not None:
-                    slot.unfinished.error = OutcomeUnknown("append", "the topic was deleted")
-                    slot.unfinished.ended, slot.unfinished = True, None
+            for shard_group in self._shard_groups:
+                if shard_group.unfinished is not None:
+                    shard_group.unfinished.error = OutcomeUnknown("append", "the topic was deleted")
+                    shard_group.unfinished.ended, shard_group.unfinished = True, None
             self._changed.notify_all()
 
     def records(self, partition: int) -> list[LogRecord]:
@@ -159,10 +161,10 @@ class MemoryLog:
         with self._changed:
             return list(self._partitions[partition].records)
 
-    def unfinished(self, slot: int) -> bool:
+    def unfinished(self, shard_group: int) -> bool:
         """Returns whether an append of the shard group is in flight."""
         with self._changed:
-            return self._slots[slot].unfinished is not None
+            return self._shard_groups[shard_group].unfinished is not None
 
     # --- for writers and readers, under the lock -----------------------------------------------------
 
@@ -173,34 +175,34 @@ class MemoryLog:
                 raise self._read_failures.popleft()
             yield
 
-    def _claim(self, slot: int) -> int:
+    def _claim(self, shard_group: int) -> int:
         with self._changed:
-            found = self._slots[slot]
+            found = self._shard_groups[shard_group]
             if found.claim_failures:
                 raise found.claim_failures.popleft()
             self._fence(found)
             return found.epoch
 
-    def _fence(self, slot: _MemoryShardGroup) -> None:
-        slot.epoch += 1
-        if slot.unfinished is not None:
-            slot.unfinished.error = Fenced("append", "another writer has claimed the slot")
-            self._end(slot.unfinished, written=slot.unfinished.completed_by_claim)
+    def _fence(self, shard_group: _MemoryShardGroup) -> None:
+        shard_group.epoch += 1
+        if shard_group.unfinished is not None:
+            shard_group.unfinished.error = Fenced("append", "another writer has claimed the shard group")
+            self._end(shard_group.unfinished, written=shard_group.unfinished.completed_by_claim)
 
-    def _begin(self, slot: int, epoch: int, batches: Mapping[int, Sequence[Record]]) -> Append:
+    def _begin(self, shard_group: int, epoch: int, batches: Mapping[int, Sequence[Record]]) -> Append:
         with self._changed:
-            found = self._slots[slot]
-            self._check_batches(slot, batches)
+            found = self._shard_groups[shard_group]
+            self._check_batches(shard_group, batches)
             failure = found.failures.popleft() if found.failures else None
             if failure is Failure.FENCED:
                 self._fence(found)
             if epoch != found.epoch:
-                raise Fenced("append", "another writer has claimed the slot")
+                raise Fenced("append", "another writer has claimed the shard group")
             if found.unfinished is not None:
                 raise ValueError("a writer appends one after the other")
             now = self._clock.now_ms()
             offsets = {p: self._partitions[p].begin(p, records, now) for p, records in batches.items()}
-            append = Append(self, slot, offsets)
+            append = Append(self, shard_group, offsets)
             found.unfinished = append
             self._settle(append, failure)
             return append
@@ -216,11 +218,11 @@ class MemoryLog:
         elif failure is not None or not self.hold:
             self._end(append, written=failure in (None, Failure.UNKNOWN_WRITTEN))
 
-    def _check_batches(self, slot: int, batches: Mapping[int, Sequence[Record]]) -> None:
-        allowed = partitions_of(slot, len(self._partitions))
+    def _check_batches(self, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
+        allowed = partitions_of(shard_group, len(self._partitions))
         for partition, records in batches.items():
             if partition not in allowed or not records:
-                raise ValueError(f"partition {partition}: not of slot {slot}, or nothing to append")
+                raise ValueError(f"partition {partition}: not of shard group {shard_group}, or nothing to append")
             size = sum(len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in records)
             if size > self.max_batch_bytes:
                 raise TooLarge(f"partition {partition}", f"{size} bytes, over {self.max_batch_bytes}")
@@ -230,7 +232,7 @@ class MemoryLog:
     def _end(self, append: Append, *, written: bool) -> None:
         for partition in append.offsets:
             self._partitions[partition].end(written=written)
-        self._slots[append.slot].unfinished = None
+        self._shard_groups[append.shard_group].unfinished = None
         append.ended = True
         self._changed.notify_all()
 
@@ -238,8 +240,8 @@ class MemoryLog:
 class Append:
     """An append in flight: what `MemoryWriter.append` waits for, for simulations in one thread."""
 
-    def __init__(self, log: MemoryLog, slot: int, offsets: Mapping[int, int]) -> None:
-        self.slot = slot
+    def __init__(self, log: MemoryLog, shard_group: int, offsets: Mapping[int, int]) -> None:
+        self.shard_group = shard_group
         self.offsets = offsets
         self.error: OffsetMgrError | None = None
         self.ended = False
@@ -264,16 +266,16 @@ class Append:
         log = self._log
         with log._changed:
             if not log._changed.wait_for(lambda: not self.waiting, timeout):
-                self.error = AppendRejected("append", "the replicas did not confirm it within the time-out")
+                self.error = AppendRejected("append", "the replicas did not confirm it within the timeout")
                 log._end(self, written=False)
 
 
 class MemoryWriter:
     """The `ShardGroupWriter` of a `MemoryLog`."""
 
-    def __init__(self, log: MemoryLog, slot: int) -> None:
+    def __init__(self, log: MemoryLog, shard_group: int) -> None:
         self._log = log
-        self._slot = slot
+        self._shard_group = shard_group
         self._epoch = -1
         self._used_up: OffsetMgrError | None = None
 
@@ -281,7 +283,7 @@ class MemoryWriter:
         """See `ShardGroupWriter.claim`."""
         if self._epoch != -1 or self._used_up is not None:
             raise ValueError("a writer claims once")
-        self._epoch = self._log._claim(self._slot)
+        self._epoch = self._log._claim(self._shard_group)
 
     def begin(self, batches: Mapping[int, Sequence[Record]]) -> Append:
         """Begins an append without waiting for its end. Raises `TooLarge`, `Fenced` and the error that ended the
@@ -290,7 +292,7 @@ class MemoryWriter:
             raise self._used_up
         if self._epoch == -1:
             raise ValueError("append before claim")
-        return self._log._begin(self._slot, self._epoch, batches)
+        return self._log._begin(self._shard_group, self._epoch, batches)
 
     def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
         """See `ShardGroupWriter.append`."""

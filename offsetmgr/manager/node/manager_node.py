@@ -18,7 +18,7 @@ from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, TimedOut
 from offsetmgr.core.model import GroupDescription
 from offsetmgr.manager.assignment import NodeAddress, SharedConfig
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.log.base import slot_count
+from offsetmgr.manager.log.base import shard_group_count
 from offsetmgr.manager.node.node_config import NodeConfig
 from offsetmgr.manager.node.topic_monitor import OffsetsTopicMonitor
 from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, ManagerMember, OwnershipManager, managers_group
@@ -157,7 +157,7 @@ class ManagerNode:
         parameters = SharedConfig(
             topic.name,
             topic.partitions,
-            slot_count(topic.partitions),
+            shard_group_count(topic.partitions),
             settings.record_format,
             RULES,
             settings.manager.limits.retention_ms,

@@ -27,7 +27,7 @@ class RecordAppender(Protocol):
 
 
 class ExpirationTask:
-    """Runs on the loop. ``served`` returns the shard of a partition while it is served; ``patience`` (seconds) limits
+    """Runs on the loop. ``served`` returns the shard of a partition while it is served; ``wait_s`` (seconds) limits
     the request for members."""
 
     def __init__(
@@ -35,7 +35,7 @@ class ExpirationTask:
         partitions: int,
         interval: float,
         members: Members | None,
-        patience: float,
+        wait_s: float,
         clock: Clock,
         served: Callable[[int], Shard | None],
         append: RecordAppender,
@@ -43,7 +43,7 @@ class ExpirationTask:
     ) -> None:
         self._schedule = ExpirationSchedule(partitions, interval)
         self._members = members
-        self._patience = patience
+        self._wait_s = wait_s
         self._clock = clock
         self._served = served
         self._append = append
@@ -86,7 +86,7 @@ class ExpirationTask:
         if self._members is not None:
             try:
                 # This is not `wait_for`, which ignores a cancellation at the moment of the answer (Python 3.11).
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(self._wait_s):
                     members = await self._members(expirable)
             except TimeoutError:
                 members = {}  # without an answer nothing of them expires

@@ -14,7 +14,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorLoadInProgress
 from offsetmgr.manager.expiration import ExpiryReport
 from offsetmgr.manager.lifecycle import ShardState
-from offsetmgr.manager.log.base import PartitionLog, partitions_of, slot_count, slot_of
+from offsetmgr.manager.log.base import PartitionLog, partitions_of, shard_group_count, shard_group_of
 from offsetmgr.manager.ownership_protocol import Ownership
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
@@ -60,7 +60,7 @@ class ManagerRuntime:
         self._pressure = Backpressure(self.config.most_pending_records)
         self._partitions = log.partitions
         self._serving: list[Shard | None] = [None] * self._partitions
-        self._slots: list[ShardGroup] = []
+        self._shard_groups: list[ShardGroup] = []
         self._standby: StandbyReplica | None = None
         self._expiry = ExpirationTask(
             self._partitions,
@@ -78,9 +78,9 @@ class ManagerRuntime:
     # --- life ----------------------------------------------------------------------------------------
 
     @property
-    def slots(self) -> int:
+    def shard_groups(self) -> int:
         """The number of shard groups of the log."""
-        return slot_count(self._partitions)
+        return shard_group_count(self._partitions)
 
     @property
     def caught_up(self) -> bool:
@@ -94,7 +94,7 @@ class ManagerRuntime:
             tune_process()
         bridge = LoopProxy(asyncio.get_running_loop())
         turns = threading.BoundedSemaphore(self.config.load_threads)
-        self._slots = [
+        self._shard_groups = [
             ShardGroup(
                 number,
                 partitions_of(number, self._partitions),
@@ -107,16 +107,16 @@ class ManagerRuntime:
                 self._new_shard,
                 turns,
                 changed=self._changed,
-                freed=self._freed,
+                released=self._released,
             )
-            for number in range(self.slots)
+            for number in range(self.shard_groups)
         ]
         if self.config.standby:
             self._standby = StandbyReplica(
                 self._log, self.config, bridge, self.counters, self._new_shard, turns, self._loads_owned
             )
-            for slot in self._slots:
-                self._standby.add(slot)
+            for shard_group in self._shard_groups:
+                self._standby.add(shard_group)
             self._standby.start()
         self._housekeeping = asyncio.create_task(self._housekeeping_loop())
 
@@ -130,20 +130,20 @@ class ManagerRuntime:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._housekeeping
         following = [] if self._standby is None else [self._standby.stop()]
-        await asyncio.gather(*following, *[self.on_revoked(slot.number) for slot in self._slots])
+        await asyncio.gather(*following, *[self.on_revoked(shard_group.number) for shard_group in self._shard_groups])
 
-    def on_assigned(self, slot: int) -> None:
+    def on_assigned(self, shard_group: int) -> None:
         """See `OwnershipListener.on_assigned`."""
-        found = self._slots[slot]
+        found = self._shard_groups[shard_group]
         if found.wanted or self._closing:
             return
         found.wanted = True
         if not found.owned:
             self._start(found)
 
-    async def on_revoked(self, slot: int) -> None:
+    async def on_revoked(self, shard_group: int) -> None:
         """See `OwnershipListener.on_revoked`."""
-        found = self._slots[slot]
+        found = self._shard_groups[shard_group]
         found.wanted = False
         found.stop()
         await found.stopped()
@@ -151,42 +151,42 @@ class ManagerRuntime:
     def note_generation(self, generation: str) -> None:
         """Records the current identity of the log (`PartitionLog.generation`). Shard groups that serve another log stop
         at once (NOT_COORDINATOR) and are read again."""
-        for slot in self._slots:
-            slot.note_generation(generation)
+        for shard_group in self._shard_groups:
+            shard_group.note_generation(generation)
 
-    def _start(self, slot: ShardGroup) -> None:
+    def _start(self, shard_group: ShardGroup) -> None:
         def start() -> None:
-            if slot.wanted:
-                slot.start()
+            if shard_group.wanted:
+                shard_group.start()
             elif self._standby is not None and not self._closing:
-                self._standby.add(slot)
+                self._standby.add(shard_group)
 
         if self._standby is None:
             start()
         else:
-            self._standby.release(slot, start)
+            self._standby.release(shard_group, start)
 
-    def _freed(self, slot: ShardGroup) -> None:
+    def _released(self, shard_group: ShardGroup) -> None:
         """The thread of the shard group has ended."""
-        if slot.wanted:
-            self._start(slot)
+        if shard_group.wanted:
+            self._start(shard_group)
         elif self._standby is None:
-            slot.reset()
+            shard_group.reset()
         elif not self._closing:
-            self._standby.add(slot)
+            self._standby.add(shard_group)
 
-    def _changed(self, slot: ShardGroup) -> None:
-        serves = slot.life.state is ShardState.ACTIVE
-        for partition in slot.partitions:
+    def _changed(self, shard_group: ShardGroup) -> None:
+        serves = shard_group.life.state is ShardState.ACTIVE
+        for partition in shard_group.partitions:
             was = self._serving[partition]
-            self._serving[partition] = slot.shards[partition] if serves else None
+            self._serving[partition] = shard_group.shards[partition] if serves else None
             if serves and was is None:
                 self._expiry.start(partition)
             elif not serves:
                 self._expiry.stop(partition)
 
     def _loads_owned(self) -> bool:
-        return any(slot.life.state is ShardState.LOADING for slot in self._slots)
+        return any(shard_group.life.state is ShardState.LOADING for shard_group in self._shard_groups)
 
     def _new_shard(self, partition: int) -> Shard:
         return Shard(partition, self._format, self.config.limits)
@@ -194,8 +194,8 @@ class ManagerRuntime:
     async def _housekeeping_loop(self) -> None:
         while True:
             await asyncio.sleep(min(self.config.lag_interval, self.config.expiry_interval / 10))
-            for slot in self._slots:
-                slot.note_current()
+            for shard_group in self._shard_groups:
+                shard_group.note_current()
             try:
                 await self._expiry.run_due()
             except Exception:
@@ -221,7 +221,7 @@ class ManagerRuntime:
 
     def ownership_epoch(self, group: str) -> int:
         """Returns a number that changes whenever this process takes the group's shard again."""
-        return self._slot(self.partition_of(group)).lives
+        return self._shard_group(self.partition_of(group)).lives
 
     def commit(self, request: CommitRequest) -> asyncio.Future[CommitResponse]:
         """Returns a future that ends once the commit is acknowledged, has failed, or the commit timeout is over.
@@ -274,7 +274,7 @@ class ManagerRuntime:
         """Returns the groups with offsets in the served shard groups; an error code (14, 15) says that owned shard
         groups are missing."""
         groups = [group for shard in self._serving if shard is not None for group in shard.groups()]
-        states = {slot.life.state for slot in self._slots if slot.wanted}
+        states = {shard_group.life.state for shard_group in self._shard_groups if shard_group.wanted}
         if states and not self._ownership.valid():
             return ErrorCode.NOT_COORDINATOR, ()
         if ShardState.FAILED in states:
@@ -284,7 +284,7 @@ class ManagerRuntime:
     def settled(self, group: str) -> asyncio.Future[None]:
         """Returns a future that ends once every earlier commit to the group has ended and can no longer take effect.
         Its result is the retriable `TimedOut` if that takes longer than a claim and a commit."""
-        return self._slot(self.partition_of(group)).settled()
+        return self._shard_group(self.partition_of(group)).settled()
 
     def _append_expiry(
         self, shard: Shard, prepared: CoordinatorResult[ExpiryReport]
@@ -298,16 +298,16 @@ class ManagerRuntime:
             # A response without an append (no such group, a condition that does not hold) is a read, as in a fetch.
             return self._done(prepared.response if self._ownership.valid() else refuse(ErrorCode.NOT_COORDINATOR))
         self.counters.commit_records += len(prepared.records)
-        return self._slot(shard.partition).append(shard, prepared, refuse)
+        return self._shard_group(shard.partition).append(shard, prepared, refuse)
 
-    def _slot(self, partition: int) -> ShardGroup:
-        return self._slots[slot_of(partition, self._partitions)]
+    def _shard_group(self, partition: int) -> ShardGroup:
+        return self._shard_groups[shard_group_of(partition, self._partitions)]
 
     def _refusal(self, partition: int) -> int:
-        if self._closing or not self._slots:
+        if self._closing or not self._shard_groups:
             return ErrorCode.NOT_COORDINATOR
         # A shard group that serves has its shards in `_serving`, so this is never 0.
-        return self._slot(partition).refusal or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return self._shard_group(partition).refusal or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _done(self, response: Any) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -319,15 +319,17 @@ class ManagerRuntime:
     def dump(self, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]]:
         """Returns the readable offsets of a shard of this process, served or not (see `ShardStatus.role`), sorted. They
         are current only if it is served. Raises `CoordinatorLoadInProgress` during a load."""
-        slot = self._slot(partition)
-        if slot.loading or (self._standby is not None and self._standby.loading is slot):
+        shard_group = self._shard_group(partition)
+        if shard_group.loading or (self._standby is not None and self._standby.loading is shard_group):
             raise CoordinatorLoadInProgress(f"shard {partition}", "it is being loaded")
-        return list(slot.shards[partition].entries())
+        return list(shard_group.shards[partition].entries())
 
     def status(self) -> Sequence[ShardStatus]:
         """Returns every shard, by partition."""
-        slots = [self._slot(partition) for partition in range(self._partitions)]
-        return [shard_status(slot, partition, self._standby) for partition, slot in enumerate(slots)]
+        shard_groups = [self._shard_group(partition) for partition in range(self._partitions)]
+        return [
+            shard_status(shard_group, partition, self._standby) for partition, shard_group in enumerate(shard_groups)
+        ]
 
     def metrics(self) -> dict[str, float]:
         """Returns the values of the metrics endpoint."""

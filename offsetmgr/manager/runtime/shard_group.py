@@ -35,7 +35,7 @@ _CUT: Final = "was the offsets topic truncated, or recreated? then restart the m
 class ShardGroup:
     """All methods run on the loop.
 
-    ``freed`` is called when this process does not own the shard group any more and its shards may be followed as
+    ``released`` is called when this process does not own the shard group any more and its shards may be followed as
     standbys; ``changed`` with every change of the served shards.
     """
 
@@ -53,7 +53,7 @@ class ShardGroup:
         loading: threading.Semaphore,
         *,
         changed: Callable[[ShardGroup], None],
-        freed: Callable[[ShardGroup], None],
+        released: Callable[[ShardGroup], None],
     ) -> None:
         self.number = number
         self.partitions = partitions
@@ -82,7 +82,7 @@ class ShardGroup:
         self._new_shard = new_shard
         self._loading = loading
         self._changed = changed
-        self._freed = freed
+        self._released = released
         self._thread: ShardWriterThread | None = None
         self._spoilt = False
         self._ended: asyncio.Event = asyncio.Event()
@@ -240,9 +240,9 @@ class ShardGroup:
         """See `WriterCallbacks.on_retry`."""
         self.last_error, damaged = f"{type(error).__name__}: {error}", isinstance(error, CorruptRecords)
         self._counters.failures += 1
-        what = "a slot is not served: its log is damaged" if damaged else "a slot cannot be taken or read"
+        what = "a shard group is not served: its log is damaged" if damaged else "a shard group cannot be taken or read"
         tell = _logger.error if damaged else _logger.warning
-        tell(what, extra={"slot": self.number, "why": self.last_error})
+        tell(what, extra={"shard_group": self.number, "why": self.last_error})
         if self.life.state is ShardState.LOADING:
             self._enter(ShardState.FAILED, self.last_error)
         elif (
@@ -266,7 +266,9 @@ class ShardGroup:
 
     def on_topic_recreated(self) -> None:
         """See `WriterCallbacks.on_topic_recreated`."""
-        _logger.warning("the offsets topic was recreated: reloading the shard group", extra={"slot": self.number})
+        _logger.warning(
+            "the offsets topic was recreated: reloading the shard group", extra={"shard_group": self.number}
+        )
         self._spoilt = True
         self.stop()
 
@@ -309,7 +311,7 @@ class ShardGroup:
                     self._failed(outcome)
         except Exception:
             _logger.exception(
-                "shard state diverged from the log; reloading the shard group", extra={"slot": self.number}
+                "shard state diverged from the log; reloading the shard group", extra={"shard_group": self.number}
             )
             self._spoilt = True
             for outcome in outcomes:
@@ -334,7 +336,7 @@ class ShardGroup:
             self.wanted = False
             self.last_error = fenced
             self._counters.fenced += 1
-            _logger.warning("another manager claimed a shard group", extra={"slot": self.number, "why": fenced})
+            _logger.warning("another manager claimed a shard group", extra={"shard_group": self.number, "why": fenced})
         if self.life.state is not ShardState.CLOSED:
             self._enter(ShardState.CLOSED, fenced)
         self._ended.set()
@@ -343,7 +345,7 @@ class ShardGroup:
             self.reset()
         if fenced:
             self._ownership.lost(self.number, fenced)
-        self._freed(self)
+        self._released(self)
 
     def _failed(self, outcome: AppendResult) -> None:
         assert outcome.error is not None
@@ -357,7 +359,9 @@ class ShardGroup:
             self.recovering = True
             self._counters.unknown_outcomes += 1
             self._doubtful += outcome.entries
-            _logger.warning("the outcome of commits is unknown", extra={"slot": self.number, "why": self.last_error})
+            _logger.warning(
+                "the outcome of commits is unknown", extra={"shard_group": self.number, "why": self.last_error}
+            )
 
     def _end(self, batch: WriteBatch) -> None:
         self._pressure.remove(batch.count)

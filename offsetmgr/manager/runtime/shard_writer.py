@@ -79,7 +79,7 @@ class ShardWriterThread:
 
     def __init__(
         self,
-        slot: int,
+        shard_group: int,
         log: PartitionLog,
         ownership: Ownership,
         config: ManagerConfig,
@@ -91,7 +91,7 @@ class ShardWriterThread:
         loading: threading.Semaphore,
     ) -> None:
         self.load: ShardLoader | None = None
-        self._slot = slot
+        self._shard_group = shard_group
         self._log = log
         self._ownership = ownership
         self._config = config
@@ -106,7 +106,7 @@ class ShardWriterThread:
         self._queue: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._writer: ShardGroupWriter | None = None
-        self._thread = threading.Thread(target=self._run, name=f"offsetmgr-slot-{slot}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"offsetmgr-shard-group-{shard_group}", daemon=True)
 
     # --- called on the loop --------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class ShardWriterThread:
         self._bridge.post(self._listener.on_loading)
         if not self._of_one_log(self._log.generation(self._config.claim_timeout)):
             return False
-        self._writer = self._log.writer(self._slot)
+        self._writer = self._log.writer(self._shard_group)
         self._writer.claim(self._config.claim_timeout)
         # In this order, and after the claim: see `ownership_protocol`.
         if not self._ownership.valid() or self._stopping.is_set():

@@ -93,26 +93,26 @@ class StandbyReplica:
         if self._thread.is_alive():
             await self._ended.wait()
 
-    def add(self, slot: ShardGroup) -> None:
+    def add(self, shard_group: ShardGroup) -> None:
         """Adds a shard group whose shards follow the log from now on."""
-        self._unreadable.discard(slot.number)
+        self._unreadable.discard(shard_group.number)
         if not self._stopping.is_set():
-            self._waiting[slot.number] = slot
+            self._waiting[shard_group.number] = shard_group
 
-    def release(self, slot: ShardGroup, then: Callable[[], None]) -> None:
+    def release(self, shard_group: ShardGroup, then: Callable[[], None]) -> None:
         """Stops using the shard group's shards and then calls ``then``: at once, unless it is loading them. (The load
         continues, because the new owner would have to begin with the same one.)"""
-        self._waiting.pop(slot.number, None)
-        for partition in slot.partitions:
+        self._waiting.pop(shard_group.number, None)
+        for partition in shard_group.partitions:
             self._following.pop(partition, None)
-        if self.loading is slot:
+        if self.loading is shard_group:
             self._let_go = then
         else:
             then()
 
-    def follows(self, slot: ShardGroup) -> bool:
+    def follows(self, shard_group: ShardGroup) -> bool:
         """Returns whether its shards follow the log after a first load."""
-        return slot.partitions[0] in self._following
+        return shard_group.partitions[0] in self._following
 
     @property
     def load_progress(self) -> tuple[int, int]:
@@ -128,39 +128,41 @@ class StandbyReplica:
 
     def _plan(self) -> Plan:
         now = boottime()
-        for _, slot in list(self._following.values()):
-            if slot.too_old(now):
-                self.release(slot, lambda: None)
-                self.add(slot)
+        for _, shard_group in list(self._following.values()):
+            if shard_group.too_old(now):
+                self.release(shard_group, lambda: None)
+                self.add(shard_group)
         if self._waiting and not self._busy() and not self._stopping.is_set():
-            slot = self._waiting.pop(next(iter(self._waiting)))  # one that failed waits behind the others
-            if slot.too_old(now):
-                slot.reset()
-            self.loading, self.load = slot, None
-            return Plan(slot, {})
-        follow = {p: (turn, slot.shards[p].position) for p, (turn, slot) in self._following.items()}
+            shard_group = self._waiting.pop(next(iter(self._waiting)))  # one that failed waits behind the others
+            if shard_group.too_old(now):
+                shard_group.reset()
+            self.loading, self.load = shard_group, None
+            return Plan(shard_group, {})
+        follow = {p: (turn, shard_group.shards[p].position) for p, (turn, shard_group) in self._following.items()}
         return Plan(None, follow)
 
-    def _loaded(self, slot: ShardGroup, shards: Mapping[int, Shard], generation: str, as_of: float | None) -> Plan:
+    def _loaded(
+        self, shard_group: ShardGroup, shards: Mapping[int, Shard], generation: str, as_of: float | None
+    ) -> Plan:
         """``as_of`` None: the load failed."""
-        slot.shards, slot.generation = dict(shards), generation
+        shard_group.shards, shard_group.generation = dict(shards), generation
         self.loading = None
         if as_of is not None:
-            slot.current_at = as_of
+            shard_group.current_at = as_of
         let_go, self._let_go = self._let_go, None
         if let_go is not None:
             let_go()
-        elif as_of is None and slot.number not in self._unreadable:
-            self.add(slot)
+        elif as_of is None and shard_group.number not in self._unreadable:
+            self.add(shard_group)
         elif as_of is not None and not self._stopping.is_set():
             self._turn += 1
-            self._following |= dict.fromkeys(slot.partitions, (self._turn, slot))
+            self._following |= dict.fromkeys(shard_group.partitions, (self._turn, shard_group))
         return self._plan()
 
     def _replay(self, records: Sequence[LogRecord]) -> Plan:
         """Applies the records of partitions that are still followed. (A partition cannot have been removed and added
         meanwhile: only this thread's `_loaded` adds it.)"""
-        shards = {partition: slot.shards[partition] for partition, (_, slot) in self._following.items()}
+        shards = {partition: shard_group.shards[partition] for partition, (_, shard_group) in self._following.items()}
         for partition, offset, key, value, _ in records:
             shard = shards.get(partition)
             if shard is not None:
@@ -176,33 +178,38 @@ class StandbyReplica:
         if error.partition in self._following:
             self._leave_alone(self._following[error.partition][1], error)
 
-    def _leave_alone(self, slot: ShardGroup, error: FormatMismatch | CorruptRecords) -> None:
+    def _leave_alone(self, shard_group: ShardGroup, error: FormatMismatch | CorruptRecords) -> None:
         """This process cannot read the shard group's records: it follows the other shard groups only (a new owner logs
         the error again)."""
-        slot.last_error = str(error)
-        owner = self._let_go if self.loading is slot else None  # who waits for the end of this load still gets the slot
-        self.release(slot, owner or (lambda: None))
-        self._unreadable.add(slot.number)
-        _logger.error("a shard group is no longer followed", extra={"slot": slot.number, "why": slot.last_error})
+        shard_group.last_error = str(error)
+        owner = (
+            self._let_go if self.loading is shard_group else None
+        )  # who waits for the end of this load still gets the shard group
+        self.release(shard_group, owner or (lambda: None))
+        self._unreadable.add(shard_group.number)
+        _logger.error(
+            "a shard group is no longer followed",
+            extra={"shard_group": shard_group.number, "why": shard_group.last_error},
+        )
 
     def _note_generation(self, generation: str) -> None:
         """Loads shards of another log again."""
-        for slot in {slot.number: slot for _, slot in self._following.values()}.values():
-            if generation not in ("", slot.generation):
-                self.release(slot, lambda: None)
-                self.add(slot)
+        for shard_group in {shard_group.number: shard_group for _, shard_group in self._following.values()}.values():
+            if generation not in ("", shard_group.generation):
+                self.release(shard_group, lambda: None)
+                self.add(shard_group)
 
     def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
         """Records the current ends and the positions: a partition that was read up to the previous ends was current
         then. All records were replayed, so only markers and gaps follow the last one."""
-        for partition, (_, slot) in self._following.items():
+        for partition, (_, shard_group) in self._following.items():
             if partition in reached:
-                slot.shards[partition].replay_newest({}, reached[partition])
-        for slot in {slot.number: slot for _, slot in self._following.values()}.values():
-            before = [self.ends[partition] for partition in slot.partitions if partition in self.ends]
-            there = [reached.get(partition, -1) for partition in slot.partitions]
+                shard_group.shards[partition].replay_newest({}, reached[partition])
+        for shard_group in {shard_group.number: shard_group for _, shard_group in self._following.values()}.values():
+            before = [self.ends[partition] for partition in shard_group.partitions if partition in self.ends]
+            there = [reached.get(partition, -1) for partition in shard_group.partitions]
             if len(before) == len(there) and all(at >= end for at, (end, _) in zip(there, before, strict=True)):
-                slot.current_at = max(slot.current_at, min(as_of for _, as_of in before))
+                shard_group.current_at = max(shard_group.current_at, min(as_of for _, as_of in before))
         self.ends |= {partition: (end, asked_at) for partition, end in ends.items()}
         self.last_error = ""
 
@@ -263,8 +270,8 @@ class StandbyReplica:
         self._pause = _PAUSE if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)
 
-    def _load(self, slot: ShardGroup) -> Plan:
-        shards, generation, as_of = dict(slot.shards), slot.generation, boottime()
+    def _load(self, shard_group: ShardGroup) -> Plan:
+        shards, generation, as_of = dict(shard_group.shards), shard_group.generation, boottime()
         done = False
         try:
             found = self._log.generation(self._config.claim_timeout)
@@ -281,10 +288,10 @@ class StandbyReplica:
             if self._config.own_process:
                 after_load()
         except (FormatMismatch, CorruptRecords) as error:
-            self._bridge.post(self._leave_alone, slot, error)
+            self._bridge.post(self._leave_alone, shard_group, error)
         except Exception as error:
             self._pause_after(error)
-        return self._bridge.run(self._loaded, slot, shards, generation, as_of if done else None)
+        return self._bridge.run(self._loaded, shard_group, shards, generation, as_of if done else None)
 
 
 def _starts(reader: LogReader, turns: Mapping[int, int], follow: Mapping[int, tuple[int, int]]) -> dict[int, int]:

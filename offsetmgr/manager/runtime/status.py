@@ -19,7 +19,7 @@ class ShardStatus(NamedTuple):
     """One shard, as `manager status` shows it."""
 
     partition: int
-    slot: int
+    shard_group: int
     role: Role
     state: str
     """For an owner the value of its `lifecycle.ShardState`; for a standby ``loading``, ``following`` or ``waiting``."""
@@ -82,7 +82,7 @@ class Counters:
             "unknown_outcomes_total": self.unknown_outcomes,
             "loads_total": self.loads,
             "load_seconds_total": self.load_seconds,
-            "slot_failures_total": self.failures,
+            "shard_group_failures_total": self.failures,
             "expired_offsets_total": self.expired,
             "standby_records_total": self.standby_records,
             "standby_failures_total": self.standby_failures,

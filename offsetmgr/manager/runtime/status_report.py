@@ -21,19 +21,19 @@ class _StatusSnapshot(NamedTuple):
     last_error: str
 
 
-def shard_status(slot: ShardGroup, partition: int, standby: StandbyReplica | None) -> ShardStatus:
+def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplica | None) -> ShardStatus:
     """Returns the status of a shard. (Of a shard in a loading thread, it reads only single numbers.)"""
-    shard = slot.shards[partition]
-    standing = _standing(slot, standby)
-    serves = slot.life.state is ShardState.ACTIVE
+    shard = shard_group.shards[partition]
+    standing = _standing(shard_group, standby)
+    serves = shard_group.life.state is ShardState.ACTIVE
     known = None if standby is None else standby.ends.get(partition)
     end = shard.position if serves else None if known is None else known[0]
     return ShardStatus(
         partition=partition,
-        slot=slot.number,
+        shard_group=shard_group.number,
         role=standing.role,
         state=standing.state,
-        since=slot.since,
+        since=shard_group.since,
         position=shard.position,
         end_offset=end,
         lag=None if end is None else max(0, end - shard.position),
@@ -41,23 +41,25 @@ def shard_status(slot: ShardGroup, partition: int, standby: StandbyReplica | Non
         groups=shard.group_count,
         load_read=standing.load_read,
         load_total=standing.load_total,
-        recovering=slot.recovering,
+        recovering=shard_group.recovering,
         unreadable=shard.unreadable,
         unknown_keys=shard.unknown_keys,
         last_error=standing.last_error,
     )
 
 
-def _standing(slot: ShardGroup, standby: StandbyReplica | None) -> _StatusSnapshot:
-    if slot.owned or slot.wanted:
-        return _StatusSnapshot(Role.OWNER, slot.life.state.value, *slot.load_progress, slot.last_error)
+def _standing(shard_group: ShardGroup, standby: StandbyReplica | None) -> _StatusSnapshot:
+    if shard_group.owned or shard_group.wanted:
+        return _StatusSnapshot(
+            Role.OWNER, shard_group.life.state.value, *shard_group.load_progress, shard_group.last_error
+        )
     if standby is None:
-        return _StatusSnapshot(Role.NONE, slot.life.state.value, 0, 0, slot.last_error)
-    if standby.loading is slot:
+        return _StatusSnapshot(Role.NONE, shard_group.life.state.value, 0, 0, shard_group.last_error)
+    if standby.loading is shard_group:
         return _StatusSnapshot(Role.STANDBY, "loading", *standby.load_progress, standby.last_error)
-    if standby.follows(slot):
+    if standby.follows(shard_group):
         return _StatusSnapshot(Role.STANDBY, "following", 0, 0, standby.last_error)
-    return _StatusSnapshot(Role.STANDBY, "waiting", 0, 0, slot.last_error or standby.last_error)
+    return _StatusSnapshot(Role.STANDBY, "waiting", 0, 0, shard_group.last_error or standby.last_error)
 
 
 def totals(statuses: Sequence[ShardStatus]) -> dict[str, float]:

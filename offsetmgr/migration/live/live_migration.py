@@ -128,28 +128,28 @@ class LiveMigration:
             seen, self._nodes.switcher(), followers, self._non_participants(followers), first, copies, refused
         )
 
-    def check(self, picture: SwitchSnapshot, to: CommitMode) -> None:
+    def check(self, snapshot: SwitchSnapshot, to: CommitMode) -> None:
         """Raises `GateRefused` if the change is not safe, or not now, and `Conflict` if another switch is in
         progress."""
-        storage = picture.seen.storage
-        if picture.switcher is not None:
-            raise Conflict(f"switch of group {self.group}", f"{picture.switcher.who} is switching it", "wait for it")
+        storage = snapshot.seen.storage
+        if snapshot.switcher is not None:
+            raise Conflict(f"switch of group {self.group}", f"{snapshot.switcher.who} is switching it", "wait for it")
         what = f"switch of group {self.group} {storage.mode.value} -> {to.value}"
         if storage.mode is to:
             raise GateRefused(what, "the group is in this mode already", "nothing is to be done")
         if CommitModeChange(storage.mode, to) not in SAFE_CHANGES:
             why = "goes only through dual, where both stores are seen to hold the group before one is left"
             raise GateRefused(what, why, f"--to dual first, look, then --to {to.value}")
-        if picture.strangers:
+        if snapshot.foreign_owners:
             raise GateRefused(
                 what,
-                f"{_some(picture.strangers)} would go on committing where they do now",
+                f"{_some(snapshot.foreign_owners)} would go on committing where they do now",
                 "restart them with offsets=switched, stop them, or use a rolling bounce: offsetmgr runbook",
             )
-        if picture.ahead:
+        if snapshot.ahead:
             lines = [
                 f"{tp}: {'no offset' if here is None else here} in use, {there} in the other store"
-                for tp, (here, there) in picture.ahead.items()
+                for tp, (here, there) in snapshot.ahead.items()
             ]
             raise GateRefused(
                 what,
@@ -157,8 +157,8 @@ class LiveMigration:
                 "set or delete those offsets in the store that is not in use, if they are old",
             )
 
-        if picture.recreated:
-            lines = [f"{error.what}: {error.why}" for error in picture.recreated.values()]
+        if snapshot.recreated:
+            lines = [f"{error.what}: {error.why}" for error in snapshot.recreated.values()]
             why = f"the offsets of recreated topics would be copied: {_some(tuple(lines))}"
             raise GateRefused(what, why, "delete or reset those offsets in the store that holds them")
 
@@ -220,28 +220,28 @@ class LiveMigration:
     # --- the switch ----------------------------------------------------------------------------------
 
     def execute(
-        self, to: CommitMode, *, patience_s: float, stay: bool = False, stop: Callable[[], bool] = lambda: False
+        self, to: CommitMode, *, wait_s: float, stay: bool = False, stop: Callable[[], bool] = lambda: False
     ) -> SwitchEvidence:
         """Changes the mode of the group and waits until its members follow.
 
-        It waits ``patience_s`` for all acknowledgements, then restores the old mode and raises `TimedOut` with the
+        It waits ``wait_s`` for all acknowledgements, then restores the old mode and raises `TimedOut` with the
         missing members; with ``stay`` it continues to wait (and the members with it). ``stop`` returns whether to
         abandon: to restore the old mode and raise `Conflict` or, once the new mode is written, to wait for no member
         any more. Raises the errors of `check`, and every error before the mode has changed; the old one then applies
-        again. Members that were not seen to follow the new mode within ``patience_s`` are in the evidence.
+        again. Members that were not seen to follow the new mode within ``wait_s`` are in the evidence.
         """
         self._stop = stop
         self._heed_stop()
-        picture = self.look(to)
-        if picture.seen.storage.turning is not None and picture.switcher is None:
+        snapshot = self.look(to)
+        if snapshot.seen.storage.turning is not None and snapshot.switcher is None:
             gone = "its process is gone"
-            self._nodes.give_back(picture.seen, back(picture.seen.storage, gone, self._clock.now_ms()))
-            picture = self.look(to)
-        self.check(picture, to)
+            self._nodes.give_back(snapshot.seen, back(snapshot.seen.storage, gone, self._clock.now_ms()))
+            snapshot = self.look(to)
+        self.check(snapshot, to)
         began_ms = self._clock.now_ms()
-        held = self._hold(picture.seen, to)
+        held = self._hold(snapshot.seen, to)
         try:
-            members_ = self._acknowledgements(held.storage.epoch, patience_s, stay, needed=True)
+            members_ = self._acknowledgements(held.storage.epoch, wait_s, stay, needed=True)
             self._tell("acknowledged")
             copies, compared = self._level(held.storage.mode, to)
             self._heed_stop()
@@ -258,7 +258,7 @@ class LiveMigration:
             self._go_back(held)
             raise
         self._tell("settled")
-        followed = self._acknowledgements(settled.epoch, patience_s, False, needed=False)
+        followed = self._acknowledgements(settled.epoch, wait_s, False, needed=False)
         self._tell("followed")
         return SwitchEvidence(
             self.group,
@@ -301,9 +301,9 @@ class LiveMigration:
 
     def _level(self, mode: CommitMode, to: CommitMode) -> tuple[dict[TopicPartition, Change], int]:
         """Copies what the store that stays lacks, and compares; no member commits meanwhile."""
-        picture = self.look(to)
-        self.check(replace(picture, switcher=None), to)
-        copies = dict(picture.copies)
+        snapshot = self.look(to)
+        self.check(replace(snapshot, switcher=None), to)
+        copies = dict(snapshot.copies)
         if copies:
             kept = self._stores[to]
             self._record(kept, copies)
@@ -322,12 +322,12 @@ class LiveMigration:
         return copies, len(both)
 
     def _acknowledgements(
-        self, epoch: int, patience_s: float, stay: bool, *, needed: bool
+        self, epoch: int, wait_s: float, stay: bool, *, needed: bool
     ) -> dict[str, tuple[FollowerState, int]]:
         """Returns the members that follow this epoch, and since when (ms); waits until all of them do."""
         changed = threading.Event()
         found: dict[str, tuple[FollowerState, int]] = {}
-        deadline = self._clock.monotonic() + patience_s
+        deadline = self._clock.monotonic() + wait_s
         while True:
             changed.clear()
             late = [follower for follower in self._nodes.followers() if follower.name not in found]
@@ -347,10 +347,10 @@ class LiveMigration:
                     return found
                 if not stay:
                     who = _some(tuple(map(str, late)))
-                    why = f"no acknowledgement from {who} within {patience_s:g} s; back to the old mode"
+                    why = f"no acknowledgement from {who} within {wait_s:g} s; back to the old mode"
                     hint = "a frozen member counts until its session ends; --stay goes on waiting"
                     raise TimedOut(f"switch of group {self.group}", why, hint)
-                deadline += patience_s
+                deadline += wait_s
             self._waiting(late)
             changed.wait(min(_LOOK_S, max(0.0, deadline - self._clock.monotonic())))
 

@@ -17,15 +17,15 @@ from offsetmgr.stores.switched.records import SwitcherNode
 class SwitchSnapshot:
     """The state of a group before a switch. It is not the state at one moment, so the switch checks again.
 
-    ``strangers`` are clients that commit and do not follow: registered consumers, and members of the group in Kafka.
-    ``ahead`` are partitions in which the unused store is ahead of the one in use (None: no offset there); ``copies``
-    must be copied before the mode can change; ``recreated`` would have to be, but point into a deleted log.
+    ``foreign_owners`` are clients that commit and do not follow: registered consumers, and members of the group in
+    Kafka. ``ahead`` are partitions in which the unused store is ahead of the one in use (None: no offset there);
+    ``copies`` must be copied before the mode can change; ``recreated`` would have to be, but point into a deleted log.
     """
 
     seen: NodeState
     switcher: SwitcherNode | None
     followers: tuple[FollowerState, ...]
-    strangers: tuple[str, ...]
+    foreign_owners: tuple[str, ...]
     ahead: Mapping[TopicPartition, tuple[int | None, int]] = field(default_factory=dict)
     copies: Mapping[TopicPartition, Change] = field(default_factory=dict)
     recreated: Mapping[TopicPartition, RecreatedTopic] = field(default_factory=dict)

@@ -14,7 +14,7 @@ handed to the backend, and only if
 1. M has owned the group since before s (same tenure), and no JoinGroup answer that ends earlier memberships has
    reached M between s and u (same *serial*): a newer generation, or one for a static member, whose predecessor is
    fenced without a new generation;
-2. u - s is shorter than the session time-out, within which C throws no member out that it has just heard.
+2. u - s is shorter than the session timeout, within which C throws no member out that it has just heard.
 
 Commits between two steps.  Let C create generation g+1 and answer a JoinGroup with it:
 

@@ -35,12 +35,12 @@ _log = logging.getLogger(__name__)
 class DualStoreBackend(SingleStoreBackend):
     """See the module's docstring."""
 
-    def __init__(self, store: DualStore, patience: float) -> None:
-        """``patience``: see `Secondary`."""
+    def __init__(self, store: DualStore, wait_s: float) -> None:
+        """``wait_s``: see `Secondary`."""
         super().__init__(store.primary)
         self._store = store
         self._threads = StoreExecutor(store.secondary)
-        self._secondary = Secondary(self._threads, patience=patience, keeps_epochs=store.shares_epochs)
+        self._secondary = Secondary(self._threads, wait_s=wait_s, keeps_epochs=store.shares_epochs)
         self._doubts = InDoubtWrites(self.threads, self._secondary)
         self._catch_up: asyncio.Task[None] | None = None
 
@@ -59,9 +59,9 @@ class DualStoreBackend(SingleStoreBackend):
         troubles = [threads.health.trouble() for threads in (self.threads, self._threads)]
         return "; ".join(filter(None, troubles)) or None
 
-    def start(self, look_every: float, patience: float) -> None:
-        super().start(look_every, patience)
-        self._threads.watch(look_every, patience)
+    def start(self, look_every: float, wait_s: float) -> None:
+        super().start(look_every, wait_s)
+        self._threads.watch(look_every, wait_s)
         catch_up = StartupReconciliation(
             self.threads, self._threads, self._secondary, keeps_epochs=self._store.shares_epochs
         )
@@ -95,8 +95,8 @@ class DualStoreBackend(SingleStoreBackend):
         there = await self._threads.read(group, None)
         if there.error is not None:
             raise there.error
-        doomed = {*there.offsets, *there.errors, *self._secondary.wanted(group)}
-        waiting = self._secondary.take(group, dict.fromkeys(doomed))
+        to_delete = {*there.offsets, *there.errors, *self._secondary.wanted(group)}
+        waiting = self._secondary.take(group, dict.fromkeys(to_delete))
         if waiting is not None:
             await waiting
         if not self._secondary.wanted(group):
@@ -104,7 +104,7 @@ class DualStoreBackend(SingleStoreBackend):
                 await self._threads.call(partial(delete_whole, self._threads.store, group))
             except OffsetMgrError as error:  # the rest of the group holds no offsets
                 _log.info("of a deleted group something is left in the secondary store", extra={"error": str(error)})
-        return ErrorCode.NONE if doomed else code
+        return ErrorCode.NONE if to_delete else code
 
     def metrics(self) -> Mapping[str, float]:
         return {

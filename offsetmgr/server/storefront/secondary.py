@@ -56,11 +56,11 @@ class _Waiter:
 
     __slots__ = ("done", "left")
 
-    def __init__(self, partitions: int, patience: float) -> None:
+    def __init__(self, partitions: int, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         self.left = partitions
         self.done: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(patience, self.let_go)
+        timer = loop.call_later(wait_s, self.let_go)
         self.done.add_done_callback(lambda _: timer.cancel())
 
     def settled(self) -> None:
@@ -85,12 +85,12 @@ class _Attempt(NamedTuple):
 class Secondary:
     """See the module's docstring. Used on the event loop; the caller closes ``threads``."""
 
-    def __init__(self, threads: StoreExecutor, *, patience: float = 1.0, keeps_epochs: bool = True) -> None:
-        """``patience``: seconds that a commit waits for the secondary. After one has waited in vain, none waits until
+    def __init__(self, threads: StoreExecutor, *, wait_s: float = 1.0, keeps_epochs: bool = True) -> None:
+        """``wait_s``: seconds that a commit waits for the secondary. After one has waited in vain, none waits until
         the secondary can be written again. ``keeps_epochs``: whether the primary's leader epochs are those of the
         secondary's logs; otherwise none is written."""
         self._threads = threads
-        self._patience = patience
+        self._wait_s = wait_s
         self._keeps_epochs = keeps_epochs
         self._wanted: dict[str, dict[TopicPartition, _PendingWrite]] = {}
         self._known: dict[_Key, int | None] = {}
@@ -120,7 +120,7 @@ class Secondary:
     ) -> asyncio.Future[None] | None:
         """Receives the values that the primary accepted. Returns a future that the commit should wait for; None if it
         should not wait."""
-        waiter = None if self._failing or not values else _Waiter(len(values), self._patience)
+        waiter = None if self._failing or not values else _Waiter(len(values), self._wait_s)
         if waiter is not None:
             waiter.done.add_done_callback(lambda _: self._waited(waiter))
         held = self._wanted.setdefault(group, {})

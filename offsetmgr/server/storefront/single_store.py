@@ -39,9 +39,9 @@ class SingleStoreBackend:
         """See `StoreHealth.trouble`."""
         return self.threads.health.trouble()
 
-    def start(self, look_every: float, patience: float) -> None:
+    def start(self, look_every: float, wait_s: float) -> None:
         """Starts the background tasks; see `StoreHealth.watch`."""
-        self.threads.watch(look_every, patience)
+        self.threads.watch(look_every, wait_s)
 
     async def read_capabilities(self) -> None:
         """Determines what the store can hold, and logs once what it cannot."""

@@ -56,19 +56,19 @@ class StoreBackend:
         *,
         commit_timeout: float = 5.0,
         fetch_timeout: float = 5.0,
-        secondary_patience: float = 1.0,
+        secondary_wait_s: float = 1.0,
         look_every: float = 3.0,
         keeps_epochs: bool = True,
     ) -> None:
         """Times are in seconds. After ``commit_timeout`` a client gets COORDINATOR_NOT_AVAILABLE; a write that has
-        begun by then may still happen, before all later writes of the group. ``secondary_patience``: see `Secondary`.
+        begun by then may still happen, before all later writes of the group. ``secondary_wait_s``: see `Secondary`.
         ``look_every``: see `StoreHealth.watch`. ``keeps_epochs``: whether the clients' leader epochs are those of the
         store's logs; otherwise none is written, and none returned to clients."""
         self._store = store
         self._node = node
         self._commit_timeout = commit_timeout
         self._fetch_timeout = fetch_timeout
-        self._patience = secondary_patience
+        self._wait_s = secondary_wait_s
         self._look_every = look_every
         self.keeps_epochs = keeps_epochs
         self.refusal: str | None = None
@@ -84,7 +84,7 @@ class StoreBackend:
         proves unreachable (clients get an error until it is reachable)."""
         store = self._store
         self._behind = (
-            DualStoreBackend(store, self._patience) if isinstance(store, DualStore) else SingleStoreBackend(store)
+            DualStoreBackend(store, self._wait_s) if isinstance(store, DualStore) else SingleStoreBackend(store)
         )
         self._behind.start(self._look_every, self._fetch_timeout)
         self._starting = asyncio.get_running_loop().create_task(self._behind.read_capabilities())

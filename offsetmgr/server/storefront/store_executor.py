@@ -118,9 +118,9 @@ class StoreExecutor:
         self._reads_apart = _Reads(self, 1) if apart else None
         self._unread: set[str] = set()
 
-    def watch(self, every: float, patience: float) -> None:
+    def watch(self, every: float, wait_s: float) -> None:
         """See `StoreHealth.watch`."""
-        self.health.watch(lambda group, asked: asyncio.shield(self.read(group, asked)), every, patience)
+        self.health.watch(lambda group, asked: asyncio.shield(self.read(group, asked)), every, wait_s)
 
     async def read_capabilities(self) -> None:
         """Reads the store's capabilities; some stores have to ask a server. Raises `OffsetMgrError`."""

@@ -53,11 +53,11 @@ class StoreHealth:
             self._error, self._group = down, group
 
     def watch(
-        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], every: float, patience: float
+        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], every: float, wait_s: float
     ) -> None:
         """Probes with ``read``, which records its result, whenever no call has succeeded for ``every`` seconds;
-        ``patience``: seconds that a response may take."""
-        self._watching = asyncio.get_running_loop().create_task(self._watch(read, every, patience))
+        ``wait_s``: seconds that a response may take."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch(read, every, wait_s))
 
     async def close(self) -> None:
         if self._watching is not None:
@@ -66,17 +66,17 @@ class StoreHealth:
                 await self._watching
 
     async def _watch(
-        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], every: float, patience: float
+        self, read: Callable[[str, list[TopicPartition]], Awaitable[GroupOffsets]], every: float, wait_s: float
     ) -> None:
         loop = asyncio.get_running_loop()
         while True:
             if loop.time() - self._answered >= every:
                 group = self._group
                 try:
-                    async with asyncio.timeout(patience):
+                    async with asyncio.timeout(wait_s):
                         await read(group, [TopicPartition(_NOBODY, 0)])
                 except TimeoutError:
-                    self.note(group, [TimedOut(self._uri, f"did not answer within {patience:g} s")])
+                    self.note(group, [TimedOut(self._uri, f"did not answer within {wait_s:g} s")])
             await asyncio.sleep(every)
 
 

@@ -54,18 +54,18 @@ class AuditOptions:
 
 
 def run_audit(
-    spark: SparkSession, log: DataFrame, cluster: Cluster, folder: Path, options: AuditOptions
+    spark: SparkSession, log: DataFrame, cluster: Cluster, directory: Path, options: AuditOptions
 ) -> dict[str, DataFrame]:
-    """Reads ``log`` (``format("offsetmgr-log")``) once, writes every table of `TABLES` to ``folder`` as Parquet, and
+    """Reads ``log`` (``format("offsetmgr-log")``) once, writes every table of `TABLES` to ``directory`` as Parquet, and
     returns them as written.
 
-    The log ends are read after the log, so that no lag is negative. Raises `UsageError` if ``folder`` is not empty.
+    The log ends are read after the log, so that no lag is negative. Raises `UsageError` if ``directory`` is not empty.
     """
     require_supported("run_audit")
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"folder {folder}", "is not empty", "name one that does not exist yet")
-    records = _kept(spark, log, folder / RECORDS)
-    newest = _kept(spark, commits.latest(records), folder / LATEST)
+    if directory.exists() and any(directory.iterdir()):
+        raise UsageError(f"directory {directory}", "is not empty", "name one that does not exist yet")
+    records = _kept(spark, log, directory / RECORDS)
+    newest = _kept(spark, commits.latest(records), directory / LATEST)
     there = commits.committed(newest)
     made = {
         HISTORY: commits.history(records, gap_ms=options.gap_ms),
@@ -77,12 +77,12 @@ def run_audit(
         LAG: lag(there, log_ends(spark, cluster, there)),
         UNREADABLE: records.where(sql.col("error").isNotNull()),
     }
-    kept = {name: _kept(spark, table.coalesce(1), folder / name) for name, table in made.items()}
+    kept = {name: _kept(spark, table.coalesce(1), directory / name) for name, table in made.items()}
     return {RECORDS: records, LATEST: newest, **kept}
 
 
 def compared(
-    tables: Mapping[str, DataFrame], store: DataFrame, capabilities: Capabilities, folder: Path
+    tables: Mapping[str, DataFrame], store: DataFrame, capabilities: Capabilities, directory: Path
 ) -> dict[str, DataFrame]:
     """The tables of an audit, and `DIFFERENCES`: the log (left) against another store's table (right).
 
@@ -90,7 +90,7 @@ def compared(
     """
     found = differences(log_side(tables[LATEST]), store, (LOG, capabilities))
     # One file, by a shuffle, which leaves the comparison itself to all executors.
-    return {**tables, DIFFERENCES: _kept(store.sparkSession, found.repartition(1), folder / DIFFERENCES)}
+    return {**tables, DIFFERENCES: _kept(store.sparkSession, found.repartition(1), directory / DIFFERENCES)}
 
 
 def _kept(spark: SparkSession, table: DataFrame, path: Path) -> DataFrame:

@@ -58,7 +58,7 @@ class ModeListener:
     """Follows groups in one session, in its own thread from `begin` to `end`. Thread-safe.
 
     ``flush`` writes what a group's second store lacks, and returns whether nothing is left. ``start`` is the mode of a
-    group without one: the first member declares it. ``patience_s`` is how long `using` waits.
+    group without one: the first member declares it. ``wait_s`` is how long `using` waits.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ModeListener:
         *,
         start: CommitMode | None,
         flush: Callable[[str], bool],
-        patience_s: float,
+        wait_s: float,
         clock: Clock | None = None,
     ) -> None:
         self.name = name
@@ -77,7 +77,7 @@ class ModeListener:
         self._lease = lease
         self._start = start
         self._flush = flush
-        self._patience_s = patience_s
+        self._wait_s = wait_s
         self._clock = clock or SystemClock()
         self._inside = threading.Condition()
         self._groups: dict[str, _Group] = {}
@@ -114,7 +114,7 @@ class ModeListener:
         Raises `SwitchInProgress` if a switch (or an expired lease) lasts too long, `SessionExpired`, and the errors of
         `follow`.
         """
-        deadline = self._clock.monotonic() + self._patience_s
+        deadline = self._clock.monotonic() + self._wait_s
         with self._inside:
             while True:
                 if self._ended.is_set():
@@ -137,7 +137,7 @@ class ModeListener:
             why = f"a switch to {seen.storage.turning.value}, by {seen.storage.who}, has not ended"
         else:
             why = "the member's ZooKeeper session may be over"
-        return SwitchInProgress(f"offsets of group {group}", f"{why} within {self._patience_s:g} s")
+        return SwitchInProgress(f"offsets of group {group}", f"{why} within {self._wait_s:g} s")
 
     # --- acknowledgements ----------------------------------------------------------------------------
 

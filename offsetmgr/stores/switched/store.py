@@ -318,7 +318,7 @@ class SwitchedStore(StoreBase):
             self._name,
             start=self._start,
             flush=places.flush,
-            patience_s=self._config.timeout_ms / 1000,
+            wait_s=self._config.timeout_ms / 1000,
         )
         follower.begin()
         return _SessionState(session, lease, places, follower)

@@ -92,7 +92,7 @@ def _entry(what: str, entry: Any) -> tuple[TopicPartition, tuple[int, ...]]:
         raise MalformedData(what, "has no 'topic', 'partition' and 'replicas'", _FORM)
     if partition < 0 or any(type(broker) is not int or broker < 0 for broker in replicas):
         raise MalformedData(what, "its 'partition' or 'replicas' are not numbers from 0", _FORM)
-    if any(folder != "any" for folder in entry.get("log_dirs") or ()):
+    if any(directory != "any" for directory in entry.get("log_dirs") or ()):
         raise MalformedData(what, "names log_dirs, which cannot be asked for through ZooKeeper")
     paths.check_topic(topic)
     return TopicPartition(topic, partition), tuple(replicas)

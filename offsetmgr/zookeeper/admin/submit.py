@@ -43,13 +43,13 @@ def submit(
         ZookeeperError.BAD_VERSION,
         ZookeeperError.NO_NODE,
     ):
-        culprit = operations[outcome.failed_operation]
+        failed_index = operations[outcome.failed_operation]
         why = (
             "exists already: another request is under way"
             if outcome.code == ZookeeperError.NODE_EXISTS
             else "changed meanwhile"
         )
-        raise Conflict(what, f"{culprit.path} {why}; nothing was written", "look again")
+        raise Conflict(what, f"{failed_index.path} {why}; nothing was written", "look again")
     assert outcome.error is not None  # in every state but COMMITTED
     if outcome.state is OperationState.UNKNOWN:
         error = outcome.error

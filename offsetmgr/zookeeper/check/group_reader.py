@@ -56,10 +56,10 @@ class GroupReader:
         errors: dict[str, dict[str, OffsetMgrError]] = {group: {} for group in groups}
         offsets = self._offsets(groups, errors)
         created = self._created(groups, errors)
-        strangers = self._strangers(groups, members, owners)
+        foreign_owners = self._foreign_owners(groups, members, owners)
         for group in groups:
             yield self._facts(
-                members[group], owners[group], offsets[group], created[group], strangers[group], errors[group]
+                members[group], owners[group], offsets[group], created[group], foreign_owners[group], errors[group]
             )
 
     def _facts(
@@ -68,7 +68,7 @@ class GroupReader:
         owners: GroupOwners,
         offsets: Mapping[TopicPartition, StoredOffset],
         created_ms: int | None,
-        strangers: Mapping[str, OtherStoreOffset],
+        foreign_owners: Mapping[str, OtherStoreOffset],
         errors: dict[str, OffsetMgrError],
     ) -> GroupFacts:
         group = members.group
@@ -88,7 +88,7 @@ class GroupReader:
             members.members,
             subscriptions,
             owners.owners,
-            strangers,
+            foreign_owners,
             offsets,
             created_ms,
             {**errors, **owners.errors},
@@ -148,7 +148,7 @@ class GroupReader:
 
     # --- owners that are not members -----------------------------------------------------------------
 
-    def _strangers(
+    def _foreign_owners(
         self, groups: Sequence[str], members: Mapping[str, GroupMembers], owners: Mapping[str, GroupOwners]
     ) -> dict[str, dict[str, OtherStoreOffset]]:
         """Ids of owners that are not members of their group -> the other group that they belong to, if there is one."""
@@ -157,15 +157,17 @@ class GroupReader:
         for group in groups:
             own = {member.member_id for member in members[group].members}
             ids = {owner.member_id for owner in owners[group].owners.values() if owner.member_id is not None}
-            for stranger in sorted(ids - own):
-                candidates = [other for other in _groups_in(stranger) if other != group and other in self._known]
-                if candidates and not stranger.startswith(f"{group}_"):
-                    found[group][stranger] = OtherStoreOffset(candidates[-1], live=False)
-                asked += [(group, stranger, other) for other in candidates]
-        registered = self._session.get_many([f"{paths.ids(other)}/{stranger}" for _, stranger, other in asked])
-        for (group, stranger, other), node in zip(asked, registered, strict=True):
+            for foreign_owner in sorted(ids - own):
+                candidates = [other for other in _groups_in(foreign_owner) if other != group and other in self._known]
+                if candidates and not foreign_owner.startswith(f"{group}_"):
+                    found[group][foreign_owner] = OtherStoreOffset(candidates[-1], live=False)
+                asked += [(group, foreign_owner, other) for other in candidates]
+        registered = self._session.get_many(
+            [f"{paths.ids(other)}/{foreign_owner}" for _, foreign_owner, other in asked]
+        )
+        for (group, foreign_owner, other), node in zip(asked, registered, strict=True):
             if node is not None and not isinstance(node, OffsetMgrError):
-                found[group][stranger] = OtherStoreOffset(other, live=True)
+                found[group][foreign_owner] = OtherStoreOffset(other, live=True)
         return found
 
 

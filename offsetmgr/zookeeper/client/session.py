@@ -58,7 +58,7 @@ _TRANSACTIONS_IN_FLIGHT: Final = 4
 
 _AUTH_HINT: Final = (
     "give zookeeper.auth=digest:USER:PASSWORD in the file of --command-config (or sasl:USER:PASSWORD), of one whom the"
-    " access list names"
+    " ACL names"
 )
 _OPEN: Final = encode(OPEN)
 _NEEDED: Final[dict[type, str]] = {
@@ -325,13 +325,13 @@ class ZookeeperSession:
         found: list[Acl | OffsetMgrError] = [OPEN] * len(full)
         for index, answer in self._ask([requests.GetACL(path) for path in full], _SINGLE_READS_IN_FLIGHT):
             if isinstance(answer, kazoo.NoAuthError):
-                found[index] = self._no_auth(paths[index], "read its access list, to give it to new nodes below it")
+                found[index] = self._no_auth(paths[index], "read its ACL, to give it to new nodes below it")
             elif isinstance(answer, Exception):
                 if not isinstance(answer, kazoo.NoNodeError):
                     raise self._error(answer)
             else:
                 acl = tuple(AclEntry(entry.perms, entry.id.scheme, entry.id.id) for entry in answer[0])
-                whole = "see its whole access list (a), to give it to new nodes below it"
+                whole = "see its whole ACL (a), to give it to new nodes below it"
                 found[index] = self._no_auth(paths[index], whole) if is_masked(acl) else acl
         return found
 
@@ -574,7 +574,7 @@ class ZookeeperSession:
         """Names our identity and the missing permission."""
         return NotAuthorized(
             f"ZooKeeper node {self.chroot}{path}",
-            f"its access list does not allow this (NO_AUTH): {self._connection.identity} may not {needed}",
+            f"its ACL does not allow this (NO_AUTH): {self._connection.identity} may not {needed}",
             _AUTH_HINT,
         )
 
@@ -585,7 +585,7 @@ class ZookeeperSession:
         if isinstance(exception, kazoo.NoAuthError):
             return NotAuthorized(
                 f"ZooKeeper at {self.hosts}",
-                f"an access list does not let {self._connection.identity} do this (NO_AUTH)",
+                f"an ACL does not let {self._connection.identity} do this (NO_AUTH)",
                 _AUTH_HINT,
             )
         return ServerError(f"ZooKeeper at {self.hosts}", f"{type(exception).__name__} {exception}".rstrip())

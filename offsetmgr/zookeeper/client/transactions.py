@@ -83,8 +83,8 @@ class OperationState(Enum):
 class TransactionResult:
     """The outcome of one transaction.
 
-    ``culprit`` is the index of the rejected operation and ``code`` its error code; ``error`` is set in every state but
-    COMMITTED.
+    ``failed_index`` is the index of the rejected operation and ``code`` its error code; ``error`` is set in every state
+    but COMMITTED.
     """
 
     state: OperationState

@@ -231,19 +231,19 @@ class ConsumerMember:
     def look(self, session: ZookeeperSession) -> GroupRegistration:
         """Reads the group; registers again if another client has deleted the registration."""
         try:
-            picture = read_registration(session, self.group, exclude_internal=self._exclude_internal)
-            if self.member_id not in picture.members:
+            snapshot = read_registration(session, self.group, exclude_internal=self._exclude_internal)
+            if self.member_id not in snapshot.members:
                 register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
-                picture = read_registration(session, self.group, exclude_internal=self._exclude_internal)
+                snapshot = read_registration(session, self.group, exclude_internal=self._exclude_internal)
         except _NOT_UNDERSTOOD as error:
             self.hindered_by = error
             raise
         self.hindered_by = None
-        return picture
+        return snapshot
 
-    def part(self, picture: GroupRegistration) -> dict[TopicPartition, ThreadId]:
+    def part(self, snapshot: GroupRegistration) -> dict[TopicPartition, ThreadId]:
         """This member's part of the assignment."""
-        assigned = self._assignor.assign(picture.streams, picture.partitions)
+        assigned = self._assignor.assign(snapshot.streams, snapshot.partitions)
         return {tp: thread for tp, thread in assigned.items() if thread.member_id == self.member_id}
 
     def divided_anew(self) -> None:

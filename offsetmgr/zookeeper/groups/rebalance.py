@@ -75,7 +75,7 @@ class Group(Protocol):
         """Reads the group."""
         ...
 
-    def part(self, picture: GroupRegistration) -> dict[TopicPartition, ThreadId]:
+    def part(self, snapshot: GroupRegistration) -> dict[TopicPartition, ThreadId]:
         """The member's part of the assignment."""
         ...
 
@@ -117,13 +117,13 @@ class MemberOwnership:
             _LOG.warning("consumer %s: others deleted or wrote its owner nodes: %s", member.member_id, _listed(lost))
             holder.drop(lost)
             self._forget(lost)
-        picture = member.look(self._session)
-        if self._watch([paths.topic(topic) for topic in picture.streams.get(member.member_id, {})], []):
-            picture = member.look(self._session)  # changes from before the watches were set
-        if not picture.brokers:
+        snapshot = member.look(self._session)
+        if self._watch([paths.topic(topic) for topic in snapshot.streams.get(member.member_id, {})], []):
+            snapshot = member.look(self._session)  # changes from before the watches were set
+        if not snapshot.brokers:
             # As in the old consumer: nothing can be consumed, and releasing would not help.
             return not self._unbegun
-        share = member.part(picture)
+        share = member.part(snapshot)
         if leaving := [tp for tp, thread in self.owned.items() if share.get(tp) != thread]:
             self._stop(leaving)
             self._claims.release(leaving)
@@ -137,7 +137,7 @@ class MemberOwnership:
         self._watch([self._claims.path(tp) for tp in (*claimed.mine, *claimed.held)], [])
         if self._unbegun:
             self._unbegun = set(holder.begin({tp: self.owned[tp] for tp in self._unbegun}))
-        seen = (picture.streams, picture.partitions)
+        seen = (snapshot.streams, snapshot.partitions)
         if leaving or claimed.mine or seen != self._seen:
             member.divided_anew()
         self._seen = seen

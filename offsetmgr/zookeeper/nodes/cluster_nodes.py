@@ -135,12 +135,14 @@ def configs(session: ZookeeperSession, kind: str) -> Iterator[tuple[str, NodeEnt
     root = f"/config/{kind}"
     names = sorted(session.children(root) or [])
     if kind == "users":
-        folders = [f"{name}/clients" for name in names]
-        for folder, below in zip(folders, session.children_many([f"{root}/{f}" for f in folders]), strict=True):
+        directories = [f"{name}/clients" for name in names]
+        for directory, below in zip(
+            directories, session.children_many([f"{root}/{f}" for f in directories]), strict=True
+        ):
             if isinstance(below, OffsetMgrError):
-                yield folder, NodeEntry(f"{root}/{folder}", error=below)
+                yield directory, NodeEntry(f"{root}/{directory}", error=below)
             else:
-                names += [f"{folder}/{client}" for client in below or ()]
+                names += [f"{directory}/{client}" for client in below or ()]
     names.sort()
     wanted = [(f"{root}/{name}", partial(parse_config, f"{root}/{name}")) for name in names]
     for name, one in zip(names, read_entries(session, wanted), strict=True):

@@ -113,9 +113,9 @@ def offset_of_broker(group: str, topic: str, partition: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def above(folder: str) -> tuple[str, ...]:
+def above(directory: str) -> tuple[str, ...]:
     """A directory and all of its ancestors, outermost first; cached, because each partition of a topic needs it."""
-    parts = folder.split("/")
+    parts = directory.split("/")
     return tuple("/".join(parts[:n]) for n in range(2, len(parts) + 1))
 
 

@@ -227,7 +227,7 @@ class _BulkBatch:
         self._sent: list[_Part] = []
         self._outcomes: Callable[[], list[TransactionResult]] = list
         self._answers: Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]] | None = None
-        self._folders: list[tuple[int, bytes]] = []
+        self._directories: list[tuple[int, bytes]] = []
         """The parents of the nodes, each with the zxid as of which its children are expected."""
         self._zxids: Callable[[], list[list[int | None]]] = list
         rows: list[_Row] = []
@@ -244,10 +244,15 @@ class _BulkBatch:
             self._answers = self._begin_reads()
             return
         for zxid, edit in zip(as_of, batch.edits, strict=True):
-            self._folders += [(zxid, folder) for folder in nodes.folders(edit)]
-        some = [self._folders[at : at + PATHS_A_REQUEST] for at in range(0, len(self._folders), PATHS_A_REQUEST)]
+            self._directories += [(zxid, directory) for directory in nodes.directories(edit)]
+        some = [
+            self._directories[at : at + PATHS_A_REQUEST] for at in range(0, len(self._directories), PATHS_A_REQUEST)
+        ]
         self._zxids = session.begin_reads(
-            [BulkChildren([jute.reads(Op.GET, [path for _, path in folders])], len(folders)) for folders in some]
+            [
+                BulkChildren([jute.reads(Op.GET, [path for _, path in directories])], len(directories))
+                for directories in some
+            ]
         )
 
     def _begin_reads(self) -> Callable[[], list[tuple[RawAnswer, list[NodeData | int] | None]]]:
@@ -257,7 +262,7 @@ class _BulkBatch:
         """Whether the nodes are still those that the edits' scan read."""
         return all(
             zxid is not None and zxid <= as_of
-            for zxid, (as_of, _) in zip(chain.from_iterable(self._zxids()), self._folders, strict=True)
+            for zxid, (as_of, _) in zip(chain.from_iterable(self._zxids()), self._directories, strict=True)
         )
 
     def write(self) -> None:
@@ -371,7 +376,7 @@ class _Nodes:
             else:
                 rows.append((index, partition, change, ustring(raw + tail)))
 
-    def folders(self, edit: GroupEdit) -> list[bytes]:
+    def directories(self, edit: GroupEdit) -> list[bytes]:
         """The parents of an edit's nodes, as `jute.ustring`; invalid ones are left out."""
         try:
             root = self._layout.offsets_root(edit.group)

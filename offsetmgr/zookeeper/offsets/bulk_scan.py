@@ -48,7 +48,7 @@ class BulkScan:
         self._session = session
         self._layout = layout
         self._names: dict[bytes, list[bytes]] = {}
-        self._folders: dict[tuple[bytes, bytes], _Directory | None] = {}
+        self._directories: dict[tuple[bytes, bytes], _Directory | None] = {}
         self._kept = 0
 
     def scan(self, groups: Iterable[str]) -> Iterator[list[Found]]:
@@ -87,11 +87,13 @@ class BulkScan:
         yield None
         parts: list[_Part] = []
         for (group, topic, path), vector in zip(topics, answers(), strict=True):
-            folder = self._folder(topic, vector) if isinstance(vector, bytes) and len(path) <= _LONGEST_PATH else None
-            if folder is None:
+            directory = (
+                self._directory(topic, vector) if isinstance(vector, bytes) and len(path) <= _LONGEST_PATH else None
+            )
+            if directory is None:
                 group.offsets = None
             else:
-                parts += self._parts(group, folder, path)
+                parts += self._parts(group, directory, path)
         nodes = self._begin_gets(parts)
         yield None
         _take_in(parts, nodes())
@@ -114,29 +116,29 @@ class BulkScan:
             self._names[vector] = found
         return found
 
-    def _folder(self, topic: bytes, vector: bytes) -> _Directory | None:
+    def _directory(self, topic: bytes, vector: bytes) -> _Directory | None:
         """The partitions of a topic; None if a name is not a partition."""
         key = topic, vector
-        if key in self._folders:
-            return self._folders[key]
+        if key in self._directories:
+            return self._directories[key]
         names = jute.names_in(vector)
         name = topic.decode()
         partitions = [found for one in names if (found := self._layout.partition(name, one)) is not None]
-        folder = _Directory(names, partitions) if len(partitions) == len(names) else None
+        directory = _Directory(names, partitions) if len(partitions) == len(names) else None
         self._keep(len(names))
-        self._folders[key] = folder
-        return folder
+        self._directories[key] = directory
+        return directory
 
-    def _parts(self, group: _Group, folder: _Directory, path: bytes) -> list[_Part]:
+    def _parts(self, group: _Group, directory: _Directory, path: bytes) -> list[_Part]:
         """The reads of a directory's nodes, in parts that fit a request."""
-        if len(path) not in folder.pieces:
-            self._keep(len(folder.partitions))
-        return [_Part(group, partitions, path.join(pieces)) for partitions, pieces in folder.reads(len(path))]
+        if len(path) not in directory.pieces:
+            self._keep(len(directory.partitions))
+        return [_Part(group, partitions, path.join(pieces)) for partitions, pieces in directory.reads(len(path))]
 
     def _keep(self, nodes: int) -> None:
         self._kept += nodes
         if self._kept > _NODES_KEPT:
-            self._names, self._folders, self._kept = {}, {}, nodes
+            self._names, self._directories, self._kept = {}, {}, nodes
 
     # --- requests ------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from offsetmgr.zookeeper.client.transactions import (
 )
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.offsets.layouts import Layout
-from offsetmgr.zookeeper.offsets.topic_directories import in_folder, topic_folders
+from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories, in_directory
 
 _TRIES: Final = 8
 _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
@@ -140,24 +140,24 @@ class EditBatch:
     def prepared(self, wanted: Iterable[tuple[int, TopicPartition, Change]]) -> Iterator[NodeWrite]:
         """The writes for changes, each with its edit's index; a change that can never be written gets its outcome at
         once."""
-        folders = self._topic_folders()
+        directories = self._topic_directories()
         for index, partition, change in wanted:
             group = self.edits[index].group
             try:
                 path = self._layout.path(group, partition)
-                if self._layout.loose and self._layout.topic_folder(group, partition.topic) in folders:
-                    path = in_folder(path, partition)
+                if self._layout.loose and self._layout.topic_directory(group, partition.topic) in directories:
+                    path = in_directory(path, partition)
                 data = None if change.after is None else self._encoded(partition, change.after, None)
             except OffsetMgrError as error:
                 self.outcomes[index][partition] = ChangeOutcome(EditStatus.FAILED, None, error)
                 continue
             yield NodeWrite(index, group, partition, change, path, data)
 
-    def _topic_folders(self) -> set[str]:
+    def _topic_directories(self) -> set[str]:
         """Directories of topics that exist, if the layout leaves a choice."""
         if not self._layout.loose:
             return set()
-        return topic_folders(
+        return existing_topic_directories(
             self._session, self._layout, ((edit.group, tp.topic) for edit in self.edits for tp in edit.changes)
         )
 
@@ -270,15 +270,15 @@ class EditBatch:
             for write in wanted:
                 self._fail(write, outcome.error)
             return []
-        culprit = transaction.write_at(outcome.failed_operation)
+        failed_index = transaction.write_at(outcome.failed_operation)
         # An existing parent may have been deleted (NO_NODE), a missing one may have been created (NODE_EXISTS): read
         # again.
-        self._existing.difference_update(paths.above(culprit.path.rpartition("/")[0]))
+        self._existing.difference_update(paths.above(failed_index.path.rpartition("/")[0]))
         if outcome.code in _RACES:
-            error = Conflict(str(culprit), "others kept changing it", "try again when the group is quiet")
-            return self._again(wanted, [culprit], error)
-        self._fail(culprit, outcome.error)
-        return [write for write in wanted if write is not culprit]
+            error = Conflict(str(failed_index), "others kept changing it", "try again when the group is quiet")
+            return self._again(wanted, [failed_index], error)
+        self._fail(failed_index, outcome.error)
+        return [write for write in wanted if write is not failed_index]
 
     def _find_out(self, transaction: Transaction, error: OffsetMgrError | None) -> list[NodeWrite]:
         """Decides from a fresh read whether a transaction without a response was carried out. It was carried out as a

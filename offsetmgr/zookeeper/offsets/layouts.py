@@ -68,7 +68,7 @@ class Layout(Protocol):
         """The node that holds the partition's offset. Raises `UsageError` for impossible names."""
         ...
 
-    def topic_folder(self, group: str, topic: str) -> str | None:
+    def topic_directory(self, group: str, topic: str) -> str | None:
         """If this node exists, it overrides `path`: the topic's nodes lie under it, with the same names. None if the
         layout leaves no choice."""
         ...
@@ -116,7 +116,7 @@ class ConsumersLayout:
     def path(self, group: str, partition: TopicPartition) -> str:
         return paths.offset(group, partition.topic, partition.partition)
 
-    def topic_folder(self, group: str, topic: str) -> str | None:  # noqa: ARG002
+    def topic_directory(self, group: str, topic: str) -> str | None:  # noqa: ARG002
         return None
 
     def partition(self, topic: str, node: str) -> TopicPartition | None:

@@ -53,7 +53,7 @@ class StormLayout:
         paths.check_topic(partition.topic)
         return f"{self.group_root(group)}/partition_{paths.check_partition(partition.partition)}"
 
-    def topic_folder(self, group: str, topic: str) -> str | None:
+    def topic_directory(self, group: str, topic: str) -> str | None:
         # A topic of this very name could not be distinguished from a partition's node.
         return None if _NODE.fullmatch(topic) else f"{self.group_root(group)}/{paths.check_topic(topic)}"
 

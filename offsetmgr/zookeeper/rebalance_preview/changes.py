@@ -20,22 +20,22 @@ MOST_PARTITIONS: Final = 200_000
 ever meant to have."""
 
 
-def member_joins(picture: GroupSnapshot, member_id: str, subscription: Subscription) -> GroupSnapshot:
-    if member_id in picture.members:
+def member_joins(snapshot: GroupSnapshot, member_id: str, subscription: Subscription) -> GroupSnapshot:
+    if member_id in snapshot.members:
         raise UsageError(f"member {member_id}", "is in the group already")
-    return replace(picture, members={**picture.members, member_id: subscription})
+    return replace(snapshot, members={**snapshot.members, member_id: subscription})
 
 
-def member_leaves(picture: GroupSnapshot, name: str) -> GroupSnapshot:
+def member_leaves(snapshot: GroupSnapshot, name: str) -> GroupSnapshot:
     """``name`` is in the form that `member_named` accepts."""
-    leaving = member_named(picture, name)
-    return replace(picture, members={one: held for one, held in picture.members.items() if one != leaving})
+    leaving = member_named(snapshot, name)
+    return replace(snapshot, members={one: held for one, held in snapshot.members.items() if one != leaving})
 
 
-def topic_grows(picture: GroupSnapshot, topic: str, count: int, broker: int | None = None) -> GroupSnapshot:
+def topic_grows(snapshot: GroupSnapshot, topic: str, count: int, broker: int | None = None) -> GroupSnapshot:
     """The topic is extended to, or created with, ``count`` partitions; in Kafka 0.7, ``count`` on ``broker``."""
-    held = dict(picture.topics.get(topic, {}))
-    others = sum(len(partitions) for name, partitions in picture.topics.items() if name != topic)
+    held = dict(snapshot.topics.get(topic, {}))
+    others = sum(len(partitions) for name, partitions in snapshot.topics.items() if name != topic)
     if others + count > MOST_PARTITIONS:  # before they are created: a typo must not exhaust the machine's memory
         raise UsageError(
             f"topic {topic}",
@@ -43,9 +43,9 @@ def topic_grows(picture: GroupSnapshot, topic: str, count: int, broker: int | No
             "can be simulated",
             "is that number meant?",
         )
-    if picture.of_kafka_0_7 and broker is None:
+    if snapshot.of_kafka_0_7 and broker is None:
         raise UsageError(f"topic {topic}", "partitions of Kafka 0.7 belong to a broker", "as in TOPIC=BROKER:COUNT")
-    if held and not picture.of_kafka_0_7 and broker is not None:
+    if held and not snapshot.of_kafka_0_7 and broker is not None:
         raise UsageError(f"topic {topic}", "its partitions belong to no broker", "as in TOPIC=COUNT")
     try:
         wanted = [n if broker is None else BrokerPartition(broker, n) for n in range(count)]
@@ -59,19 +59,19 @@ def topic_grows(picture: GroupSnapshot, topic: str, count: int, broker: int | No
             f"(of {count}, partition {gone[0]} would be gone)",
         )
     held |= {one: () if broker is None else (broker,) for one in wanted if one not in held}
-    return replace(picture, topics={**picture.topics, topic: held})
+    return replace(snapshot, topics={**snapshot.topics, topic: held})
 
 
-def topic_is_deleted(picture: GroupSnapshot, topic: str) -> GroupSnapshot:
-    if topic not in picture.topics:
+def topic_is_deleted(snapshot: GroupSnapshot, topic: str) -> GroupSnapshot:
+    if topic not in snapshot.topics:
         raise UsageError(f"topic {topic}", "is not one of the group's")
-    return replace(picture, topics={name: held for name, held in picture.topics.items() if name != topic})
+    return replace(snapshot, topics={name: held for name, held in snapshot.topics.items() if name != topic})
 
 
-def broker_leaves(picture: GroupSnapshot, broker: int) -> GroupSnapshot:
+def broker_leaves(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
     """In Kafka 0.7 its partitions disappear; later, the next replica in sync becomes their leader."""
-    known = {one for held in picture.topics.values() for brokers in held.values() for one in brokers}
-    if broker not in (known if picture.brokers is None else picture.brokers):
+    known = {one for held in snapshot.topics.values() for brokers in held.values() for one in brokers}
+    if broker not in (known if snapshot.brokers is None else snapshot.brokers):
         raise UsageError(f"broker {broker}", "is not among the live brokers")
     topics = {
         topic: {
@@ -79,45 +79,45 @@ def broker_leaves(picture: GroupSnapshot, broker: int) -> GroupSnapshot:
             for partition, brokers in held.items()
             if not (isinstance(partition, BrokerPartition) and partition.broker == broker)
         }
-        for topic, held in picture.topics.items()
+        for topic, held in snapshot.topics.items()
     }
-    return replace(picture, topics=topics, brokers=None if picture.brokers is None else picture.brokers - {broker})
+    return replace(snapshot, topics=topics, brokers=None if snapshot.brokers is None else snapshot.brokers - {broker})
 
 
-def broker_joins(picture: GroupSnapshot, broker: int) -> GroupSnapshot:
+def broker_joins(snapshot: GroupSnapshot, broker: int) -> GroupSnapshot:
     """It has no partitions yet, and no leader moves to it."""
-    if picture.brokers is not None and broker in picture.brokers:
+    if snapshot.brokers is not None and broker in snapshot.brokers:
         raise UsageError(f"broker {broker}", "is alive already")
-    return replace(picture, brokers=None if picture.brokers is None else picture.brokers | {broker})
+    return replace(snapshot, brokers=None if snapshot.brokers is None else snapshot.brokers | {broker})
 
 
-def member_named(picture: GroupSnapshot, name: str) -> str:
+def member_named(snapshot: GroupSnapshot, name: str) -> str:
     """The one member of that id (with or without the group's name in front), or else on that host."""
-    for exact in (name, f"{picture.group}_{name}"):
-        if exact in picture.members:
+    for exact in (name, f"{snapshot.group}_{name}"):
+        if exact in snapshot.members:
             return exact
     found = [
         member
-        for member in sorted(picture.members)
-        if (origin := parse_member_id(picture.group, member)) is not None and origin.host == name
+        for member in sorted(snapshot.members)
+        if (origin := parse_member_id(snapshot.group, member)) is not None and origin.host == name
     ]
     if len(found) == 1:
         return found[0]
-    why = f"is on a host of several: {', '.join(found)}" if found else f"is not in group {picture.group}"
-    raise UsageError(f"member {name}", why, f"members: {', '.join(sorted(picture.members)) or 'none'}")
+    why = f"is on a host of several: {', '.join(found)}" if found else f"is not in group {snapshot.group}"
+    raise UsageError(f"member {name}", why, f"members: {', '.join(sorted(snapshot.members)) or 'none'}")
 
 
-def usual_subscription(picture: GroupSnapshot) -> Subscription:
+def usual_subscription(snapshot: GroupSnapshot) -> Subscription:
     """The topics to which all members subscribe, regardless of their numbers of streams; it has the most frequent
     number."""
-    readable = [one for one in picture.members.values() if one is not None]
+    readable = [one for one in snapshot.members.values() if one is not None]
     if not readable:
         raise UsageError(
-            f"group {picture.group}", "has no member whose subscription a new one could take", "add --topic"
+            f"group {snapshot.group}", "has no member whose subscription a new one could take", "add --topic"
         )
     if len({(one.kind, frozenset(one.streams)) for one in readable}) > 1:
         raise UsageError(
-            f"group {picture.group}", "its members subscribed to different topics", "add --like MEMBER, or --topic"
+            f"group {snapshot.group}", "its members subscribed to different topics", "add --like MEMBER, or --topic"
         )
     counted = Counter(tuple(sorted(one.streams.items())) for one in readable)
     usual = max(counted, key=lambda streams: (counted[streams], streams))

@@ -45,9 +45,9 @@ class Prediction:
         return moves(self.before, self.after)
 
 
-def assignment(picture: GroupSnapshot, strategy: str, *, internal: bool = False) -> dict[TopicPartition, ThreadId]:
+def assignment(snapshot: GroupSnapshot, strategy: str, *, internal: bool = False) -> dict[TopicPartition, ThreadId]:
     """The assignment that the members compute. Raises what `GroupSnapshot.streams` and `Assignor.assign` raise."""
-    return assignor_named(strategy, picture.leaders).assign(picture.streams(internal=internal), picture.partitions)
+    return assignor_named(strategy, snapshot.leaders).assign(snapshot.streams(internal=internal), snapshot.partitions)
 
 
 def predict(before: GroupSnapshot, after: GroupSnapshot, strategy: str, *, internal: bool = False) -> Prediction:
@@ -68,32 +68,34 @@ def predict(before: GroupSnapshot, after: GroupSnapshot, strategy: str, *, inter
     return Prediction(strategy, owned, assignment(after, strategy, internal=internal), seen, doubts)
 
 
-def matching_strategies(picture: GroupSnapshot, *, internal: bool = False) -> list[str]:
+def matching_strategies(snapshot: GroupSnapshot, *, internal: bool = False) -> list[str]:
     """The strategies whose result equals the present owners; empty if owners are unknown or nothing matches."""
-    candidates = [ClusteredAssignor.name] if picture.of_kafka_0_7 else [RangeAssignor.name, RoundRobinAssignor.name]
-    if not picture.owners:
+    candidates = [ClusteredAssignor.name] if snapshot.of_kafka_0_7 else [RangeAssignor.name, RoundRobinAssignor.name]
+    if not snapshot.owners:
         return []
     return [
-        strategy for strategy in candidates if assignment(picture, strategy, internal=internal) == dict(picture.owners)
+        strategy
+        for strategy in candidates
+        if assignment(snapshot, strategy, internal=internal) == dict(snapshot.owners)
     ]
 
 
-def usual_strategy(picture: GroupSnapshot) -> str:
+def usual_strategy(snapshot: GroupSnapshot) -> str:
     """Kafka's default: 0.7 had only one strategy."""
-    return ClusteredAssignor.name if picture.of_kafka_0_7 else RangeAssignor.name
+    return ClusteredAssignor.name if snapshot.of_kafka_0_7 else RangeAssignor.name
 
 
-def _doubts(picture: GroupSnapshot, strategy: str, *, internal: bool) -> tuple[str, ...]:
-    streams = picture.streams(internal=internal)
+def _doubts(snapshot: GroupSnapshot, strategy: str, *, internal: bool) -> tuple[str, ...]:
+    streams = snapshot.streams(internal=internal)
     consumed = {topic for topics in streams.values() for topic in topics}
-    doubts = [f"no partitions of topic {topic} are known" for topic in sorted(consumed - picture.topics.keys())]
+    doubts = [f"no partitions of topic {topic} are known" for topic in sorted(consumed - snapshot.topics.keys())]
     if strategy in (RoundRobinAssignor.name, EqualRoundRobinAssignor.name):
-        partitions = {topic: held for topic, held in picture.partitions.items() if topic in consumed}
+        partitions = {topic: held for topic, held in snapshot.partitions.items() if topic in consumed}
         alike = sorted({one.topic for tied in hashed_alike(partitions) for one in tied})
         if alike:
             doubts.append(f"topics {' and '.join(alike)} hash alike: real members may swap their partitions")
     if strategy == RoundRobinAssignor.name:
-        doubts += _refused_by_older_members(streams, picture.partitions)
+        doubts += _refused_by_older_members(streams, snapshot.partitions)
     return tuple(doubts)
 
 

@@ -1,4 +1,4 @@
-"""A group's picture as a JSON file, to look at it elsewhere or later; and what can be had of ``zk members``. Pure.
+"""A group snapshot as a JSON file, to look at it elsewhere or later; and what can be had of ``zk members``. Pure.
 
 Version 1: ``{"format": "offsetmgr-group", "version": 1, "group", "taken_at_ms", "brokers": [id] | null, "members": {id:
 {"pattern", "subscription"} | null}, "topics": {topic: {partition: [broker]}}, "owners": {topic: {partition:
@@ -25,26 +25,26 @@ _NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 V = TypeVar("V")
 
 
-def encode(picture: GroupSnapshot, taken_at_ms: int) -> bytes:
+def encode(snapshot: GroupSnapshot, taken_at_ms: int) -> bytes:
     """The file's bytes; ``taken_at_ms`` is the time of the snapshot."""
     owners: dict[str, dict[str, str | None]] | None = None
-    if picture.owners is not None:
+    if snapshot.owners is not None:
         owners = {}
-        for (topic, partition), thread in sorted(picture.owners.items()):
+        for (topic, partition), thread in sorted(snapshot.owners.items()):
             owners.setdefault(topic, {})[str(partition)] = None if thread is None else str(thread)
     document = {
         "format": FORMAT,
         "version": VERSION,
-        "group": picture.group,
+        "group": snapshot.group,
         "taken_at_ms": taken_at_ms,
-        "brokers": None if picture.brokers is None else sorted(picture.brokers),
+        "brokers": None if snapshot.brokers is None else sorted(snapshot.brokers),
         "members": {
             member: None if held is None else {"pattern": held.kind, "subscription": dict(held.streams)}
-            for member, held in sorted(picture.members.items())
+            for member, held in sorted(snapshot.members.items())
         },
         "topics": {
             topic: {str(partition): list(brokers) for partition, brokers in sorted(held.items())}
-            for topic, held in sorted(picture.topics.items())
+            for topic, held in sorted(snapshot.topics.items())
         },
         "owners": owners,
     }
@@ -57,14 +57,14 @@ def decode(name: str, data: bytes, group: str | None = None) -> GroupSnapshot:
     ``name`` identifies the file in errors; ``group`` selects one if the file contains several. Raises `MalformedData`,
     `UnknownVersion`, and `UsageError` if the group is not in the file or not the only one.
     """
-    return _File(name).picture(data, group)
+    return _File(name).snapshot(data, group)
 
 
 class _File:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def picture(self, data: bytes, group: str | None) -> GroupSnapshot:
+    def snapshot(self, data: bytes, group: str | None) -> GroupSnapshot:
         try:
             document = json.loads(data)
         except (ValueError, RecursionError) as broken:

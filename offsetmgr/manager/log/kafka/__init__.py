@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from offsetmgr.manager.log.base import partitions_of, slot_count
+from offsetmgr.manager.log.base import partitions_of, shard_group_count
 from offsetmgr.manager.log.kafka.known_log_ends import KnownLogEnds
 from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
 from offsetmgr.manager.log.kafka.reader import KafkaReader
@@ -57,19 +57,19 @@ class KafkaLog:
     def partitions(self) -> int:
         return self._partitions
 
-    def writer(self, slot: int) -> KafkaShardGroupWriter:
+    def writer(self, shard_group: int) -> KafkaShardGroupWriter:
         """See `PartitionLog.writer`."""
-        if slot not in range(slot_count(self._partitions)):
-            raise ValueError(f"no slot {slot}")
+        if shard_group not in range(shard_group_count(self._partitions)):
+            raise ValueError(f"no shard group {shard_group}")
         settings = producer_settings(
             self.bootstrap,
             self._properties,
-            transactional_id=transactional_id(self.topic, slot),
+            transactional_id=transactional_id(self.topic, shard_group),
             transaction_timeout_ms=self._transaction_timeout_ms,
             max_message_bytes=self._max_message_bytes,
         )
         return KafkaShardGroupWriter(
-            self.topic, slot, partitions_of(slot, self._partitions), settings, self._known_ends
+            self.topic, shard_group, partitions_of(shard_group, self._partitions), settings, self._known_ends
         )
 
     def reader(self) -> KafkaReader:
@@ -107,12 +107,12 @@ class KafkaLog:
         self._offsets.close()
 
 
-def transactional_id(topic: str, slot: int) -> str:
+def transactional_id(topic: str, shard_group: int) -> str:
     """Returns the id that every writer of a shard group uses: principals need rights for the prefix
-    ``{topic}-slot-``."""
-    return f"{transactional_id_prefix(topic)}{slot}"
+    ``{topic}-shard-group-``."""
+    return f"{transactional_id_prefix(topic)}{shard_group}"
 
 
 def transactional_id_prefix(topic: str) -> str:
     """Returns the prefix of the transactional ids of all shard groups."""
-    return f"{topic}-slot-"
+    return f"{topic}-shard-group-"

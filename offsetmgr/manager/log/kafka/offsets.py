@@ -122,7 +122,7 @@ class PartitionOffsets:
             if isinstance(value, OffsetMgrError):
                 failure = value
             elif value.offset < 0:
-                failure = TimedOut(f"offset of {self._topic}-{partition}", "no answer within the time-out")
+                failure = TimedOut(f"offset of {self._topic}-{partition}", "no answer within the timeout")
             else:
                 offsets[partition] = int(value.offset)
         return offsets, failure

@@ -58,12 +58,12 @@ class KafkaShardGroupWriter:
     """The methods are those of `offsetmgr.manager.log.base.ShardGroupWriter`. The constructor starts to connect."""
 
     def __init__(
-        self, topic: str, slot: int, partitions: Sequence[int], settings: Mapping[str, Any], ends: KnownLogEnds
+        self, topic: str, shard_group: int, partitions: Sequence[int], settings: Mapping[str, Any], ends: KnownLogEnds
     ) -> None:
         self._topic = topic
         self._partitions = partitions
         self._ends = ends
-        self._what = f"slot {slot} of {topic}"
+        self._what = f"shard group {shard_group} of {topic}"
         self._settings = settings
         self._connection_error: ck.KafkaError | None = None
         self._producer: ck.Producer | None = self._connect()
@@ -233,7 +233,7 @@ class KafkaShardGroupWriter:
         if error.code() == ck.KafkaError._TIMED_OUT:
             if self._connection_error is not None:
                 return error_of(self._connection_error, self._what)
-            return TimedOut(self._what, "the claim was not answered within the time-out")
+            return TimedOut(self._what, "the claim was not answered within the timeout")
         if error.retriable():
             hint = "does the topic __transaction_state have the replicas that it needs, and are they up?"
             return CoordinatorNotAvailable(self._what, _reason(error), hint)

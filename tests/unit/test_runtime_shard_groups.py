@@ -18,7 +18,7 @@ from runtimes import (
     offset,
     refusal,
     scenario,
-    slot_of,
+    shard_group_of,
     until,
     written,
 )
@@ -31,21 +31,21 @@ from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime, Role
 from offsetmgr.records.avro import AvroRecordFormat
 
 
-def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_slot() -> None:
+def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_shard_group() -> None:
     log, lease = MemoryLog(PARTITIONS), Lease()
 
     async def work() -> None:
         async with manager(log, lease) as runtime:
-            slot = slot_of(runtime, "g")
-            log.writer(slot).claim(1)
+            shard_group = shard_group_of(runtime, "g")
+            log.writer(shard_group).claim(1)
             answers = [runtime.commit(commit("g", 1)), runtime.commit(commit("g", 2))]
             assert await asyncio.gather(*answers) == [ELSEWHERE] * 2
             await until(lambda: bool(lease.losses))
-            assert [lost for lost, _ in lease.losses] == [slot]
+            assert [lost for lost, _ in lease.losses] == [shard_group]
             assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
             assert await runtime.commit(commit("g", 3)) == ELSEWHERE
             # Given to it again, it serves again.
-            runtime.on_assigned(slot)
+            runtime.on_assigned(shard_group)
             await until(lambda: runtime.owns("g") == ErrorCode.NONE)
             await written([runtime.commit(commit("g", 4))])
 
@@ -75,8 +75,8 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
     claimed = threading.Event()
     plain = log.writer
 
-    def writer(slot: int) -> Any:
-        made = plain(slot)
+    def writer(shard_group: int) -> Any:
+        made = plain(shard_group)
         claim = made.claim
 
         def late(timeout: float) -> None:
@@ -93,7 +93,7 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
         log.writer = writer  # type: ignore[method-assign]
         runtime.on_assigned(0)
         await until(claimed.is_set)
-        group = next(g for g in map(str, range(999)) if slot_of(runtime, g) == 0)
+        group = next(g for g in map(str, range(999)) if shard_group_of(runtime, g) == 0)
         assert await runtime.commit(commit(group, 1)) == LOADING
         assert refusal(runtime, group) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         log.writer = plain  # type: ignore[method-assign]
@@ -106,17 +106,17 @@ def test_a_claim_that_came_too_late_is_followed_by_nothing() -> None:
     scenario(work)
 
 
-def test_given_up_with_commits_in_flight_it_ends_them_and_takes_no_more() -> None:
+def test_given_up_with_commits_in_flight_it_ends_them_and_takes_no_longer() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
         async with manager(log) as runtime:
-            slot = slot_of(runtime, "g")
+            shard_group = shard_group_of(runtime, "g")
             log.hold = True
             answers = [runtime.commit(commit("g", 1))]
-            await until(lambda: log.unfinished(slot))
+            await until(lambda: log.unfinished(shard_group))
             answers.append(runtime.commit(commit("g", 2)))
-            leaving = asyncio.create_task(runtime.on_revoked(slot))
+            leaving = asyncio.create_task(runtime.on_revoked(shard_group))
             await asyncio.sleep(0)
             assert await runtime.commit(commit("g", 3)) == ELSEWHERE
             assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
@@ -134,12 +134,12 @@ def test_taken_while_it_is_given_up_it_is_served_again() -> None:
 
     async def work() -> None:
         async with manager(log) as runtime:
-            slot = slot_of(runtime, "g")
+            shard_group = shard_group_of(runtime, "g")
             await written([runtime.commit(commit("g", 1))])
             tenure = runtime.ownership_epoch("g")
-            leaving = asyncio.create_task(runtime.on_revoked(slot))
+            leaving = asyncio.create_task(runtime.on_revoked(shard_group))
             await asyncio.sleep(0)
-            runtime.on_assigned(slot)
+            runtime.on_assigned(shard_group)
             await leaving
             await until(lambda: runtime.owns("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == 1
@@ -148,7 +148,7 @@ def test_taken_while_it_is_given_up_it_is_served_again() -> None:
     scenario(work)
 
 
-def test_a_slot_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
+def test_a_shard_group_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(retry_pause=0.05, standby=False)
     again = threading.Event()
@@ -171,7 +171,7 @@ def test_a_slot_that_cannot_be_claimed_says_why_and_is_tried_again() -> None:
         runtime.on_assigned(3)
         await until(lambda: runtime.status()[3].state == "failed")
         assert runtime.status()[3].last_error == "Unreachable: broker: no answer"
-        group = next(g for g in map(str, range(999)) if slot_of(runtime, g) == 3)
+        group = next(g for g in map(str, range(999)) if shard_group_of(runtime, g) == 3)
         assert refusal(runtime, group) == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert runtime.list_groups() == (ErrorCode.COORDINATOR_NOT_AVAILABLE, [])
         again.set()
@@ -188,7 +188,7 @@ def test_closing_waits_for_what_is_in_flight_and_refuses_the_rest() -> None:
         async with manager(log) as runtime:
             log.hold = True
             answer = runtime.commit(commit("g", 1))
-            await until(lambda: log.unfinished(slot_of(runtime, "g")))
+            await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             closing = asyncio.create_task(runtime.close())
             await until(lambda: runtime.owns("g") == ErrorCode.NOT_COORDINATOR)
             assert await runtime.commit(commit("g", 2)) == ELSEWHERE
@@ -200,7 +200,9 @@ def test_closing_waits_for_what_is_in_flight_and_refuses_the_rest() -> None:
             runtime.on_assigned(0)
             assert runtime.owns("g") == ErrorCode.NOT_COORDINATOR
         # The last thing that a thread does is to say that it ends.
-        await until(lambda: not any(thread.name.startswith("offsetmgr-slot-") for thread in threading.enumerate()))
+        await until(
+            lambda: not any(thread.name.startswith("offsetmgr-shard-group-") for thread in threading.enumerate())
+        )
 
     scenario(work)
 

@@ -49,13 +49,13 @@ def record(number: int, size: int = 20) -> Record:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     """A partition of 60 messages, one a batch of 91 bytes, in segments of 10."""
-    folder = tmp_path / "orders-3"
-    with LogAppender(folder, SMALL) as log:
+    directory = tmp_path / "orders-3"
+    with LogAppender(directory, SMALL) as log:
         for number in range(60):
             log.append([record(number)])
-    return folder
+    return directory
 
 
 def read_all(partition: Partition, offset: int, size: int) -> list[int]:
@@ -71,8 +71,8 @@ def read_all(partition: Partition, offset: int, size: int) -> list[int]:
 # --- appending ------------------------------------------------------------------------------------
 
 
-def test_a_segment_is_rolled_before_it_would_be_too_large(folder: Path) -> None:
-    segments = segments_in(folder)
+def test_a_segment_is_rolled_before_it_would_be_too_large(directory: Path) -> None:
+    segments = segments_in(directory)
 
     assert [segment.log.name for segment in segments[:3]] == [
         "00000000000000000000.log",
@@ -80,7 +80,7 @@ def test_a_segment_is_rolled_before_it_would_be_too_large(folder: Path) -> None:
         "00000000000000000020.log",
     ]
     assert all(segment.size == 910 for segment in segments)
-    assert {file.suffix for file in folder.iterdir()} == {".log", ".index", ".timeindex"}
+    assert {file.suffix for file in directory.iterdir()} == {".log", ".index", ".timeindex"}
     assert sum(len(list(messages((segment,), MessageFilter(), pytest.fail))) for segment in segments) == 60
 
 
@@ -128,23 +128,23 @@ def test_offsets_are_given_out_and_gaps_of_a_replica_are_kept(tmp_path: Path) ->
     ]
 
 
-def test_appending_goes_on_where_it_stopped(folder: Path) -> None:
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    index = folder / "00000000000000000050.index"
+def test_appending_goes_on_where_it_stopped(directory: Path) -> None:
+    before = {file.name: file.read_bytes() for file in directory.iterdir()}
+    index = directory / "00000000000000000050.index"
     index.write_bytes(index.read_bytes() + bytes(800))  # the room that a killed broker's index keeps
 
-    with LogAppender(folder, SMALL) as log:
+    with LogAppender(directory, SMALL) as log:
         assert log.append([record(60)]) == AppendInfo(60, 60)
 
-    assert read_all(Partition(folder), 0, 500) == list(range(61))
+    assert read_all(Partition(directory), 0, 500) == list(range(61))
     assert index.read_bytes() == before[index.name]
 
 
-def test_what_does_not_end_with_a_whole_entry_is_recovered_first(folder: Path) -> None:
-    log = folder / "00000000000000000050.log"
+def test_what_does_not_end_with_a_whole_entry_is_recovered_first(directory: Path) -> None:
+    log = directory / "00000000000000000050.log"
     for damage in (log.read_bytes()[:-1], log.read_bytes() + bytes(30)):
         log.write_bytes(damage)
-        with pytest.raises(CorruptData) as caught, LogAppender(folder):
+        with pytest.raises(CorruptData) as caught, LogAppender(directory):
             pass
         assert caught.value.hint == "offsetmgr log recover cuts it there"
         assert log.read_bytes() == damage
@@ -153,8 +153,8 @@ def test_what_does_not_end_with_a_whole_entry_is_recovered_first(folder: Path) -
 # --- indexes --------------------------------------------------------------------------------------
 
 
-def test_an_index_names_where_entries_begin(folder: Path) -> None:
-    first = segments_in(folder)[0]
+def test_an_index_names_where_entries_begin(directory: Path) -> None:
+    first = segments_in(directory)[0]
     entries = list(split(first.log.read_bytes()))
     index, times = first.offset_index(), first.time_index()
 
@@ -169,16 +169,16 @@ def test_an_index_names_where_entries_begin(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 40, bytes(40), struct.pack(">ii", 2, 100), b"\0\0\0\1\0\0"])
-def test_an_index_that_lies_costs_time_and_nothing_else(folder: Path, damage: bytes) -> None:
-    for file in [*folder.glob("*.index"), *folder.glob("*.timeindex")]:
+def test_an_index_that_lies_costs_time_and_nothing_else(directory: Path, damage: bytes) -> None:
+    for file in [*directory.glob("*.index"), *directory.glob("*.timeindex")]:
         file.write_bytes(damage)
 
     for offset in range(60):
-        assert read_all(Partition(folder), offset, 200) == list(range(offset, 60))
+        assert read_all(Partition(directory), offset, 200) == list(range(offset, 60))
 
 
-def test_aborted_transactions_are_read_as_they_are_written(folder: Path) -> None:
-    segment = segments_in(folder)[0]
+def test_aborted_transactions_are_read_as_they_are_written(directory: Path) -> None:
+    segment = segments_in(directory)[0]
     aborted = [AbortedTransaction(7, 1, 5, 2), AbortedTransaction(2**60, 3, 8, 6)]
 
     assert segment.aborted_index() == []
@@ -192,10 +192,10 @@ def test_aborted_transactions_are_read_as_they_are_written(folder: Path) -> None
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_a_log_is_read_from_any_offset_in_chunks_of_any_size(folder: Path) -> None:
+def test_a_log_is_read_from_any_offset_in_chunks_of_any_size(directory: Path) -> None:
     for offset in range(60):
         for size in (1, 90, 91, 92, 1000, 100_000):
-            assert read_all(Partition(folder), offset, size) == list(range(offset, 60))
+            assert read_all(Partition(directory), offset, size) == list(range(offset, 60))
 
 
 @given(
@@ -211,16 +211,16 @@ def test_whatever_was_appended_is_read_again(
     interval: int,
     size: int,
 ) -> None:
-    folder = tmp_path_factory.mktemp("log") / "orders-0"
+    directory = tmp_path_factory.mktemp("log") / "orders-0"
     count = 0
     for half in (appends[: len(appends) // 2], appends[len(appends) // 2 :]):
-        with LogAppender(folder, RollPolicy(segment_bytes=segment, index_interval_bytes=interval)) as log:
+        with LogAppender(directory, RollPolicy(segment_bytes=segment, index_interval_bytes=interval)) as log:
             for records, length, magic in half:
                 time = None if magic == 0 else T
                 log.append([Record(0, time, b"k", b"v" * length)] * records, GZIP if length > 200 else 0, magic=magic)
                 count += records
 
-    partition = Partition(folder)
+    partition = Partition(directory)
 
     assert partition.range() == LogRange(0, count)
     for offset in range(0, count, 7):
@@ -243,26 +243,26 @@ def test_a_message_larger_than_the_chunk_comes_whole_up_to_a_limit(tmp_path: Pat
     assert partition.read(1, 1000, largest=100_000) is not None
 
 
-def test_outside_the_log_is_an_error_and_its_end_is_none(folder: Path) -> None:
-    partition = Partition(folder)
+def test_outside_the_log_is_an_error_and_its_end_is_none(directory: Path) -> None:
+    partition = Partition(directory)
 
     assert partition.read(60) is None
     with pytest.raises(OffsetOutOfRange, match="the log begins at 0 and ends at 60") as caught:
         partition.read(61)
     assert caught.value.log_range == LogRange(0, 60)
-    (folder.parent / "log-start-offset-checkpoint").write_text("0\n1\norders 3 15\n")
+    (directory.parent / "log-start-offset-checkpoint").write_text("0\n1\norders 3 15\n")
     with pytest.raises(OffsetOutOfRange, match="the log begins at 15 and ends at 60"):
         partition.read(14)
     assert partition.range() == LogRange(15, 60)
 
 
-def test_readers_keep_their_view_while_segments_come_and_go(folder: Path) -> None:
-    partition = Partition(folder)
+def test_readers_keep_their_view_while_segments_come_and_go(directory: Path) -> None:
+    partition = Partition(directory)
     view = partition.segments
-    with LogAppender(folder, SMALL) as log:
+    with LogAppender(directory, SMALL) as log:
         for number in range(60, 75):
             log.append([record(number)])
-    (folder / "00000000000000000000.log").unlink()
+    (directory / "00000000000000000000.log").unlink()
 
     assert partition.segments is view
     assert next_offset(view[-1]) == 60
@@ -277,62 +277,62 @@ def test_readers_keep_their_view_while_segments_come_and_go(folder: Path) -> Non
     assert partition.segment_of(9) is None
 
 
-def test_a_damaged_entry_is_no_gap(folder: Path) -> None:
-    log = folder / "00000000000000000020.log"
+def test_a_damaged_entry_is_no_gap(directory: Path) -> None:
+    log = directory / "00000000000000000020.log"
     data = bytearray(log.read_bytes())
     data[300] ^= 1
     log.write_bytes(data)
 
     with pytest.raises(CorruptData, match=r"00000000000000000020.log, position 273: the entry at offset 23 is damaged"):
-        Partition(folder).read(23)
+        Partition(directory).read(23)
 
 
 # --- what a broker left half done -----------------------------------------------------------------
 
 
-def swap(folder: Path, base: int, offsets: list[int], last: int, suffix: str = ".swap") -> None:
+def swap(directory: Path, base: int, offsets: list[int], last: int, suffix: str = ".swap") -> None:
     data = batch([Record(offset, T, b"k", b"cleaned") for offset in offsets], base_offset=base, last_offset=last)
-    (folder / f"{base:020}.log{suffix}").write_bytes(data)
+    (directory / f"{base:020}.log{suffix}").write_bytes(data)
 
 
-def offsets_in(folder: Path) -> list[int]:
-    return [m.record.offset for m in messages(segments_in(folder), MessageFilter(), pytest.fail)]
+def offsets_in(directory: Path) -> list[int]:
+    return [m.record.offset for m in messages(segments_in(directory), MessageFilter(), pytest.fail)]
 
 
-def test_what_compaction_has_written_whole_stands_for_what_it_was_made_from(folder: Path) -> None:
-    swap(folder, 10, [12, 27], 29)
+def test_what_compaction_has_written_whole_stands_for_what_it_was_made_from(directory: Path) -> None:
+    swap(directory, 10, [12, 27], 29)
 
-    assert offsets_in(folder) == [*range(10), 12, 27, *range(30, 60)]
-    assert [segment.log.name for segment in segments_in(folder)][1] == "00000000000000000010.log.swap"
-
-
-def test_what_compaction_had_not_finished_counts_for_nothing(folder: Path) -> None:
-    swap(folder, 0, [3], 19, ".cleaned")
-    swap(folder, 20, [22], 39)
-    (folder / "00000000000000000040.log").rename(folder / "00000000000000000040.log.deleted")
-
-    assert offsets_in(folder) == [*range(40), *range(50, 60)]
+    assert offsets_in(directory) == [*range(10), 12, 27, *range(30, 60)]
+    assert [segment.log.name for segment in segments_in(directory)][1] == "00000000000000000010.log.swap"
 
 
-def test_swaps_before_an_unfinished_segment_are_good(folder: Path) -> None:
+def test_what_compaction_had_not_finished_counts_for_nothing(directory: Path) -> None:
+    swap(directory, 0, [3], 19, ".cleaned")
+    swap(directory, 20, [22], 39)
+    (directory / "00000000000000000040.log").rename(directory / "00000000000000000040.log.deleted")
+
+    assert offsets_in(directory) == [*range(40), *range(50, 60)]
+
+
+def test_swaps_before_an_unfinished_segment_are_good(directory: Path) -> None:
     """Segments are renamed from the last to the first: what is before the first that is not done is of another run."""
-    swap(folder, 0, [3], 9)
-    swap(folder, 20, [22], 39, ".cleaned")
+    swap(directory, 0, [3], 9)
+    swap(directory, 20, [22], 39, ".cleaned")
 
-    assert offsets_in(folder) == [3, *range(10, 60)]
+    assert offsets_in(directory) == [3, *range(10, 60)]
 
 
 @pytest.mark.parametrize(
     ("name", "error", "why"),
     [
-        ("orders", CorruptData, "it has not the name of a partition's folder"),
+        ("orders", CorruptData, "it has not the name of a partition's directory"),
         ("orders-0.0123456789abcdef0123456789abcdef-delete", UnsupportedOperation, "the partition is deleted"),
         ("orders-0.0123456789abcdef0123456789abcdef-future", UnsupportedOperation, "still being copied to"),
         ("orders-0.0123456789abcdef0123456789abcdef-stray", UnsupportedOperation, "unknown to its cluster"),
         ("orders_0", UnsupportedOperation, "its name is TOPIC_N: a log of Kafka 0.7"),
     ],
 )
-def test_other_folders_are_refused_by_name(tmp_path: Path, name: str, error: type[Exception], why: str) -> None:
+def test_other_directories_are_refused_by_name(tmp_path: Path, name: str, error: type[Exception], why: str) -> None:
     (tmp_path / name).mkdir()
 
     with pytest.raises(error, match=why):
@@ -355,7 +355,7 @@ def test_partitions_are_found_in_a_log_directory_by_topic_and_number(tmp_path: P
         (tmp_path / name).mkdir()
     (tmp_path / "meta.properties").write_text("")
 
-    assert [folder.name for folder in partitions_in(tmp_path)] == ["a.b_c-0", "orders-9", "orders-10"]
+    assert [directory.name for directory in partitions_in(tmp_path)] == ["a.b_c-0", "orders-9", "orders-10"]
     assert partition_of(tmp_path / "a.b_c-0") == TopicPartition("a.b_c", 0)
 
 
@@ -385,8 +385,8 @@ def touch(segments: tuple[Segment, ...], times: list[int]) -> None:
         os.utime(segment.log, ns=(time * 1_000_000, time * 1_000_000))
 
 
-def test_segments_before_a_time_are_those_last_written_by_then(folder: Path) -> None:
-    segments = segments_in(folder)
+def test_segments_before_a_time_are_those_last_written_by_then(directory: Path) -> None:
+    segments = segments_in(directory)
     touch(segments, [T, T + 10, T + 20, T + 30, T + 40, T + 50])
 
     assert segments_before(segments, T + 25, 10, T + 100) == [20, 10, 0]
@@ -406,10 +406,10 @@ def test_messages_without_times_count_as_written_with_their_segment(tmp_path: Pa
     assert at_or_after(segments, T) is None
 
 
-def test_deletion_is_reported_and_nothing_is_deleted(folder: Path) -> None:
+def test_deletion_is_reported_and_nothing_is_deleted(directory: Path) -> None:
     """The newest messages of the segments are of T + 9, 19, ... 59; each has 910 bytes."""
-    segments = segments_in(folder)
-    files = sorted(file.name for file in folder.iterdir())
+    segments = segments_in(directory)
+    files = sorted(file.name for file in directory.iterdir())
 
     by_age = list(report(segments, OlderThan(1000), T + 1025))
     assert [(verdict.segment.base_offset, verdict.reason) for verdict in by_age] == [
@@ -426,14 +426,14 @@ def test_deletion_is_reported_and_nothing_is_deleted(folder: Path) -> None:
     either = list(report(segments, AnyOf((OlderThan(1000), MoreThan(2000))), T + 1025))
     assert [verdict.reason is not None for verdict in either] == [True, True, True, False, False, False]
     assert all(verdict.reason for verdict in report(segments, OlderThan(0), T + 1025))
-    assert sorted(file.name for file in folder.iterdir()) == files
+    assert sorted(file.name for file in directory.iterdir()) == files
 
 
-def test_a_policy_of_ones_own_leaves_no_hole(folder: Path) -> None:
+def test_a_policy_of_ones_own_leaves_no_hole(directory: Path) -> None:
     class Even:
         def reason(self, judged: object, now: int) -> str | None:
             return "even" if judged.segment.base_offset % 20 == 0 else None  # type: ignore[attr-defined]
 
-    verdicts = list(report(segments_in(folder), Even(), T))
+    verdicts = list(report(segments_in(directory), Even(), T))
 
     assert [verdict.reason for verdict in verdicts] == ["even", None, None, None, None, None]

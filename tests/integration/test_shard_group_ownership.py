@@ -35,13 +35,13 @@ pytestmark = pytest.mark.servers
 SESSION = 6.0
 """The shortest that brokers allow."""
 REBALANCE = 3
-"""The rebalance timeout of a `slot_owner`, in sessions."""
-SLOTS = frozenset(range(8))
+"""The rebalance timeout of a `shard_group_owner`, in sessions."""
+SHARD_GROUPS = frozenset(range(8))
 
 
 @dataclass
 class Owner:
-    """One `slot_owner` process and its notebook."""
+    """One `shard_group_owner` process and its notebook."""
 
     name: str
     path: Path
@@ -51,21 +51,25 @@ class Owner:
         lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.exists() else []
         return [json.loads(line) for line in lines[:-1]]
 
-    def slots(self) -> frozenset[int]:
+    def shard_groups(self) -> frozenset[int]:
         """What it has now."""
         held: set[int] = set()
         for entry in self.entries():
             if entry["event"] == "take":
-                held.add(entry["slot"])
+                held.add(entry["shard_group"])
             elif entry["event"] == "give_up":
-                held.discard(entry["slot"])
+                held.discard(entry["shard_group"])
         return frozenset(held)
 
     def given_up(self, since: float) -> list[int]:
-        return [e["slot"] for e in self.entries() if e["event"] == "give_up" and e["t"] >= since]
+        return [e["shard_group"] for e in self.entries() if e["event"] == "give_up" and e["t"] >= since]
 
-    def taken_at(self, slot: int, since: float) -> float:
-        return next(e["t"] for e in self.entries() if e["event"] == "take" and e["slot"] == slot and e["t"] >= since)
+    def taken_at(self, shard_group: int, since: float) -> float:
+        return next(
+            e["t"]
+            for e in self.entries()
+            if e["event"] == "take" and e["shard_group"] == shard_group and e["t"] >= since
+        )
 
     def samples(self) -> list[dict[str, Any]]:
         return [e for e in self.entries() if e["event"] == "lease"]
@@ -89,14 +93,17 @@ class Owner:
         taken: dict[int, float] = {}
         entries = self.entries()
         leases = [(e["t"], e["t"] + e["left"]) for e in self.samples() if e["valid"]]
-        for entry in [*entries, *({"t": float("inf"), "event": "give_up", "slot": slot} for slot in SLOTS)]:
+        for entry in [
+            *entries,
+            *({"t": float("inf"), "event": "give_up", "shard_group": shard_group} for shard_group in SHARD_GROUPS),
+        ]:
             if entry["event"] == "take":
-                taken[entry["slot"]] = entry["t"]
-            elif entry["event"] == "give_up" and entry["slot"] in taken:
-                start, end = taken.pop(entry["slot"]), entry["t"]
+                taken[entry["shard_group"]] = entry["t"]
+            elif entry["event"] == "give_up" and entry["shard_group"] in taken:
+                start, end = taken.pop(entry["shard_group"]), entry["t"]
                 for begin, until in leases:
                     if begin < end and until > start:
-                        found.append((entry["slot"], max(begin, start), min(until, end)))
+                        found.append((entry["shard_group"], max(begin, start), min(until, end)))
         return found
 
 
@@ -106,16 +113,16 @@ class Owners:
 
     bootstrap: str
     group: str
-    folder: Path
+    directory: Path
     session: float = SESSION
     all: list[Owner] = field(default_factory=list)
 
     def start(self, name: str) -> Owner:
-        path = self.folder / f"{name}.jsonl"
-        script = Path(__file__).with_name("slot_owner.py")
+        path = self.directory / f"{name}.jsonl"
+        script = Path(__file__).with_name("shard_group_owner.py")
         port = 20_000 + len(self.all)
         command = [sys.executable, str(script), self.bootstrap, self.group, str(port), str(path), str(self.session)]
-        with (self.folder / f"{name}.log").open("wb") as log:
+        with (self.directory / f"{name}.log").open("wb") as log:
             owner = Owner(name, path, subprocess.Popen(command, stdout=log, stderr=log))
         self.all.append(owner)
         return owner
@@ -124,26 +131,28 @@ class Owners:
         """Every shard group has one of these owners, evenly, and all of them have a lease."""
 
         def shared() -> bool:
-            slots = [owner.slots() for owner in owners]
-            sizes = [len(held) for held in slots]
+            shard_groups = [owner.shard_groups() for owner in owners]
+            sizes = [len(held) for held in shard_groups]
             return (
-                sum(sizes) == len(SLOTS)
-                and frozenset().union(*slots) == SLOTS
+                sum(sizes) == len(SHARD_GROUPS)
+                and frozenset().union(*shard_groups) == SHARD_GROUPS
                 and max(sizes) - min(sizes) <= 1
                 and all(owner.valid() for owner in owners)
             )
 
-        wait_for(shared, f"slots are shared by {[owner.name for owner in owners]}", seconds)
+        wait_for(shared, f"shard groups are shared by {[owner.name for owner in owners]}", seconds)
 
     def assert_never_two(self) -> None:
-        intervals = [(slot, start, end, o.name) for o in self.all for slot, start, end in o.owned_intervals()]
-        for slot in SLOTS:
-            of_slot = sorted((start, end, name) for s, start, end, name in intervals if s == slot)
-            assert of_slot, f"slot {slot} was never owned"
+        intervals = [
+            (shard_group, start, end, o.name) for o in self.all for shard_group, start, end in o.owned_intervals()
+        ]
+        for shard_group in SHARD_GROUPS:
+            of_slot = sorted((start, end, name) for s, start, end, name in intervals if s == shard_group)
+            assert of_slot, f"shard group {shard_group} was never owned"
             last: dict[str, float] = {}
             for start, end, name in of_slot:
                 for other, until in last.items():
-                    assert other == name or until <= start, f"slot {slot}: {other} and {name} at {start}"
+                    assert other == name or until <= start, f"shard group {shard_group}: {other} and {name} at {start}"
                 last[name] = max(last.get(name, 0.0), end)
 
     def kill_all(self) -> None:
@@ -164,7 +173,7 @@ def owners_at(unique: str, tmp_path: Path) -> Iterator[Callable[..., Owners]]:
         yield make
 
 
-def test_slots_move_at_once_when_a_manager_leaves_and_no_more_than_due_when_one_comes(
+def test_shard_groups_move_at_once_when_a_manager_leaves_and_no_longer_than_due_when_one_comes(
     kafka: KafkaBroker, owners_at: Callable[..., Owners]
 ) -> None:
     # Sessions so long that no shard group moves because one is over.
@@ -183,11 +192,11 @@ def test_slots_move_at_once_when_a_manager_leaves_and_no_more_than_due_when_one_
     since = boottime()
     fourth = owners.start("fourth")
     owners.wait_until_shared_by(second, third, fourth)
-    assert len(second.given_up(since) + third.given_up(since)) == len(fourth.slots())
+    assert len(second.given_up(since) + third.given_up(since)) == len(fourth.shard_groups())
     owners.assert_never_two()
 
 
-def test_slots_move_when_the_session_of_a_manager_that_died_or_froze_is_over(
+def test_shard_groups_move_when_the_session_of_a_manager_that_died_or_froze_is_over(
     kafka: KafkaBroker, owners_at: Callable[..., Owners]
 ) -> None:
     owners = owners_at(kafka.bootstrap)
@@ -199,15 +208,20 @@ def test_slots_move_when_the_session_of_a_manager_that_died_or_froze_is_over(
     since = boottime()
     second.process.kill()
     owners.wait_until_shared_by(third, fourth)
-    moved = [heir.taken_at(slot, since) for slot in second.slots() for heir in (third, fourth) if slot in heir.slots()]
-    assert len(moved) == len(second.slots())
+    moved = [
+        heir.taken_at(shard_group, since)
+        for shard_group in second.shard_groups()
+        for heir in (third, fourth)
+        if shard_group in heir.shard_groups()
+    ]
+    assert len(moved) == len(second.shard_groups())
     assert second.lease_end() < min(moved) <= max(moved) < since + REBALANCE * SESSION
 
     # One is frozen past its session: its shard groups move, and on waking it knows at once that it owns nothing.
-    frozen = third.slots()
+    frozen = third.shard_groups()
     third.process.send_signal(signal.SIGSTOP)
     owners.wait_until_shared_by(fourth)
-    assert fourth.slots() >= frozen
+    assert fourth.shard_groups() >= frozen
     woken = boottime()
     third.process.send_signal(signal.SIGCONT)
     assert third.samples_after(woken)[0]["valid"] is False
@@ -216,7 +230,7 @@ def test_slots_move_when_the_session_of_a_manager_that_died_or_froze_is_over(
     owners.assert_never_two()
 
 
-def test_without_a_coordinator_nobody_owns_anything_until_it_is_back(
+def test_without_a_coordinator_no_client_owns_anything_until_it_is_back(
     tmp_path: Path, owners_at: Callable[..., Owners]
 ) -> None:
     with KraftBroker(tmp_path / "kraft") as broker:
@@ -238,7 +252,7 @@ def test_without_a_coordinator_nobody_owns_anything_until_it_is_back(
         owners.assert_never_two()
 
 
-def test_what_only_an_administrator_can_mend_is_said_at_once(kafka: KafkaBroker, unique: str) -> None:
+def test_what_only_an_administrator_can_repair_is_reported_at_once(kafka: KafkaBroker, unique: str) -> None:
     async def refusals() -> tuple[str, str]:
         client = Client(kafka.bootstrap, Security.of({}))
 
@@ -278,7 +292,7 @@ def test_what_only_an_administrator_can_mend_is_said_at_once(kafka: KafkaBroker,
     assert another_session.endswith("exclude our session timeout (INVALID_SESSION_TIMEOUT)")
 
 
-def test_a_manager_that_differs_from_the_others_is_told_once(
+def test_a_manager_that_differs_from_the_others_is_reported_once(
     kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def refusal() -> str | None:
@@ -311,12 +325,12 @@ def test_a_manager_that_differs_from_the_others_is_told_once(
         return told
 
     assert "kafka" in (asyncio.run(refusal()) or "")
-    assert "gets no slots" not in caplog.text
+    assert "gets no shard groups" not in caplog.text
 
 
 class Idle:
     """A `OwnershipListener` that does nothing."""
 
-    def on_assigned(self, slot: int) -> None: ...
+    def on_assigned(self, shard_group: int) -> None: ...
 
-    async def on_revoked(self, slot: int) -> None: ...
+    async def on_revoked(self, shard_group: int) -> None: ...

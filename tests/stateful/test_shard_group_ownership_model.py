@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from simulated_coordinator import REBALANCE
-from simulated_group import SLOTS, Process, World
+from simulated_group import SHARD_GROUPS, Process, World
 
 SEEDS = 3000 if os.environ.get("OFFSETMGR_SOAK") else 25
 MOST_PROCESSES = 4
@@ -21,7 +21,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_no_slot_ever_has_two_owners(seed: int) -> None:
+def test_no_shard_group_ever_has_two_owners(seed: int) -> None:
     with World(seed) as world:
         live(world)
 
@@ -54,9 +54,9 @@ def trouble(world: World) -> None:
     elif kind == "stop":
         one.stop()
     elif kind == "claim":
-        slot = random.randrange(SLOTS)
-        world.log(f"{one.name} claims {slot} late")
-        world.claims[slot] = one
+        shard_group = random.randrange(SHARD_GROUPS)
+        world.log(f"{one.name} claims {shard_group} late")
+        world.claims[shard_group] = one
     elif not any(broker.stopped for broker in world.brokers):
         world.fail_over(wake_after=None if kind == "fail over" else random.uniform(0.5, 25))
 
@@ -73,20 +73,24 @@ def calm(world: World) -> None:
         return
     told = "\n".join(world.history)
     assert all(p.ownership.valid() for p in alive), told
-    slots = sorted(slot for p in alive for slot in p.serving)
-    assert slots == list(range(SLOTS)), told
+    shard_groups = sorted(shard_group for p in alive for shard_group in p.serving)
+    assert shard_groups == list(range(SHARD_GROUPS)), told
     sizes = [len(p.serving) for p in alive]
     assert max(sizes) - min(sizes) <= 1, told
     assert all(p.serving == p.ownership.owned() for p in alive), told
-    assert all(world.claims[slot] is p for p in alive for slot in p.serving), told
+    assert all(world.claims[shard_group] is p for p in alive for shard_group in p.serving), told
 
 
 # --- scenarios ------------------------------------------------------------------------------------------
 
 
 def shared_by(world: World, *processes: Process) -> bool:
-    slots = [p.serving for p in processes]
-    return sum(map(len, slots)) == SLOTS and all(slots) and set().union(*slots) == set(range(SLOTS))
+    shard_groups = [p.serving for p in processes]
+    return (
+        sum(map(len, shard_groups)) == SHARD_GROUPS
+        and all(shard_groups)
+        and set().union(*shard_groups) == set(range(SHARD_GROUPS))
+    )
 
 
 def run_until(world: World, condition: Callable[[], bool], seconds: float) -> None:
@@ -96,32 +100,32 @@ def run_until(world: World, condition: Callable[[], bool], seconds: float) -> No
         world.run(0.05)
 
 
-def test_frozen_between_being_assigned_a_slot_and_claiming_it() -> None:
+def test_frozen_between_being_assigned_a_shard_group_and_claiming_it() -> None:
     """The sleeper's claim fences the owner, who rejoins and claims again; the sleeper never serves."""
     with World(1) as world:
         sleeper, other = Process(world, 0), Process(world, 1)
         world.processes += [sleeper, other]
-        run_until(world, lambda: len(sleeper.ownership.owned()) == SLOTS // 2, 5)
+        run_until(world, lambda: len(sleeper.ownership.owned()) == SHARD_GROUPS // 2, 5)
         assert not sleeper.serving  # assigned; looked at its lease; about to claim
         mine = sleeper.ownership.owned()
         sleeper.freeze(20)
-        run_until(world, lambda: other.serving == set(range(SLOTS)), 15)
+        run_until(world, lambda: other.serving == set(range(SHARD_GROUPS)), 15)
         run_until(world, lambda: sleeper.running, 20)
         assert not sleeper.ownership.valid()
-        run_until(world, lambda: any(world.claims[slot] is sleeper for slot in mine), 2)
+        run_until(world, lambda: any(world.claims[shard_group] is sleeper for shard_group in mine), 2)
         assert not sleeper.serving
         run_until(world, lambda: shared_by(world, sleeper, other), 60)
         run_until(world, lambda: all(world.claims[s] is p for p in (sleeper, other) for s in p.serving), 5)
 
 
-def test_a_coordinator_that_is_loading_revives_nobody() -> None:
+def test_a_coordinator_that_is_loading_revives_no_client() -> None:
     """It answers every heartbeat with no error, without looking."""
     with World(2) as world:
         sleeper, other = Process(world, 0), Process(world, 1)
         world.processes += [sleeper, other]
         run_until(world, lambda: shared_by(world, sleeper, other), 10)
         sleeper.freeze(30)
-        run_until(world, lambda: other.serving == set(range(SLOTS)), 20)
+        run_until(world, lambda: other.serving == set(range(SHARD_GROUPS)), 20)
         world.active.stop()
         world.active = world.brokers[1]
         world.active.load()
@@ -135,17 +139,17 @@ def test_a_coordinator_that_is_loading_revives_nobody() -> None:
 
 def test_a_manager_with_another_topic_is_refused_until_it_is_alone() -> None:
     with World(3) as world:
-        one, stranger = Process(world, 0), Process(world, 1, topic="elsewhere")
+        one, foreign_owner = Process(world, 0), Process(world, 1, topic="elsewhere")
         world.processes.append(one)
-        run_until(world, lambda: one.serving == set(range(SLOTS)), 10)
-        world.processes.append(stranger)
-        run_until(world, lambda: stranger.ownership.refusal is not None, 10)
-        assert stranger.ownership.refusal == "topic is 'elsewhere' here and 'offsets' at the other managers"
-        assert one.serving == set(range(SLOTS))
-        assert [node.port for node in stranger.ownership.nodes()] == [0]
+        run_until(world, lambda: one.serving == set(range(SHARD_GROUPS)), 10)
+        world.processes.append(foreign_owner)
+        run_until(world, lambda: foreign_owner.ownership.refusal is not None, 10)
+        assert foreign_owner.ownership.refusal == "topic is 'elsewhere' here and 'offsets' at the other managers"
+        assert one.serving == set(range(SHARD_GROUPS))
+        assert [node.port for node in foreign_owner.ownership.nodes()] == [0]
         one.stop()
-        run_until(world, lambda: stranger.serving == set(range(SLOTS)), 20)
-        assert stranger.ownership.refusal is None
+        run_until(world, lambda: foreign_owner.serving == set(range(SHARD_GROUPS)), 20)
+        assert foreign_owner.ownership.refusal is None
 
 
 def test_everybody_knows_who_owns_what() -> None:
@@ -155,15 +159,17 @@ def test_everybody_knows_who_owns_what() -> None:
         for process in world.processes:
             assert [node.port for node in sorted(process.ownership.nodes(), key=lambda n: n.port)] == [0, 1, 2]
             for owner in world.processes:
-                assert {process.ownership.owner_of(slot).port for slot in owner.serving} == {int(owner.name[1:])}
+                assert {process.ownership.owner_of(shard_group).port for shard_group in owner.serving} == {
+                    int(owner.name[1:])
+                }
 
 
-def test_a_slot_that_is_claimed_against_the_group_costs_ever_fewer_rebalances() -> None:
+def test_a_shard_group_that_is_claimed_against_the_group_costs_ever_fewer_rebalances() -> None:
     """Two groups set up over one topic, say: they fence each other without end, but must not do so without pause."""
     with World(5) as world:
         one = Process(world, 0)
         world.processes.append(one)
-        run_until(world, lambda: one.serving == set(range(SLOTS)), 10)
+        run_until(world, lambda: one.serving == set(range(SHARD_GROUPS)), 10)
         before = one.ownership.generation
 
         def spite() -> None:
@@ -174,7 +180,7 @@ def test_a_slot_that_is_claimed_against_the_group_costs_ever_fewer_rebalances() 
         spite()
         world.run(60)
         assert one.ownership.generation - before < 25
-        assert one.ownership.valid() and one.serving >= set(range(1, SLOTS))
+        assert one.ownership.valid() and one.serving >= set(range(1, SHARD_GROUPS))
 
 
 @pytest.mark.parametrize("kind", ["JoinGroupRequest", "SyncGroupRequest"])
@@ -182,7 +188,7 @@ def test_an_answer_that_never_comes_is_not_waited_for_as_long_as_it_might_take(k
     with World(6) as world:
         one, other = Process(world, 0), Process(world, 1)
         world.processes.append(one)
-        run_until(world, lambda: one.serving == set(range(SLOTS)), 10)
+        run_until(world, lambda: one.serving == set(range(SHARD_GROUPS)), 10)
         world.lost_answers.add((one, kind))
         world.processes.append(other)
         run_until(world, lambda: not world.lost_answers, 5)

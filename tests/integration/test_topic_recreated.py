@@ -70,7 +70,7 @@ async def made_by_default(admin: AdminClient, topic: str) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_its_offsets_are_served_no_more_and_those_of_the_new_one_are(kafka: KafkaBroker, unique: str) -> None:
+def test_its_offsets_are_served_no_longer_and_those_of_the_new_one_are(kafka: KafkaBroker, unique: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
 
     async def work() -> None:

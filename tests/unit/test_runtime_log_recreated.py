@@ -13,7 +13,7 @@ from runtimes import (
     offset,
     refusal,
     scenario,
-    slot_of,
+    shard_group_of,
     until,
     written,
 )
@@ -25,92 +25,92 @@ from offsetmgr.manager.runtime import ManagerConfig
 from offsetmgr.records.avro import AvroRecordFormat
 
 
-def test_a_log_that_was_made_anew_is_read_anew() -> None:
+def test_a_log_that_was_recreated_is_reloaded() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
         async with manager(log) as runtime:
             await written([runtime.commit(commit("g", 1))])
-            slot = slot_of(runtime, "g")
-            await runtime.on_revoked(slot)
-            for partition in partitions_of(slot, PARTITIONS):
+            shard_group = shard_group_of(runtime, "g")
+            await runtime.on_revoked(shard_group)
+            for partition in partitions_of(shard_group, PARTITIONS):
                 log._partitions[partition].__init__()  # type: ignore[misc]
-            runtime.on_assigned(slot)
+            runtime.on_assigned(shard_group)
             await until(lambda: runtime.owns("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == -1
 
     scenario(work)
 
 
-def test_a_slot_taken_again_after_its_log_was_made_anew_has_nothing_of_the_old_one() -> None:
+def test_a_shard_group_taken_again_after_its_log_was_recreated_has_nothing_of_the_old_one() -> None:
     """Though the new log is longer already than the old one was read."""
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
-        async with manager(log) as first, manager(log, slots=()) as other:
+        async with manager(log) as first, manager(log, shard_groups=()) as other:
             await written([first.commit(commit("g", 1))])
-            slot, partition = slot_of(first, "g"), first.partition_of("g")
+            shard_group, partition = shard_group_of(first, "g"), first.partition_of("g")
             await until(lambda: other.status()[partition].offsets == 1)
-            await first.on_revoked(slot)
+            await first.on_revoked(shard_group)
             log.recreate()
-            _fill(log, slot)
+            _fill(log, shard_group)
             await until(lambda: other.status()[partition].offsets == 0)
-            other.on_assigned(slot)
+            other.on_assigned(shard_group)
             await until(lambda: other.owns("g") == ErrorCode.NONE)
             assert offset(other, "g") == -1
 
     scenario(work)
 
 
-def test_a_slot_taken_at_once_after_its_log_was_made_anew_has_nothing_of_the_old_one() -> None:
+def test_a_shard_group_taken_at_once_after_its_log_was_recreated_has_nothing_of_the_old_one() -> None:
     log = MemoryLog(PARTITIONS)
     config = ManagerConfig(standby_poll=0.01, lag_interval=60)
 
     async def work() -> None:
         async with manager(log, config=config) as runtime:
             await written([runtime.commit(commit("g", 1))])
-            slot = slot_of(runtime, "g")
-            await runtime.on_revoked(slot)
+            shard_group = shard_group_of(runtime, "g")
+            await runtime.on_revoked(shard_group)
             await until(lambda: runtime.caught_up)
             log.recreate()
-            _fill(log, slot)
-            runtime.on_assigned(slot)
+            _fill(log, shard_group)
+            runtime.on_assigned(shard_group)
             await until(lambda: runtime.owns("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == -1
 
     scenario(work)
 
 
-def test_a_log_made_anew_while_an_outcome_is_unknown_is_read_anew() -> None:
+def test_a_log_recreated_while_an_outcome_is_unknown_is_reloaded() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
         lease = Lease()
         async with manager(log, lease) as runtime:
             await written([runtime.commit(commit("g", 1))])
-            slot = slot_of(runtime, "g")
-            log.fail_next_append(slot, Failure.UNKNOWN_OPEN)
+            shard_group = shard_group_of(runtime, "g")
+            log.fail_next_append(shard_group, Failure.UNKNOWN_OPEN)
             lease.good = False
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
             log.recreate()
-            _fill(log, slot)
+            _fill(log, shard_group)
             lease.good = True
             await until(lambda: runtime.owns("g") == ErrorCode.NONE and offset(runtime, "g") == -1)
 
     scenario(work)
 
 
-def _fill(log: MemoryLog, slot: int) -> None:
+def _fill(log: MemoryLog, shard_group: int) -> None:
     """Makes a shard group's partitions longer, by what deletes nothing that anybody has."""
-    writer = log.writer(slot)
+    writer = log.writer(shard_group)
     writer.claim(1)
     key = AvroRecordFormat().encode_group_key("nobody's")
     for _ in range(10):
-        writer.append({partition: [(key, None)] for partition in partitions_of(slot, PARTITIONS)}, 1)
+        writer.append({partition: [(key, None)] for partition in partitions_of(shard_group, PARTITIONS)}, 1)
     writer.close()
 
 
-def test_a_log_that_is_made_anew_under_its_owner_is_read_anew_before_anything_else_is_acknowledged() -> None:
+def test_a_log_that_is_recreated_under_its_owner_is_reloaded_before_anything_else_is_acknowledged() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -128,7 +128,7 @@ def test_a_log_that_is_made_anew_under_its_owner_is_read_anew_before_anything_el
     scenario(work)
 
 
-def test_an_owner_that_is_told_of_another_log_serves_nothing_of_the_old_one_any_more() -> None:
+def test_an_owner_that_is_reported_of_another_log_serves_nothing_of_the_old_one_any_more() -> None:
     log = SlowLog(PARTITIONS)
     log.gate.set()
 
@@ -138,7 +138,7 @@ def test_an_owner_that_is_told_of_another_log_serves_nothing_of_the_old_one_any_
             runtime.note_generation(log.generation(1))
             assert offset(runtime, "g") == 1  # it is the one that it was filled from
             log.recreate()
-            _fill(log, slot_of(runtime, "g"))
+            _fill(log, shard_group_of(runtime, "g"))
             log.gate.clear()
             runtime.note_generation(log.generation(1))
             assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
@@ -152,7 +152,7 @@ def test_an_owner_that_is_told_of_another_log_serves_nothing_of_the_old_one_any_
     scenario(work)
 
 
-def test_nobody_stops_because_it_is_not_known_which_log_it_is() -> None:
+def test_no_client_stops_because_it_is_not_known_which_log_it_is() -> None:
     """Brokers before 2.8 know of no ids."""
     log = MemoryLog(PARTITIONS)
 

@@ -34,11 +34,11 @@ class Notebook:
     def write(self, event: str, at: float | None = None, **what: Any) -> None:
         self._file.write(json.dumps({"t": boottime() if at is None else at, "event": event, **what}) + "\n")
 
-    def on_assigned(self, slot: int) -> None:
-        self.write("take", slot=slot)
+    def on_assigned(self, shard_group: int) -> None:
+        self.write("take", shard_group=shard_group)
 
-    async def on_revoked(self, slot: int) -> None:
-        self.write("give_up", slot=slot)
+    async def on_revoked(self, shard_group: int) -> None:
+        self.write("give_up", shard_group=shard_group)
 
 
 def watch(ownership: OwnershipManager, notebook: Notebook) -> None:

@@ -30,8 +30,8 @@ from offsetmgr.manager.embedded import OffsetManager
 from offsetmgr.manager.runtime import ManagerConfig
 from offsetmgr.server.process.config import ServeOptions
 
-SLOTS = 8
-AGREED = SharedConfig("offsets", 50, SLOTS, "avro", 1, 7 * 24 * 3_600_000, False)
+SHARD_GROUPS = 8
+AGREED = SharedConfig("offsets", 50, SHARD_GROUPS, "avro", 1, 7 * 24 * 3_600_000, False)
 
 
 def info(port: int, owned: dict[int, int] | None = None, parameters: SharedConfig = AGREED) -> ManagerMetadata:
@@ -42,7 +42,7 @@ def info(port: int, owned: dict[int, int] | None = None, parameters: SharedConfi
 
 
 def test_one_manager_gets_everything() -> None:
-    assert assign(1, [("a", info(1))]).owners == dict.fromkeys(range(SLOTS), "a")
+    assert assign(1, [("a", info(1))]).owners == dict.fromkeys(range(SHARD_GROUPS), "a")
 
 
 def test_three_managers_get_three_three_and_two() -> None:
@@ -51,22 +51,29 @@ def test_three_managers_get_three_three_and_two() -> None:
 
 
 def test_a_newcomer_waits_for_what_the_owner_lets_go() -> None:
-    alone = info(1, dict.fromkeys(range(SLOTS), 1))
+    alone = info(1, dict.fromkeys(range(SHARD_GROUPS), 1))
     both = assign(2, [("a", alone), ("b", info(2))])
     assert both.owners == dict.fromkeys(range(4), "a")
     assert both.waiting == dict.fromkeys(range(4, 8), PendingRevocation("a", "b"))
     assert both.to_let_go("a") == {4, 5, 6, 7}
-    assert both.slots_of("b") == frozenset()
+    assert both.shard_groups_of("b") == frozenset()
 
     after = assign(3, [("a", info(1, dict.fromkeys(range(4), 1))), ("b", info(2))])
     assert after.owners == dict.fromkeys(range(4), "a") | dict.fromkeys(range(4, 8), "b")
     assert after.waiting == {}
 
 
-def test_slots_of_one_that_is_gone_are_given_away_at_once() -> None:
+def test_shard_groups_of_one_that_is_gone_are_given_away_at_once() -> None:
     left = [("a", info(1, {0: 1, 1: 1, 2: 1})), ("b", info(2, {3: 1, 4: 1, 5: 1}))]
     owners = assign(2, left).owners
-    assert {slot: owners[slot] for slot in range(6)} == {0: "a", 1: "a", 2: "a", 3: "b", 4: "b", 5: "b"}
+    assert {shard_group: owners[shard_group] for shard_group in range(6)} == {
+        0: "a",
+        1: "a",
+        2: "a",
+        3: "b",
+        4: "b",
+        5: "b",
+    }
     assert {owners[6], owners[7]} == {"a", "b"}
 
 
@@ -75,7 +82,7 @@ def test_of_two_claims_the_younger_generation_s_holds() -> None:
     assert found.owners[0] == "b"
 
 
-def test_what_a_member_has_not_heard_of_yet_is_given_to_nobody_else() -> None:
+def test_what_a_member_has_not_heard_of_yet_is_given_to_no_other_client() -> None:
     """Its JoinGroup is an old one that arrived late; the process has gone on, and was given shard group 1 meanwhile."""
     given = {0: "late", 1: "late", 2: "b"}
     late = info(1, {0: 4})
@@ -89,13 +96,13 @@ def test_what_a_member_has_lost_since_it_heard_of_it_is_free() -> None:
     lost = replace(info(1, {0: 5}), seen=5, seen_owners=given)
     found = assign(6, [("a", lost), ("b", replace(info(2, dict.fromkeys(range(2, 8), 5)), seen=5, seen_owners=given))])
     assert found.owners[1] == "a"  # it has fewest, so it is given the shard group again
-    assert found.waiting == {slot: PendingRevocation("b", "a") for slot in found.waiting}
+    assert found.waiting == {shard_group: PendingRevocation("b", "a") for shard_group in found.waiting}
 
 
-def test_a_manager_with_other_parameters_gets_nothing_and_is_told_why() -> None:
+def test_a_manager_with_other_parameters_gets_nothing_and_is_reported_why() -> None:
     other = replace_parameters(partitions=40, record_format="kafka")
     found = assign(2, [("leader", info(1, parameters=other)), ("b", info(2, {0: 1})), ("c", info(3, {1: 1}))])
-    assert found.slots_of("leader") == frozenset()
+    assert found.shard_groups_of("leader") == frozenset()
     assert "leader" not in found.nodes
     assert found.refused == {
         "leader": "partitions is 40 here and 50 at the other managers; "
@@ -115,10 +122,10 @@ def test_one_that_would_delete_what_others_keep_gets_nothing(parameters: dict[st
     other = info(2, parameters=replace_parameters(**parameters))
     found = assign(2, [("a", info(1, {0: 1})), ("b", other)])
     assert found.refused == {"b": why}
-    assert found.slots_of("b") == frozenset()
+    assert found.shard_groups_of("b") == frozenset()
 
 
-def test_one_that_asks_nobody_for_members_is_refused_among_relays() -> None:
+def test_one_that_asks_no_client_for_members_is_refused_among_relays() -> None:
     relays = replace_parameters(relay=True)
     found = assign(2, [("a", info(1, {0: 1}, relays)), ("b", info(2, {1: 1}, relays)), ("c", info(3))])
     assert found.refused == {"c": "relay is off here and on at the other managers"}
@@ -138,7 +145,7 @@ def test_a_program_says_how_long_it_keeps_offsets() -> None:
 
 
 @pytest.mark.parametrize("relay", [None, 1, "true"])
-def test_whether_one_relays_is_told_by_yes_or_no(relay: object) -> None:
+def test_whether_one_relays_is_reported_by_yes_or_no(relay: object) -> None:
     told = json.loads(encode_info(info(1), 1))
     told["parameters"]["relay"] = relay
     with pytest.raises(MalformedData, match="relay is neither true nor false"):
@@ -149,7 +156,7 @@ def test_those_at_work_say_which_parameters_hold_even_against_a_majority() -> No
     other = replace_parameters(topic="elsewhere")
     found = assign(2, [("a", info(1, {0: 1})), ("b", info(2, parameters=other)), ("c", info(3, parameters=other))])
     assert set(found.refused) == {"b", "c"}
-    assert found.slots_of("a") == frozenset(range(SLOTS))
+    assert found.shard_groups_of("a") == frozenset(range(SHARD_GROUPS))
 
 
 def test_one_that_is_refused_is_asked_to_let_go_and_not_robbed() -> None:
@@ -160,7 +167,7 @@ def test_one_that_is_refused_is_asked_to_let_go_and_not_robbed() -> None:
 
 def test_a_member_that_cannot_be_understood_is_refused_and_the_others_go_on() -> None:
     found = assign(2, [("a", info(1))], {"junk": "its version is 7"})
-    assert found.slots_of("a") == frozenset(range(SLOTS))
+    assert found.shard_groups_of("a") == frozenset(range(SHARD_GROUPS))
     assert found.refused == {"junk": "its version is 7"}
     assert assign(2, [], {"junk": "why"}) == Assignment(2, {}, {}, {}, {"junk": "why"})
 
@@ -171,7 +178,7 @@ def test_node_ids_follow_from_addresses_and_are_never_a_broker_s() -> None:
     assert all(FIRST_NODE_ID <= n < 2**31 for n in ids.values())
 
 
-def test_two_addresses_with_one_id_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_addresses_with_one_id_are_reported_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offsetmgr.manager.assignment._NODE_IDS", 3)
     ids = node_ids([("a", port) for port in range(3)])
     assert set(ids.values()) == {FIRST_NODE_ID, FIRST_NODE_ID + 1, FIRST_NODE_ID + 2}
@@ -199,7 +206,7 @@ def groups(draw: st.DrawFn) -> list[tuple[str, ManagerMetadata]]:
     names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
     members = []
     for name in names:
-        owned = draw(st.dictionaries(st.integers(0, SLOTS + 1), st.integers(0, 5), max_size=SLOTS))
+        owned = draw(st.dictionaries(st.integers(0, SHARD_GROUPS + 1), st.integers(0, 5), max_size=SHARD_GROUPS))
         parameters = draw(st.sampled_from([AGREED, AGREED, AGREED, replace_parameters(topic="other")]))
         members.append((name, info(NAMES.index(name), owned, parameters)))
     return members
@@ -208,10 +215,10 @@ def groups(draw: st.DrawFn) -> list[tuple[str, ManagerMetadata]]:
 def holders_of_claims(members: list[tuple[str, ManagerMetadata]]) -> dict[int, str]:
     """Whose claim holds, shard group by shard group: the youngest, of equals the first by name."""
     found = {}
-    for slot in range(SLOTS):
-        claims = [(-i.owned[slot], name) for name, i in members if slot in i.owned]
+    for shard_group in range(SHARD_GROUPS):
+        claims = [(-i.owned[shard_group], name) for name, i in members if shard_group in i.owned]
         if claims:
-            found[slot] = min(claims)[1]
+            found[shard_group] = min(claims)[1]
     return found
 
 
@@ -223,12 +230,14 @@ def test_the_order_of_members_does_not_matter(members: list[tuple[str, ManagerMe
 
 
 @given(groups())
-def test_every_slot_is_owned_or_waits_and_nobody_is_robbed(members: list[tuple[str, ManagerMetadata]]) -> None:
+def test_every_shard_group_is_owned_or_waits_and_no_client_is_robbed(
+    members: list[tuple[str, ManagerMetadata]],
+) -> None:
     found = assign(7, members)
-    assert set(found.owners) | set(found.waiting) == set(range(SLOTS))
+    assert set(found.owners) | set(found.waiting) == set(range(SHARD_GROUPS))
     assert not set(found.owners) & set(found.waiting)
     claimed = holders_of_claims(members)
-    assert {slot: owner for slot, owner in found.holders().items() if slot in claimed} == claimed
+    assert {shard_group: owner for shard_group, owner in found.holders().items() if shard_group in claimed} == claimed
     assert all(waiting.successor not in (None, waiting.owner) for waiting in found.waiting.values())
     assert not set(found.owners.values()) & set(found.refused)
 
@@ -239,24 +248,24 @@ def test_two_rebalances_settle_it_evenly_with_as_few_moves_as_can_be(
 ) -> None:
     first = assign(7, members)
     infos = dict(members)
-    rejoined = [(m, replace(infos[m], owned=dict.fromkeys(first.slots_of(m), 7))) for m in infos]
+    rejoined = [(m, replace(infos[m], owned=dict.fromkeys(first.shard_groups_of(m), 7))) for m in infos]
     second = assign(8, rejoined)
     assert second.waiting == {}
     assert second.refused == first.refused
-    promised = first.owners | {slot: w.successor for slot, w in first.waiting.items()}
+    promised = first.owners | {shard_group: w.successor for shard_group, w in first.waiting.items()}
     accepted = [m for m in infos if m not in first.refused]
-    sizes = [len(second.slots_of(m)) for m in accepted]
+    sizes = [len(second.shard_groups_of(m)) for m in accepted]
     assert max(sizes) - min(sizes) <= 1
-    assert all(second.owners[slot] == owner for slot, owner in first.owners.items())
+    assert all(second.owners[shard_group] == owner for shard_group, owner in first.owners.items())
     assert len([s for s in promised if second.owners[s] == promised[s]]) >= len(first.owners)
     claimed = holders_of_claims(members)
-    kept = sum(second.owners[slot] == owner for slot, owner in claimed.items())
+    kept = sum(second.owners[shard_group] == owner for shard_group, owner in claimed.items())
     assert kept == most_that_can_stay(accepted, list(claimed.values()))
 
 
 def most_that_can_stay(members: list[str], owners: list[str]) -> int:
     """Tries every way of who has one shard group more than others."""
-    share, more = divmod(SLOTS, len(members))
+    share, more = divmod(SHARD_GROUPS, len(members))
     return max(
         sum(min(owners.count(m), share + (m in rich)) for m in members)
         for rich in itertools.combinations(members, more)
@@ -328,6 +337,6 @@ def test_damaged_data_never_raises_anything_else(data: bytes, names: list[str], 
             decode(json.dumps(damaged).encode())
 
 
-def test_more_slots_than_partitions_is_no_manager() -> None:
-    with pytest.raises(MalformedData, match="51 slots for 50 partitions"):
-        decode_info(encode_info(info(1, parameters=replace_parameters(slots=51)), 1))
+def test_more_shard_groups_than_partitions_is_no_manager() -> None:
+    with pytest.raises(MalformedData, match="51 shard groups for 50 partitions"):
+        decode_info(encode_info(info(1, parameters=replace_parameters(shard_groups=51)), 1))
