@@ -1,4 +1,4 @@
-"""What `scripts/broker_table` does: each capability is tried on a real broker of each release."""
+"""The implementation of `scripts/broker_table`: tries each capability on a real broker of each release."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class Broker:
         return self.cluster.describe_brokers()[0].versions
 
     def _unless(self, capability: Capability) -> None:
-        """What was tried worked; here, because offsetmgr does it in another way where the broker lacks it."""
+        """The attempt worked because offsetmgr has a substitute for brokers without the capability."""
         if not capability.on(self._versions()):
             raise Lacking(capability.without)
 

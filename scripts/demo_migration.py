@@ -1,4 +1,4 @@
-"""What `scripts/demo` shows: an operator's whole migration, on real servers, with the proof at the end.
+"""The implementation of `scripts/demo`: an operator's whole migration, on real servers, with the proof at the end.
 
 Everything that an operator would type is run as a process of its own and printed with a ``$`` in front of it.
 """
@@ -123,7 +123,7 @@ class Load:
 class Fleet:
     """Real old consumers of one group, and a small server through which a shell command restarts one of them.
 
-    It stands for what an operator has: `ssh HOST systemctl restart app` after a change of its settings.
+    It represents an operator's `ssh HOST systemctl restart app` after a change of its settings.
     """
 
     def __init__(self, directory: Path, zookeeper: str, group: str, members: int, version: str) -> None:
@@ -231,7 +231,7 @@ def sandbox(shell: Shell, version: str) -> Iterator[tuple[str, str]]:
 
 
 def librdkafka_settings(version: str) -> dict[str, str]:
-    """What librdkafka must be told of brokers that it cannot ask."""
+    """librdkafka's settings for brokers that do not report their API versions."""
     if not version.startswith(("0.8", "0.9")):
         return {}
     return {"api.version.request": "false", "broker.version.fallback": "0.8.2.2"}

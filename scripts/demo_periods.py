@@ -34,7 +34,9 @@ Record = tuple[str, int, int]
 
 
 def show(bootstrap: str, zookeeper: str, directory: Path) -> None:
-    chapter("Two applications, two topics, three hours: nobody begins an hour before everybody has finished the last")
+    chapter(
+        "Two applications, two topics, three hours: no application begins an hour before all have finished the last"
+    )
     first = (time.time_ns() // 1_000_000 // HOUR_MS - PERIODS) * HOUR_MS
     expected = produce(bootstrap, first)
     told = ", ".join(f"{RECORDS[topic]} {topic} in {count} partitions" for topic, count in TOPICS.items())

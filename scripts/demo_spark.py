@@ -1,5 +1,5 @@
-"""What `scripts/demo spark` shows: a streaming job in its consumer group, killed, and started again from the group
-alone; then periods that two applications work through in step (`demo_periods`), and an audit (`demo_audit`).
+"""The implementation of `scripts/demo spark`: a streaming job in its consumer group, killed, and started again from the
+group alone; then periods that two applications work through in step (`demo_periods`), and an audit (`demo_audit`).
 
 The job is `demo_spark_job.py`, a process of its own. It is run twice: once its checkpoint is deleted after the kill,
 so that only the group knows where to begin.
@@ -67,7 +67,7 @@ def run_job(bootstrap: str, directory: Path, checkpoint: str, *options: str) -> 
 
 
 def written(directory: Path) -> list[list[Record]]:
-    """What the sink holds: the records of each batch, in the order of writing."""
+    """The sink's content: the records of each batch, in the order of writing."""
     lines = (directory / "output.jsonl").read_text(encoding="utf-8").splitlines()
     return [[Record(*row[:3]) for row in json.loads(line)["records"]] for line in lines]
 
@@ -92,7 +92,7 @@ def show(bootstrap: str, directory: Path) -> None:
     check(ended == 0, f"the job ended with {ended}, see {directory / 'job.log'}")
     check(lag(bootstrap) == 0, "there is lag left")
 
-    chapter("What the sink holds")
+    chapter("The content of the sink")
     times = Counter(record for batch in written(directory) for record in batch)
     everything = {Record(TOPIC, n % PARTITIONS, n // PARTITIONS) for n in range(RECORDS)}
     twice = {record for record, count in times.items() if count > 1}

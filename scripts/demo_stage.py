@@ -1,4 +1,4 @@
-"""What the chapters of `scripts/demo spark` share: what they say and check, and the commands that they run."""
+"""Shared by the chapters of `scripts/demo spark`: their output, their checks, and the commands that they run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def create_topics(bootstrap: str, partitions: Mapping[str, int]) -> None:
 
 @contextmanager
 def script(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs one of our scripts with its output in a file. What is left of it at the end is killed, its JVM with it."""
+    """Runs one of our scripts with its output in a file. At the end its remaining processes are killed, including the
+    JVM."""
     with log.open("ab") as out:
         process = subprocess.Popen(
             [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True

@@ -90,7 +90,7 @@ def between_markers(text: str, content: str) -> str:
 
 
 def wanted(project: Path) -> dict[Path, str]:
-    """What each generated file should hold."""
+    """The expected content of each generated file."""
     readme = (project / README).read_text(encoding="utf-8")
     return {README: between_markers(readme, summary()), REFERENCE: reference()}
 

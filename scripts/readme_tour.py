@@ -23,7 +23,7 @@ README: Final = PROJECT / "README.md"
 EXAMPLES: Final = PROJECT / "docs/guide/library.md"
 LAST: Final = "offsetmgr sandbox down"
 SETTING_UP: Final = ("python3 -m venv venv", ". venv/bin/activate", "pip install --quiet '.[sandbox]'")
-"""What `scripts/tour` has done before."""
+"""Marks the steps that `scripts/tour` has completed."""
 DONE: Final = "the command has ended"
 
 

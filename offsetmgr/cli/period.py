@@ -74,29 +74,29 @@ def _duration(ms: int) -> str:
     return f"{ms / 1000:,.1f} s"
 
 
-def _room(connect: ConnectFlags, command: str, root: str) -> BarrierStateStore:
+def _capacity(connect: ConnectFlags, command: str, root: str) -> BarrierStateStore:
     from offsetmgr.period.state_nodes import BarrierStateStore
 
     return BarrierStateStore(connect.zookeeper(command), root)
 
 
-def _begun(room: BarrierStateStore) -> BarrierView:
+def _begun(nodes: BarrierStateStore) -> BarrierView:
     """The nodes of a run. Raises `Conflict` if no period was ever opened."""
-    view = room.read()
+    view = nodes.read()
     if view.seen.open_ is None:
         raise Conflict(
-            f"run {room.root}", "has opened no period", "check --root, and the path after --zookeeper's hosts"
+            f"run {nodes.root}", "has opened no period", "check --root, and the path after --zookeeper's hosts"
         )
     return view
 
 
-def _whole(room: BarrierStateStore) -> BarrierView:
+def _whole(nodes: BarrierStateStore) -> BarrierView:
     """The nodes of a run, read again while the run advances. Raises `Conflict` if it has not begun."""
-    view = _begun(room)
+    view = _begun(nodes)
     for _ in range(_READS):
         if view.seen.barrier() is not None:
             break
-        view = _begun(room)
+        view = _begun(nodes)
     return view
 
 
@@ -116,7 +116,7 @@ def status(
     """
     from offsetmgr.period.status import status_of
 
-    found = status_of(_whole(_room(connect, "period status", root)), _now_ms())
+    found = status_of(_whole(_capacity(connect, "period status", root)), _now_ms())
     assert found is not None  # the run has begun
     held = found.holding
     kind = "rerun, period" if found.rerun else "period"
@@ -167,10 +167,10 @@ def history(
     session = connect.zookeeper("period history")
     from offsetmgr.period.state_nodes import BarrierStateStore
 
-    room = BarrierStateStore(session, root)
-    _begun(room)
+    nodes = BarrierStateStore(session, root)
+    _begun(nodes)
     works = History(session, root).works(period)
-    if not write_rows(_HISTORY, history_rows(room.history(period), works), output):
+    if not write_rows(_HISTORY, history_rows(nodes.history(period), works), output):
         note(f"no closed period in the history of {root}")
 
 
@@ -215,8 +215,8 @@ def rerun(
     if then not in ("close", "live"):
         raise UsageError("--then", f"{then!r} is neither close nor live")
     session = connect.zookeeper("period rerun")
-    live_room = BarrierStateStore(session, root)
-    live = _whole(live_room)
+    live_nodes = BarrierStateStore(session, root)
+    live = _whole(live_nodes)
     assert live.seen.open_ is not None
     plan = Rerun(
         None if until is None else parse_datetime(until, "--until"),
@@ -241,22 +241,22 @@ def rerun(
         yes=yes or name is not None,
     )
     if name is None:
-        reruns.begin_instead(live_room, live, schedule, plan, f"given up for a {what}", _now_ms())
+        reruns.begin_instead(live_nodes, live, schedule, plan, f"given up for a {what}", _now_ms())
     else:
         reruns.begin_beside(BarrierStateStore(session, target), live, schedule, plan, _now_ms())
     note(f"begun: {target}")
 
 
-def _end(room: BarrierStateStore, why: str) -> None:
+def _end(nodes: BarrierStateStore, why: str) -> None:
     """Ends the run even if it advances during the prompt. Raises `Conflict`."""
     for _ in range(_READS):
-        view = _begun(room)
+        view = _begun(nodes)
         assert view.seen.open_ is not None
         if view.seen.open_.stopped:
-            raise Conflict(f"run {room.root}", f"has ended already: {view.seen.open_.stopped}")
-        if room.end(view, why):
+            raise Conflict(f"run {nodes.root}", f"has ended already: {view.seen.open_.stopped}")
+        if nodes.end(view, why):
             return
-    raise Conflict(f"run {room.root}", "turns to another period each time", "ask again")
+    raise Conflict(f"run {nodes.root}", "turns to another period each time", "ask again")
 
 
 @app.command("abort")
@@ -274,8 +274,8 @@ def abort(
 
     Finished work and the history stay. To begin again, use another root.
     """
-    room = _room(connect, "period abort", root)
-    view = _begun(room)
+    nodes = _capacity(connect, "period abort", root)
+    view = _begun(nodes)
     assert view.seen.open_ is not None
     if view.seen.open_.stopped:
         raise Conflict(f"run {root}", f"has ended already: {view.seen.open_.stopped}")
@@ -285,5 +285,5 @@ def abort(
         note("dry run: nothing was changed; add --execute to end it")
         return
     confirm(f"end the run {root} for good?", yes=yes)
-    _end(room, why or "aborted by hand")
+    _end(nodes, why or "aborted by hand")
     note(f"ended: {root}")

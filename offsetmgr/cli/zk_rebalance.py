@@ -124,23 +124,23 @@ def rebalance(
             kept = sized(kept, grow)
         settle = 0
 
-        def pictured() -> GroupSnapshot:
+        def read_snapshot() -> GroupSnapshot:
             return kept
     else:
         if name is None:
             raise UsageError("which group?", "no group is named", "as in zk rebalance GROUP")
         session = connect.zookeeper("zk rebalance")
 
-        def pictured() -> GroupSnapshot:
+        def read_snapshot() -> GroupSnapshot:
             return read_group(session, name, topic or ())
 
     if save is not None:
-        _save(pictured(), save)
+        _save(read_snapshot(), save)
 
     def once() -> int:
         if simulate:
-            return _simulate(pictured(), change, strategy, internal_topics, partitions, output)
-        return _compare(pictured, settle, strategy, internal_topics, partitions, output)
+            return _simulate(read_snapshot(), change, strategy, internal_topics, partitions, output)
+        return _compare(read_snapshot, settle, strategy, internal_topics, partitions, output)
 
     if code := watch_command(once, watch, count):
         raise typer.Exit(code)
@@ -167,7 +167,7 @@ def _simulate(
 
 
 def _compare(
-    pictured: Callable[[], GroupSnapshot],
+    read_snapshot: Callable[[], GroupSnapshot],
     settle: float,
     strategy: str | None,
     internal: bool,
@@ -179,7 +179,7 @@ def _compare(
 
     deadline = time.monotonic() + settle
     while True:
-        snapshot = pictured()
+        snapshot = read_snapshot()
         chosen, why = _strategy(snapshot, strategy, internal)
         prediction = predict(snapshot, snapshot, chosen, internal=internal)
         if not prediction.moves.changed or time.monotonic() >= deadline:

@@ -224,7 +224,7 @@ class PartitionManager:
         which belong to another member by then.
         """
         with self._committing:
-            holdings = dict(self._desk.commitable()) if chosen is None else chosen
+            holdings = dict(self._desk.committable()) if chosen is None else chosen
             offsets = self._offsets
             if offsets is None:
                 return False

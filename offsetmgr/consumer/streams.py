@@ -199,7 +199,7 @@ class StreamState:
         with self.lock:
             return {holding.partition: holding.done for holding in holdings}
 
-    def commitable(self) -> Mapping[TopicPartition, PartitionState]:
+    def committable(self) -> Mapping[TopicPartition, PartitionState]:
         """Returns all partitions that are not being stopped."""
         with self.lock:
             return {tp: holding for tp, holding in self._holdings.items() if not holding.stopped}

@@ -111,15 +111,15 @@ def assign(
     refused |= {m: _difference(info.parameters, agreed) for m, info in infos.items() if info.parameters != agreed}
     accepted = sorted((m for m in infos if m not in refused), key=lambda m: (infos[m].host, infos[m].port, m))
 
-    owners, room = _kept(accepted, claims, agreed.shard_groups)
+    owners, capacity = _kept(accepted, claims, agreed.shard_groups)
     free = [shard_group for shard_group in range(agreed.shard_groups) if shard_group not in claims]
-    owners |= dict(zip(free, _neediest(room, len(free)), strict=True))
+    owners |= dict(zip(free, _neediest(capacity, len(free)), strict=True))
     moving = sorted(
         shard_group for shard_group in claims if shard_group not in owners and shard_group < agreed.shard_groups
     )
     waiting = {
         shard_group: PendingRevocation(claims[shard_group][1], successor)
-        for shard_group, successor in zip(moving, _neediest(room, len(moving)), strict=True)
+        for shard_group, successor in zip(moving, _neediest(capacity, len(moving)), strict=True)
     }
     return Assignment(generation, _nodes(accepted, infos), owners, waiting, refused)
 
@@ -202,13 +202,13 @@ def _kept(
     return owners, {member: quota[member] - min(len(held[member]), quota[member]) for member in accepted}
 
 
-def _neediest(room: dict[str, int], count: int) -> list[str]:
+def _neediest(capacity: dict[str, int], count: int) -> list[str]:
     """Returns the members that receive the next ``count`` shard groups: each time the one that lacks most; ``room``
     shrinks accordingly."""
     chosen = []
     for _ in range(count):
-        member = max(room, key=lambda m: room[m])
-        room[member] -= 1
+        member = max(capacity, key=lambda m: capacity[m])
+        capacity[member] -= 1
         chosen.append(member)
     return chosen
 

@@ -59,22 +59,22 @@ class LeaderRound:
         self._looked = -float("inf")
         self._pause = _LOOKS[0]
 
-    def step(self, room: BarrierStateStore, view: BarrierView, leader: Leader) -> bool:
+    def step(self, nodes: BarrierStateStore, view: BarrierView, leader: Leader) -> bool:
         """Runs one round; returns whether there may be more to do at once. Raises what reading and writing raise, and
         `ServerError` if nodes were deleted so that the run cannot continue."""
         if view.seen.open_ is None:
-            room.require_new()
+            nodes.require_new()
         # A generator: the cluster is asked only if a period opens.
         turn = next_step(view.seen, self._schedule, self._now_there(view), leader, self._clock.now_ms())
         if isinstance(turn, Advance):
-            done = room.turn(turn, view)
+            done = nodes.turn(turn, view)
             if done and turn.closed is not None:
                 number = turn.closed.period.number
                 _LOG.info("period %d is closed; open: %s", number, turn.open_.stopped or turn.open_.number)
-                self._forget(room, view, number)
+                self._forget(nodes, view, number)
             self._pause = _LOOKS[0]
             return True
-        return bool(turn) and self._close_idle(room, view, turn, leader)
+        return bool(turn) and self._close_idle(nodes, view, turn, leader)
 
     def next_look(self, view: BarrierView) -> float | None:
         """Seconds until a round may find something without a change; None: never."""
@@ -104,7 +104,7 @@ class LeaderRound:
         yield from self._partitions
 
     def _close_idle(
-        self, room: BarrierStateStore, view: BarrierView, held: Collection[TopicPartition], leader: Leader
+        self, nodes: BarrierStateStore, view: BarrierView, held: Collection[TopicPartition], leader: Leader
     ) -> bool:
         """Reports, in the leader's own progress, partitions that have no record in the period."""
         barrier, now = view.seen.barrier(), self._clock.monotonic()
@@ -126,15 +126,15 @@ class LeaderRound:
         still = {tp for tp in before.idle if finished.get(tp) == number}
         kept = {tp: offsets for tp, offsets in before.ranges.items() if tp not in empty}
         node = ProgressNode(leader.member, leader.epoch, finished, frozenset(still | empty), kept)
-        return room.report(node, view.progress_versions[leader.member])
+        return nodes.report(node, view.progress_versions[leader.member])
 
-    def _forget(self, room: BarrierStateStore, view: BarrierView, closed: int) -> None:
+    def _forget(self, nodes: BarrierStateStore, view: BarrierView, closed: int) -> None:
         """Deletes dead members' old progress, and history beyond its limit."""
         old = [
             name
             for name, node in view.seen.progress.items()
             if name not in view.members and max(node.finished.values(), default=-1) <= closed - _KEPT
         ]
-        room.forget(old, view)
+        nodes.forget(old, view)
         if closed >= self._history_kept:
-            room.forget_history(closed - self._history_kept)
+            nodes.forget_history(closed - self._history_kept)

@@ -111,38 +111,38 @@ class MemberThread:
         knowledge = self._knowledge
         lease.begin()
         self.connected = True
-        room = BarrierStateStore(session, knowledge.root)
-        room.prepare()
+        nodes = BarrierStateStore(session, knowledge.root)
+        nodes.prepare()
         me = _me(knowledge)
-        epoch = room.register(knowledge.member, me)
+        epoch = nodes.register(knowledge.member, me)
         knowledge.take_registered(epoch, lease.valid)
-        watches = _Watches(room, self._wake.set)
+        watches = _Watches(nodes, self._wake.set)
         view: BarrierView | None = None
         while not self._stopping.is_set():
             if lease.expired:
                 raise SessionExpired(f"period member {knowledge.member}", "its ZooKeeper session has expired")
             self._wake.clear()
-            if knowledge.owned != me.owned and room.describe(knowledge.member, changed := _me(knowledge)):
+            if knowledge.owned != me.owned and nodes.describe(knowledge.member, changed := _me(knowledge)):
                 me = changed
             leads = view is not None and view.leader == knowledge.member
             # Watches are set before their nodes are read. If no period is open yet, its node does not exist.
-            parents = [room.members_path, *([room.root] if knowledge.open is None else ())]
-            again = watches.follow([room.open_path], [*parents, *([room.progress_path] if leads else ())])
+            parents = [nodes.members_path, *([nodes.root] if knowledge.open is None else ())]
+            again = watches.follow([nodes.open_path], [*parents, *([nodes.progress_path] if leads else ())])
             if view is not None and leads:
-                again |= watches.follow([f"{room.progress_path}/{name}" for name in view.seen.progress], ())
+                again |= watches.follow([f"{nodes.progress_path}/{name}" for name in view.seen.progress], ())
             if again or leads or view is None or knowledge.must_read_all():
-                view = room.read()
-                again = self._take(room, view, epoch, me)
+                view = nodes.read()
+                again = self._take(nodes, view, epoch, me)
                 if view.leader == knowledge.member:
-                    again |= not leads or self._leading.step(room, view, Leader(knowledge.member, epoch))
-                    again |= any(f"{room.progress_path}/{name}" not in watches for name in view.seen.progress)
+                    again |= not leads or self._leading.step(nodes, view, Leader(knowledge.member, epoch))
+                    again |= any(f"{nodes.progress_path}/{name}" not in watches for name in view.seen.progress)
             else:
-                again = knowledge.take_open(*room.read_open())
+                again = knowledge.take_open(*nodes.read_open())
             if not again:
                 leads = view.leader == knowledge.member
                 self._wake.wait(self._leading.next_look(view) if leads else None)
 
-    def _take(self, room: BarrierStateStore, view: BarrierView, epoch: int, me: MemberNode) -> bool:
+    def _take(self, nodes: BarrierStateStore, view: BarrierView, epoch: int, me: MemberNode) -> bool:
         """Processes what was read, and writes reports; returns whether it must be read again. Raises `Conflict` if a
         later process has this member's name."""
         own = view.seen.progress.get(self._knowledge.member)
@@ -153,7 +153,7 @@ class MemberThread:
         node = self._knowledge.unwritten(own, epoch)
         if node is None:
             return again
-        if not room.report(node, view.progress_versions.get(self._knowledge.member)):
+        if not nodes.report(node, view.progress_versions.get(self._knowledge.member)):
             return True
         self._knowledge.take_written(node)
         return again or view.leader == self._knowledge.member
@@ -166,8 +166,8 @@ def _me(knowledge: MemberState) -> MemberNode:
 class _Watches:
     """The watches of one session; each that fires wakes the member."""
 
-    def __init__(self, room: BarrierStateStore, wake: Callable[[], None]) -> None:
-        self._room = room
+    def __init__(self, nodes: BarrierStateStore, wake: Callable[[], None]) -> None:
+        self._nodes = nodes
         self._wake = wake
         self._set = set[str]()
         self._lock = threading.Lock()
@@ -183,11 +183,11 @@ class _Watches:
             nodes = [path for path in nodes if path not in self._set]
             parents = [path for path in parents if path not in self._set]
             self._set.update(nodes, parents)
-        missing = self._room.watch(nodes, parents, self._fired) if nodes or parents else []
+        missing = self._nodes.watch(nodes, parents, self._fired) if nodes or parents else []
         with self._lock:
             self._set.difference_update(missing)
         if gone := [path for path in missing if path in parents]:
-            raise ServerError(f"ZooKeeper node {self._room.full(gone[0])}", "was deleted while members were at work")
+            raise ServerError(f"ZooKeeper node {self._nodes.full(gone[0])}", "was deleted while members were at work")
         return bool(parents)
 
     def _fired(self, path: str) -> None:

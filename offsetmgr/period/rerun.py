@@ -65,10 +65,10 @@ def _of(view: BarrierView) -> tuple[OpenNode, PartitionsNode]:
     return view.seen.open_, view.seen.partitions
 
 
-def require_new(room: BarrierStateStore) -> None:
+def require_new(nodes: BarrierStateStore) -> None:
     """Raises `Conflict` if a rerun of this name has already begun."""
-    if room.read().seen.open_ is not None:
-        raise Conflict(f"rerun {room.root}", "has begun already", "give this one another name")
+    if nodes.read().seen.open_ is not None:
+        raise Conflict(f"rerun {nodes.root}", "has begun already", "give this one another name")
 
 
 def require_no_rerun(root: str, live: OpenNode) -> None:
@@ -78,28 +78,28 @@ def require_no_rerun(root: str, live: OpenNode) -> None:
 
 
 def begin_beside(
-    room: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, now_ms: int
+    nodes: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, now_ms: int
 ) -> None:
     """Opens the rerun's first period, with the live run's partitions. Raises `Conflict` if it has already begun."""
     _, partitions = _of(live)
-    room.prepare()
+    nodes.prepare()
     first = OpenNode(schedule, 0, BY, 0, now_ms, rerun=rerun)
-    if not room.begin(first, PartitionsNode(0, partitions.partitions)):
-        raise Conflict(f"rerun {room.root}", "has begun already", "give this one another name")
+    if not nodes.begin(first, PartitionsNode(0, partitions.partitions)):
+        raise Conflict(f"rerun {nodes.root}", "has begun already", "give this one another name")
 
 
 def begin_instead(
-    room: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, why: str, now_ms: int
+    nodes: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, why: str, now_ms: int
 ) -> Advance:
     """Abandons the open period and opens the rerun's first. Raises `Conflict` if the live run has just advanced."""
     open_, partitions = _of(live)
-    require_no_rerun(room.root, open_)
+    require_no_rerun(nodes.root, open_)
     number = open_.number + 1
     again = OpenNode(replace(schedule, base=number), number, BY, open_.epoch, now_ms, rerun=rerun)
     given_up = ClosedPeriod(
         open_.schedule.period(open_.number), open_.opened_ms, now_ms, BY, open_.epoch, {}, abandoned=why
     )
     turn = Advance(again, PartitionsNode(number, partitions.partitions), given_up)
-    if not room.turn(turn, live):
-        raise Conflict(f"run {room.root}", "has just turned to another period", "ask again")
+    if not nodes.turn(turn, live):
+        raise Conflict(f"run {nodes.root}", "has just turned to another period", "ask again")
     return turn

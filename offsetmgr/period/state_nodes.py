@@ -298,15 +298,15 @@ def _put(path: str, data: bytes, version: int | None) -> Operation:
     return Create(path, data) if version is None else SetData(path, data, version)
 
 
-def _ours(room: BarrierStateStore, path: str, node: Node) -> bytes:
+def _ours(nodes: BarrierStateStore, path: str, node: Node) -> bytes:
     """A node's data; empty if it does not exist. Raises `LegacyMembersPresent`, because an old member may start at any
     time."""
     data = _data(node)
     if legacy_nodes.is_old(data):
-        limit = legacy_nodes.parse_limit(room.full(path), data) if path == room.open_path else None
+        limit = legacy_nodes.parse_limit(nodes.full(path), data) if path == nodes.open_path else None
         where = "" if limit is None else f"; their open period ends at {limit}"
         raise LegacyMembersPresent(
-            f"ZooKeeper node {room.full(path)}",
+            f"ZooKeeper node {nodes.full(path)}",
             f"is in the form of the original coordinator, whose members know nothing of this one's{where}",
             "stop them, and give this run a root of its own",
         )

@@ -82,7 +82,7 @@ def _gunzip(data: bytes, what: str, limit: int) -> bytes:
     A member receives only a piece at a time: the rest is copied, and there may be many members.
     """
     parts: list[bytes] = []
-    room = limit
+    remaining = limit
     at = 0
     if not data:
         raise ValueError("it is empty")
@@ -93,12 +93,12 @@ def _gunzip(data: bytes, what: str, limit: int) -> bytes:
             if not piece:
                 raise ValueError("it ends before its gzip stream does")
             at += len(piece)
-            part = stream.decompress(piece, room + 1)
-            if len(part) > room:
+            part = stream.decompress(piece, remaining + 1)
+            if len(part) > remaining:
                 raise _over(what, limit)
             if part:
                 parts.append(part)
-                room -= len(part)
+                remaining -= len(part)
         at -= len(stream.unused_data)
         while piece := data[at : at + _GZIP_PIECE]:
             zeros = len(piece) - len(piece.lstrip(b"\0"))
@@ -124,10 +124,10 @@ def _snappy(data: bytes, what: str, limit: int) -> bytes:
     return bytes(out)
 
 
-def _snappy_piece(data: bytes, what: str, room: int, limit: int) -> bytes:
-    """``room`` is what is left of the limit."""
+def _snappy_piece(data: bytes, what: str, remaining: int, limit: int) -> bytes:
+    """``remaining`` is what is left of the limit."""
     size = cramjam.snappy.decompress_raw_len(data)
-    if size > room:
+    if size > remaining:
         raise _over(what, limit)
     if size > _SNAPPY_RATIO * len(data):
         raise ValueError(f"{len(data)} bytes cannot have been {size} before")
@@ -137,14 +137,14 @@ def _snappy_piece(data: bytes, what: str, room: int, limit: int) -> bytes:
 def _zstd(data: bytes, what: str, limit: int) -> bytes:
     if at_most(data) <= limit:
         return bytes(cramjam.zstd.decompress(data))
-    room = bytearray(limit)
+    remaining = bytearray(limit)
     try:
-        written = cramjam.zstd.decompress_into(data, room)
+        written = cramjam.zstd.decompress_into(data, remaining)
     except cramjam.DecompressionError as error:
         if "whole buffer" in str(error):
             raise _over(what, limit) from error
         raise
-    return bytes(memoryview(room)[:written])
+    return bytes(memoryview(remaining)[:written])
 
 
 def _lz4(data: bytes, what: str, limit: int) -> bytes:

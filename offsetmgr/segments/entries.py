@@ -156,8 +156,8 @@ class EntryReader:
         """
         size = self._chunk
         while True:
-            room = min(size, self.end - self.position)
-            data = self._read(room)
+            remaining = min(size, self.end - self.position)
+            data = self._read(remaining)
             whole, damage = _whole(data, self._what, self.position)
             if whole:
                 start = self.position
@@ -169,7 +169,7 @@ class EntryReader:
             if whole:
                 continue
             needed = _needed(data)
-            if len(data) < room or needed is None or self.position + needed > self.end:
+            if len(data) < remaining or needed is None or self.position + needed > self.end:
                 self.left = max(0, self.end - self.position)
                 return
             if needed > self._largest:

@@ -25,7 +25,7 @@ from offsetmgr.spark.versions import require_supported
 
 
 class BatchCommitter:
-    """``writeStream.foreachBatch(BatchCommitter(store, "g", process, checkpoint=FOLDER))``.
+    """``writeStream.foreachBatch(BatchCommitter(store, "g", process, checkpoint=DIRECTORY))``.
 
     Before ``process`` runs for batch N, batch N-1 is committed; `finish`, after the query has ended, commits the last
     one. ``checkpoint`` is the query's ``checkpointLocation``. ``ahead_of_checkpoint``: batch N is committed as well,

@@ -148,17 +148,17 @@ def share(ranges: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
     size = max(1, -(-total // count))
     shares: list[tuple[Range, ...]] = []
     now: list[Range] = []
-    room = size
+    nodes = size
     for partition, begin, end in ranges:
         start = begin
         while start < end:
-            upto = min(end, start + room)
+            upto = min(end, start + nodes)
             now.append(Range(partition, start, upto))
-            room -= upto - start
+            nodes -= upto - start
             start = upto
-            if not room:
+            if not nodes:
                 shares.append(tuple(now))
-                now, room = [], size
+                now, nodes = [], size
     if now:
         shares.append(tuple(now))
     return shares

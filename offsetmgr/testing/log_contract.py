@@ -116,7 +116,7 @@ class LogContract:
         assert [record.offset for record in records[40:]] == list(range(second[0] - 19, second[0] + 1))
         assert second[0] - 19 > first[0]
 
-    def test_a_large_append_over_all_partitions_of_a_slot(
+    def test_a_large_append_over_all_partitions_of_a_shard_group(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         batches = {partition: numbered(0, 2500) for partition in partitions_of(1, PARTITIONS)}
@@ -153,7 +153,7 @@ class LogContract:
         """Deletes the log and recreates it, empty."""
         raise NotImplementedError("override `recreate`")
 
-    def test_its_generation_stays_until_it_is_made_anew(
+    def test_its_generation_stays_until_it_is_recreated(
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter]
     ) -> None:
         before = log.generation(TIMEOUT)
@@ -187,7 +187,7 @@ class LogContract:
         assert [record.value for record in self.all_of(log, reader, 1)] == [b"before", b"after"]
         assert self.all_of(log, reader, 9) == []
 
-    def test_the_last_of_many_claims_wins_and_other_slots_are_left_alone(
+    def test_the_last_of_many_claims_wins_and_other_shard_groups_are_left_alone(
         self, claim: Callable[[int], ShardGroupWriter]
     ) -> None:
         other = claim(2)

@@ -72,13 +72,13 @@ class Side:
         return self._rate(asked, lambda one: self.admin.list_consumer_group_offsets([one])[one.group_id])
 
     def _rate(self, asked: Sequence[ConsumerGroupTopicPartitions], ask: Callable[..., Future[Any]]) -> float:
-        room = Semaphore(IN_FLIGHT)
+        capacity = Semaphore(IN_FLIGHT)
         futures = []
         started = time.perf_counter()
         for one in asked:
-            room.acquire()
+            capacity.acquire()
             future = ask(one)
-            future.add_done_callback(lambda _: room.release())
+            future.add_done_callback(lambda _: capacity.release())
             futures.append(future)
         found = [future.result(60) for future in futures]
         taken = time.perf_counter() - started

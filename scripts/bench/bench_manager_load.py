@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""Loading, memory, taking over, and what more groups cost: the offset manager on a real broker.
+"""Loading, memory, failover, and the cost of more groups: the offset manager on a real broker.
 
 load      the same records (three for each offset) in `__consumer_offsets` and in our topic, in Kafka's own format: what
           the broker logs about loading them after a restart, against the seconds from a manager's first claim until all
-          shards are served; memory that the offsets take; what fetches are answered meanwhile: error 14, then the right
+          shards are served; memory that the offsets take; the responses to fetches meanwhile: error 14, then the right
           offsets, and never anything else
 takeover  a standby that holds the same offsets is given shard groups: seconds until it serves them
-groups    commits and fetches of 50-offset groups beside more and more others, and memory an offset
+groups    commits and fetches of 50-offset groups among an increasing number of others, and memory per offset
 
     scripts/bench/bench_manager_load.py [--offsets 1000000] [--only load takeover groups]
 
@@ -172,7 +172,7 @@ async def child_takeover(bootstrap: str) -> dict[str, float]:
     return {"one": one, "rest": rest}
 
 
-# --- what is printed ---------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------
 
 
 def in_child(what: str, bootstrap: str) -> dict[str, float]:
@@ -216,7 +216,7 @@ def load(kafka: KafkaBroker, directory: Path, offsets: int) -> bool:
 
 
 def asked_meanwhile(kafka: KafkaBroker, directory: Path) -> bool:
-    """A client that asks while a manager starts on the full topic, and what is said on the wire until all is loaded."""
+    """A client that fetches while a manager starts on the full topic, and the responses until everything is loaded."""
     began = time.perf_counter()
     options = ("--offsets-topic", OURS, "--record-format", "kafka")
     with manager(kafka.bootstrap, directory, *options, wait=False) as address, ThreadPoolExecutor(1) as beside:
@@ -255,8 +255,8 @@ def wait_for_offsets(address: str, began: float) -> tuple[bool, float, int]:
 
 
 async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:
-    """Asks for groups of all shard groups, again and again, until each is answered with its offsets: how often each
-    error was said, and how many answers without an error were not right (another offset, or none)."""
+    """Fetches groups of all shard groups repeatedly, until each returns its offsets; counts how often each
+    error was returned, and how many responses without an error were wrong (another offset, or none)."""
     answers: Counter[int] = Counter()
     wrong, groups = 0, [f"bench-{number:07}" for number in range(ASKED)]
     while True:

@@ -2,8 +2,8 @@
 """Peak memory of every bulk command over a million offsets, and how it grows with the number of groups.
 
 Each command is a process of its own on one real ZooKeeper and one real broker; its peak resident memory and CPU time
-are what the kernel reports when it ends.  The same commands run with a tenth of the groups first: what memory grows by
-for each 1,000 groups more stands beside the peak.
+are what the kernel reports when it ends.  The same commands run with a tenth of the groups first: the report adds the
+growth for each 1,000 groups to the peak.
 
     scripts/bench/bench_memory.py [--groups 20000] [--partitions 50]
 
@@ -39,7 +39,7 @@ OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the kernel says of a process that has ended."""
+    """The kernel's figures for a process that has ended."""
 
     seconds: float
     cpu_seconds: float
@@ -56,7 +56,7 @@ class Session:
     groups: int
     partitions: int
     few: Mapping[str, Measured] | None = None
-    """What the same commands took with a tenth of the groups."""
+    """The figures of the same commands with a tenth of the groups."""
     failed: bool = False
     measured: dict[str, Measured] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class Session:
             )  # fmt: skip
             deadline = started + TIMEOUT_S
             while True:
-                # Not wait(), which would not tell what the process used.
+                # wait() would not return the resources that the process used.
                 pid, status, used = os.wait4(child.pid, os.WNOHANG)
                 if pid:
                     break
@@ -110,7 +110,7 @@ class Session:
         self.run("offsets export .avro", "offsets", "export", avro, "--store", zk, "--all-groups")
         self.run("offsets export .zk", "offsets", "export", lines, "--store", zk, "--all-groups")
         if Path(lines).stat().st_size != Path(offsets).stat().st_size:
-            sys.exit("what was exported is not what was imported")
+            sys.exit("the export differs from the import")
         self.run("groups list", "groups", "list", "--store", zk)
         self.run("offsets get", "offsets", "get", "--store", zk, "--all-groups")
         self.run("migrate plan", "migrate", "plan", "--from", zk, "--to", kafka, "--all-groups", "-o", plan)
@@ -135,7 +135,7 @@ class Session:
 
 
 def fill_topic(bootstrap: str, partitions: int) -> None:
-    """Runs in a process of its own: what it needs is not to be counted as its parent's, nor as that one's children's,
+    """Runs in a process of its own: its memory must not count as its parent's, or as that of the parent's children,
     since a child begins with its parent's pages."""
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient

@@ -95,7 +95,7 @@ def describe(bench: Bench, *which: str) -> None:
 
 
 def fsync_ms(directory: Path) -> float:
-    """What the disk takes to keep a record: the tool that writes node by node waits for it each time."""
+    """The time that the disk needs to sync a record: the tool that writes node by node waits for it each time."""
     taken = []
     with (directory / "fsync").open("wb", buffering=0) as file:
         for _ in range(200):

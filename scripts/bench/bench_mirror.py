@@ -130,7 +130,7 @@ def main() -> int:
     written = args.groups * args.partitions * args.seconds
     print(f"{args.groups} groups of {args.partitions} partitions, all committed once a second for {args.seconds} s")
     print(f"taken and copied first after {taking:.1f} s; mirror's CPU {cpu:.1f} s in all")
-    print(f"copied to the second: {copied / written:.2f} of what was committed (bound {LEAST_COPIED:g})")
+    print(f"copied to the second: {copied / written:.2f} of the commits (bound {LEAST_COPIED:g})")
     print(
         f"behind: median {statistics.median(behind):.1f} s, most {max(behind):.1f} s (bound of the median"
         f" {MOST_BEHIND_S:g}); all arrived {catching_up:.1f} s after the last commit"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""How long a period takes to turn, and what it costs ZooKeeper, against the original's scheme rebuilt here.
+"""Latency of a period change and its load on ZooKeeper, against the original's scheme rebuilt here.
 
 Four processes share the partitions of one real ZooKeeper and go through periods with nothing to do in them. A *turn* is
 from the last member's call of `current_period_complete` until the last of them is released. ZooKeeper's operations are
 the packets that the server itself has counted (``mntr``), less what as many members cause while they merely wait.
 
 The peer is the original's scheme as its document describes it: every consuming thread has one partition, writes its
-time into the one ``progress`` node of all and asks for ``coordinator`` again and again; the leader asks for
+time into one shared ``progress`` node, and polls ``coordinator``; the leader asks for
 ``progress`` again and again. It asks every 100 ms here, which the document leaves open, and writes with the version
 that it read, for without that its writes lose one another. Both schemes run in turns, on one server.
 

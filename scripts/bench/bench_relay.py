@@ -39,7 +39,7 @@ OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 
 
 def fill(bootstrap: str, records: int) -> None:
-    """Random bytes, the same in every record: nobody can compress them away, and nobody needs to keep them."""
+    """Random bytes, the same in every record: they cannot be compressed, and are cheap to produce."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 1_000_000})
@@ -121,7 +121,7 @@ def await_relay(child: subprocess.Popen[bytes], address: str, log: Path) -> None
 
 
 def cpu_seconds(parent: int) -> float:
-    """What the processes started by ``parent`` that are relays have used."""
+    """The CPU time of the relay processes started by ``parent``."""
     ticks = os.sysconf("SC_CLK_TCK")
     total = 0.0
     for stat in Path("/proc").glob("[0-9]*/stat"):

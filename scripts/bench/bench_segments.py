@@ -76,7 +76,7 @@ def our_command(directory: Path) -> list[str]:
 
 
 def seconds_of(command: Sequence[str]) -> float:
-    """How long a process takes whose output goes nowhere."""
+    """The duration of a process whose output is discarded."""
     started = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     return time.perf_counter() - started

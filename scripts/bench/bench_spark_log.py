@@ -2,9 +2,9 @@
 """`offsetmgr-log` over a real `__consumer_offsets`: records a second on one core and on two, every column decoded.
 
 A real broker is given commits (and deletions, whose records are tombstones) until its offsets topic holds as many
-records as asked for; then Spark counts them by kind, which decodes every one, on ``local[1]`` and on ``local[2]``.
-The first run warms the JVM up, and the median of the others counts.  What was decoded is held against Kafka's own
-formatter, record for record, in number.
+records as asked for; then Spark counts them by kind, which decodes every one, on ``local[1]`` and on ``local[2]``. The
+first run warms the JVM up, and the median of the others counts.  The number of decoded records is compared with Kafka's
+own formatter.
 
     scripts/bench/bench_spark_log.py [--records 1000000] [--rounds 3] [--least 250000]
 
@@ -66,7 +66,7 @@ def fill(bootstrap: str, records: int) -> int:
 
 
 def by_formatter(bootstrap: str) -> Counter[str]:
-    """What Kafka's own formatters print of the whole topic: offsets, tombstones and groups."""
+    """The output of Kafka's own formatters for the whole topic: offsets, tombstones and groups."""
     found: Counter[str] = Counter()
     for formatter, name in (("OffsetsMessageFormatter", "offset"), ("GroupMetadataMessageFormatter", "group")):
         arguments = ["--bootstrap-server", bootstrap, "--topic", "__consumer_offsets", "--from-beginning"]

@@ -72,7 +72,7 @@ class Way:
             child = subprocess.Popen([*self.command, *arguments], stdout=stdout, stderr=stderr)
             deadline = started + TIMEOUT_S
             while True:
-                # Not wait(), which would not tell what the process used.
+                # wait() would not return the resources that the process used.
                 pid, status, used = os.wait4(child.pid, os.WNOHANG)
                 if pid:
                     break
@@ -114,7 +114,7 @@ def nodes(group: int, partitions: int) -> Iterator[Create]:
         registration = {"version": 1, "subscription": {TOPIC: 1}, "pattern": "static", "timestamp": "1700000000000"}
         yield Create(f"{root}/ids/{member}", json.dumps(registration).encode(), ephemeral=True)
         yield Create(f"{root}/owners/{TOPIC}")
-        # In one of ten of the live groups one partition is nobody's.
+        # In one of ten of the live groups one partition has no owner.
         for partition in range(1 if group % 100 == 0 else 0, partitions):
             yield Create(f"{root}/owners/{TOPIC}/{partition}", f"{member}-0".encode(), ephemeral=True)
 

@@ -79,7 +79,7 @@ def main() -> int:
             for way in ways:
                 read = way.read(paths)
                 if [getattr(node, "data", node) for node in read] != expected:
-                    sys.exit(f"{way.name}: what was read is not what was written")
+                    sys.exit(f"{way.name}: the read offsets differ from the written ones")
         chosen = [way.session._multi_read for way in ways]
     if chosen != [True, False, False]:
         sys.exit(f"multi-read was to be used by the first session alone, but: {chosen}")

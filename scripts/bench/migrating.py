@@ -1,4 +1,4 @@
-"""What the benches of migrations share: real servers full of groups, and pairs of commands that are timed by turns."""
+"""Shared by the benchmarks of migrations: real servers full of groups, and pairs of commands timed in alternation."""
 
 from __future__ import annotations
 

@@ -77,11 +77,11 @@ class Fleet:
             return None  # it is being restarted: asked again by whoever waits
 
     def number(self) -> int:
-        found = self.ask(lambda room: open_.number if (open_ := room.read_open()[0]) else None)
+        found = self.ask(lambda nodes: open_.number if (open_ := nodes.read_open()[0]) else None)
         return found if isinstance(found, int) else -1
 
     def leader(self) -> str | None:
-        found = self.ask(lambda room: room.read().leader)
+        found = self.ask(lambda nodes: nodes.read().leader)
         return found if isinstance(found, str) else None
 
     def wait_for(self, number: int, seconds: float) -> bool:
@@ -160,8 +160,8 @@ def test_no_period_is_skipped_closed_early_closed_twice_or_stuck(fleet: Fleet) -
         fault()
     fleet.wait_for(PERIODS, 60)
     took = time.monotonic() - begun
-    room = fleet.read()
-    view, closed = room.read(), room.history()
+    nodes = fleet.read()
+    view, closed = nodes.read(), nodes.history()
     assert view.seen.open_ is not None and view.open_version is not None
     lines = fleet.log.read_text().splitlines()
     counts = count(lines, closed, view.open_version, view.seen.open_.number, PERIODS, PARTITIONS)

@@ -99,8 +99,10 @@ def test_a_group_that_kafkas_tool_and_we_edit_at_the_same_time_is_never_a_mixtur
                 else:
                     written += 1
                     # What we found under the lock was whole too, and so was what we left.
-                    befores = {o.before.offset for o in result.outcomes.values() if isinstance(o.before, Committed)}
-                    if len(befores) != 1 or not result.atomic:
+                    values_before = {
+                        o.before.offset for o in result.outcomes.values() if isinstance(o.before, Committed)
+                    }
+                    if len(values_before) != 1 or not result.atomic:
                         strange.append(result)
                 if (now := state(ours, topic)) not in whole:
                     strange.append(now)

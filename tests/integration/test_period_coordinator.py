@@ -197,8 +197,8 @@ def test_no_client_runs_with_members_that_write_the_originals_form(
 
 def test_a_run_that_is_stopped_lets_no_client_wait(run: Run, session: ZookeeperSession) -> None:
     member = run.member("m", A)
-    room = BarrierStateStore(session, run.root)
-    assert room.end(room.read(), "aborted by hand")
+    nodes = BarrierStateStore(session, run.root)
+    assert nodes.end(nodes.read(), "aborted by hand")
     with pytest.raises(RunEnded, match="aborted by hand"):
         member.wait(0, 20)
 

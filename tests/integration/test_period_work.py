@@ -70,9 +70,9 @@ def runs(zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[
 @pytest.fixture
 def history(zookeeper: ZooKeeperServer, unique: str) -> Iterator[History]:
     with ZookeeperSession(zookeeper.connect) as session:
-        room = BarrierStateStore(session, f"/{unique}")
-        room.prepare()
-        yield History(session, room.root)
+        nodes = BarrierStateStore(session, f"/{unique}")
+        nodes.prepare()
+        yield History(session, nodes.root)
 
 
 # --- work ---------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def has_leaders(bootstrap: str, topic: str, partitions: int) -> bool:
 
 
 def librdkafka_settings(release: str) -> dict[str, str]:
-    """What librdkafka must be told of brokers that it cannot ask."""
+    """librdkafka's settings for brokers that do not report their API versions."""
     if not release.startswith(("0.8", "0.9")):
         return {}
     return {"api.version.request": "false", "broker.version.fallback": "0.8.2.2"}

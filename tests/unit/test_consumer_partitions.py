@@ -244,7 +244,7 @@ def test_a_commit_that_waited_for_another_leaves_out_what_was_given_up_meanwhile
     second = started(lambda: world.work.commit("commit"))
     second.join(0.1)  # by then it waits for the first
     giving_up = started(lambda: world.work.stop([P0]))
-    wait_until(lambda: P0 not in world.desk.commitable())
+    wait_until(lambda: P0 not in world.desk.committable())
     store.go_on.set()
     for thread in (first, giving_up, second):
         thread.join(30)

@@ -89,7 +89,7 @@ def test_a_stopped_partition_hands_out_nothing_more_and_the_others_go_on() -> No
     desk.feed(stopped, [message(11)])
 
     assert [stream.get(0), stream.get(0)] == [message(10, 1), None]
-    assert desk.commitable().keys() == {P1}
+    assert desk.committable().keys() == {P1}
 
 
 def test_giving_up_waits_for_the_message_in_the_readers_hand() -> None:

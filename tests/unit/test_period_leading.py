@@ -76,13 +76,13 @@ def test_idle_partitions_are_looked_for_once_the_period_and_the_grace_have_passe
         asked.append(held)
         return []
 
-    leader, room = leading(time, idle), Writes()
-    assert not leader.step(room, view({A0: 0}), LEADER)
+    leader, nodes = leading(time, idle), Writes()
+    assert not leader.step(nodes, view({A0: 0}), LEADER)
     assert (asked, leader.next_look(view({A0: 0}))) == ([], 12.0)
     time.s = 12.0
     pauses = []
     for _ in range(7):
-        assert not leader.step(room, view({A0: 0}), LEADER)
+        assert not leader.step(nodes, view({A0: 0}), LEADER)
         pauses.append(pause := leader.next_look(view({A0: 0})))
         assert pause is not None
         time.s += pause
@@ -93,9 +93,9 @@ def test_idle_partitions_are_looked_for_once_the_period_and_the_grace_have_passe
 def test_what_is_idle_is_reported_in_the_leaders_name_and_nothing_else_is() -> None:
     time = Time()
     time.s = 12.0
-    leader, room = leading(time, lambda _period, _held: [A1, TopicPartition("foreign", 1)]), Writes()
-    assert leader.step(room, view({A0: 0}), LEADER)
-    assert room.reports == [ProgressNode("m", 7, {A0: 0, A1: 0}, frozenset({A1}))]
+    leader, nodes = leading(time, lambda _period, _held: [A1, TopicPartition("foreign", 1)]), Writes()
+    assert leader.step(nodes, view({A0: 0}), LEADER)
+    assert nodes.reports == [ProgressNode("m", 7, {A0: 0, A1: 0}, frozenset({A1}))]
 
 
 @pytest.mark.parametrize("answer", [[], Unreachable("kafka", "is down")])
@@ -105,9 +105,9 @@ def test_partitions_that_are_not_known_again_are_those_of_before(answer: object)
             raise answer
         return []
 
-    leader, room = LeaderRound(OPEN.schedule, topics, None, 0, 100, Time()), Writes()
-    assert leader.step(room, view({A0: 0, A1: 0}), LEADER)
-    assert [turn.partitions.partitions for turn in room.turns] == [{A0, A1}]
+    leader, nodes = LeaderRound(OPEN.schedule, topics, None, 0, 100, Time()), Writes()
+    assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
+    assert [turn.partitions.partitions for turn in nodes.turns] == [{A0, A1}]
 
 
 def test_a_leader_that_led_before_does_not_fall_back_on_what_there_was_then() -> None:
@@ -119,11 +119,11 @@ def test_a_leader_that_led_before_does_not_fall_back_on_what_there_was_then() ->
             return answers.pop()
         raise Unreachable("kafka", "is down")
 
-    leader, room = LeaderRound(OPEN.schedule, topics, None, 0, 100, time), Writes()
-    assert leader.step(room, view({A0: 0, A1: 0}), LEADER)
+    leader, nodes = LeaderRound(OPEN.schedule, topics, None, 0, 100, time), Writes()
+    assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
     time.s = 100.0
-    assert leader.step(room, view({A0: 0, A1: 0}), LEADER)
-    assert [turn.partitions.partitions for turn in room.turns] == [{A0}, {A0, A1}]
+    assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
+    assert [turn.partitions.partitions for turn in nodes.turns] == [{A0}, {A0, A1}]
 
 
 def test_a_cluster_is_asked_only_where_a_period_opens() -> None:

@@ -190,15 +190,15 @@ def test_when_too_much_is_in_flight_there_is_no_room_until_half_of_it_has_ended(
             log.hold = True
             assert runtime.backpressure() is None
             answers = [runtime.commit(commit("g", number, partitions=10)) for number in range(10)]
-            room = runtime.backpressure()
-            assert room is not None
+            nodes = runtime.backpressure()
+            assert nodes is not None
             for _ in range(4):
                 await until(lambda: log.advance_high_watermark() == 1)
             await asyncio.gather(*answers[:4])
-            assert not room.done()
+            assert not nodes.done()
             log.hold = False
             log.advance_high_watermark()
-            await room
+            await nodes
             await written(answers)
             assert runtime.backpressure() is None
 

@@ -350,10 +350,10 @@ def test_while_too_much_is_on_its_way_the_listener_is_asked_to_wait(monkeypatch:
         async with running(store) as backend:
             assert backend.backpressure() is None
             commits = [asyncio.ensure_future(backend.commit(commit(f"g{n}", n))) for n in range(10)]
-            room = backend.backpressure()
-            assert room is not None and not room.done()
+            relieved = backend.backpressure()
+            assert relieved is not None and not relieved.done()
             store.go.set()
-            await room
+            await relieved
             await asyncio.gather(*commits)
             assert backend.backpressure() is None
 

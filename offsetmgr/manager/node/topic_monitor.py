@@ -65,7 +65,7 @@ class OffsetsTopicMonitor:
             try:
                 await asyncio.to_thread(self._check, self._known)
             except TopicRecreated as error:
-                self._made_anew(error)
+                self._recreated(error)
             except UnsuitableTopic as error:
                 self._failed = 0
                 self._note(str(error))
@@ -78,7 +78,7 @@ class OffsetsTopicMonitor:
             # After every check, because a load that began before the recreation may be served only now.
             self._seen(self._known.topic_id)
 
-    def _made_anew(self, error: TopicRecreated) -> None:
+    def _recreated(self, error: TopicRecreated) -> None:
         """The next check decides whether the new topic is suitable."""
         self._known = replace(self._known, topic_id=error.topic_id)
         self.loss = str(error)

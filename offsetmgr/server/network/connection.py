@@ -278,7 +278,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _full(self) -> bool:
         return (
-            self._pipeline.no_room
+            self._pipeline.stopped_by_backend
             or self._pipeline.answers_full
             or self.stalled is not None
             or self.closed

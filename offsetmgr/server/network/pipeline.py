@@ -116,7 +116,7 @@ class Pipeline:
         self._results: set[asyncio.Future[Any]] = set()
         self.stream: Stream | None = None
         """The response that is being written piece by piece."""
-        self.no_room = False
+        self.stopped_by_backend = False
         """Whether the backend applies backpressure."""
 
     @property
@@ -214,21 +214,25 @@ class Pipeline:
             self._defect(request)
         else:
             self._take_outcome(request, outcome)
-        if api.lane is Concurrency.COMMITS and (room := self._outlet.backpressure()) is not None:
-            self.no_room = True
-            room.add_done_callback(self._room_again)
+        if api.lane is Concurrency.COMMITS and (capacity := self._outlet.backpressure()) is not None:
+            self.stopped_by_backend = True
+            capacity.add_done_callback(self._resume_commits)
 
     def _start_next(self) -> bool:
         if not self._waiting or self._outlet.closed:
             return False
         api = self._waiting[0].api
-        if api is None or not self._may_start(api.lane) or (self.no_room and api.lane is Concurrency.COMMITS):
+        if (
+            api is None
+            or not self._may_start(api.lane)
+            or (self.stopped_by_backend and api.lane is Concurrency.COMMITS)
+        ):
             return False
         self._start(self._waiting.popleft(), api)
         return True
 
-    def _room_again(self, _room: asyncio.Future[None]) -> None:
-        self.no_room = False
+    def _resume_commits(self, _capacity: asyncio.Future[None]) -> None:
+        self.stopped_by_backend = False
         if not self._outlet.closed:
             self._advance()
 

@@ -96,13 +96,13 @@ class Forwarder:
 def _forward(request: ApiRequest, upstream: UpstreamConnection) -> Outcome:
     if request.api_key == ApiKey.PRODUCE and not _wants_answer(request):
         upstream.post(request)
-        return None if upstream.backpressure() is None else _once_there_is_room(upstream)
+        return None if upstream.backpressure() is None else _after_backpressure(upstream)
     return upstream.forward(request)
 
 
-async def _once_there_is_room(upstream: UpstreamConnection) -> Answer:
-    while (room := upstream.backpressure()) is not None:
-        await room
+async def _after_backpressure(upstream: UpstreamConnection) -> Answer:
+    while (capacity := upstream.backpressure()) is not None:
+        await capacity
     return None
 
 

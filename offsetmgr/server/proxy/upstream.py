@@ -103,7 +103,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         """Received bytes of a response whose turn has not come yet."""
         self._taking = False
         self._paused = False
-        self._room: asyncio.Future[None] | None = None
+        self._capacity: asyncio.Future[None] | None = None
         self._posted = False
         """Whether requests without a response wait for the connection."""
         self._closed = False
@@ -136,7 +136,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def backpressure(self) -> asyncio.Future[None] | None:
         """None while the broker takes requests as fast as they arrive; else a future that completes when it does."""
-        return self._room
+        return self._capacity
 
     @property
     def closed(self) -> bool:
@@ -237,12 +237,12 @@ class UpstreamConnection(asyncio.BufferedProtocol):
             self.close()
 
     def pause_writing(self) -> None:
-        self._room = asyncio.get_running_loop().create_future()
+        self._capacity = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        room, self._room = self._room, None
-        if room is not None and not room.done():
-            room.set_result(None)
+        capacity, self._capacity = self._capacity, None
+        if capacity is not None and not capacity.done():
+            capacity.set_result(None)
 
     # --- responses -----------------------------------------------------------------------------------
 

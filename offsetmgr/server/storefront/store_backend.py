@@ -75,7 +75,7 @@ class StoreBackend:
         """The reason why no client is served at present; None while clients are served."""
         self._figures: Counter[str] = Counter()
         self._said: dict[str, float] = {}
-        self._room: asyncio.Future[None] | None = None
+        self._capacity: asyncio.Future[None] | None = None
         self._behind: SingleStoreBackend
         self._starting: asyncio.Task[None]
 
@@ -204,7 +204,7 @@ class StoreBackend:
     async def _outcomes(self, write: StoreWrite) -> Outcomes | None:
         """The outcome of a write; None if it stays unknown until the timeout."""
         await asyncio.wait([write.done], timeout=self._commit_timeout)
-        self._make_room()
+        self._end_backpressure()
         if write.done.done():
             return write.done.result()
         write.given_up = True
@@ -217,15 +217,15 @@ class StoreBackend:
     def backpressure(self) -> asyncio.Future[None] | None:
         if self._behind.threads.waiting < _FULL:
             return None
-        if self._room is None:
-            self._room = asyncio.get_running_loop().create_future()
-        return self._room
+        if self._capacity is None:
+            self._capacity = asyncio.get_running_loop().create_future()
+        return self._capacity
 
-    def _make_room(self) -> None:
-        if self._room is not None and self._behind.threads.waiting < _FULL // 2:
-            room, self._room = self._room, None
-            if not room.done():
-                room.set_result(None)
+    def _end_backpressure(self) -> None:
+        if self._capacity is not None and self._behind.threads.waiting < _FULL // 2:
+            capacity, self._capacity = self._capacity, None
+            if not capacity.done():
+                capacity.set_result(None)
 
     # --- reading ------------------------------------------------------------------------------------
 

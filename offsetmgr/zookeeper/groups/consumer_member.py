@@ -246,7 +246,7 @@ class ConsumerMember:
         assigned = self._assignor.assign(snapshot.streams, snapshot.partitions)
         return {tp: thread for tp, thread in assigned.items() if thread.member_id == self.member_id}
 
-    def divided_anew(self) -> None:
+    def rebalanced(self) -> None:
         self.rebalances += 1
 
     def wake(self) -> None:

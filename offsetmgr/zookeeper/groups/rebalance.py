@@ -79,7 +79,7 @@ class Group(Protocol):
         """The member's part of the assignment."""
         ...
 
-    def divided_anew(self) -> None:
+    def rebalanced(self) -> None:
         """Members, topics or partitions have changed since the last call."""
         ...
 
@@ -139,7 +139,7 @@ class MemberOwnership:
             self._unbegun = set(holder.begin({tp: self.owned[tp] for tp in self._unbegun}))
         seen = (snapshot.streams, snapshot.partitions)
         if leaving or claimed.mine or seen != self._seen:
-            member.divided_anew()
+            member.rebalanced()
         self._seen = seen
         if leaving or claimed.mine or claimed.held:
             _LOG.info(

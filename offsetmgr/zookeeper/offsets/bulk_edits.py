@@ -196,10 +196,10 @@ class _Expectation(NamedTuple):
 def _expected(changes: list[Any]) -> _Expectation | None:
     """Returns the expected content of the nodes, if all of them are expected to exist and each change is a common one.
     Returns None if some change states too little or would not be common."""
-    afters, befores, rewinds = zip(*changes, strict=True)
-    if None in befores:
+    afters, values_before, rewinds = zip(*changes, strict=True)
+    if None in values_before:
         return None
-    held, metadata, epochs, times, versions = zip(*befores, strict=True)
+    held, metadata, epochs, times, versions = zip(*values_before, strict=True)
     if None in times or None in versions or any(metadata) or epochs.count(None) < len(epochs):
         return None
     wanted = [after[0] for after in afters]

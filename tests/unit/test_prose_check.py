@@ -1,0 +1,83 @@
+"""`scripts/prose.py`: it flags translated sentences, and accepts their rewrites."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+EXAMPLES = json.loads((PROJECT / "tests" / "data" / "prose_examples.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def prose() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("prose", PROJECT / "scripts" / "prose.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["prose"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_flags_at_least_45_of_the_55_examples(prose: ModuleType) -> None:
+    assert len(EXAMPLES) == 55
+    flagged = [one["as_it_is"] for one in EXAMPLES if list(prose.problems(one["as_it_is"]))]
+    assert len(flagged) >= 45
+
+
+def test_it_accepts_every_rewrite(prose: ModuleType) -> None:
+    found = {one["rewrite"]: [match for _, match in prose.problems(one["rewrite"])] for one in EXAMPLES}
+    assert {text: matches for text, matches in found.items() if matches} == {}
+
+
+def test_it_reads_docstrings_comments_and_messages(prose: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(
+    glossary = "| Term | Meaning | Replaces |\n| --- | --- | --- |\n| shard group | shards | slot, old slot |\n"
+    rules = prose.glossary_rules(glossary)
+    )
+    assert {(one.line, match) for one in prose.texts(file) for _, match in prose.problems(one.text)} == {
+        (1, "What"),
+        (3, "Nobody"),
+        (4, "somebody"),
+    }
+
+
+def test_it_ignores_code_in_documentation(prose: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("The option `what is` exists.\n\n```\nnobody\n```\n\nThen nobody answers.\n")
+    assert [match for one in prose.texts(page) for _, match in prose.problems(one.text)] == ["nobody"]
+
+
+def test_a_synonym_from_the_glossary_is_flagged_in_text_and_in_names(prose: ModuleType, tmp_path: Path) -> None:
+    rules = prose.glossary_rules(
+        "| Term | Meaning | Replaces |\n| --- | --- | --- |\n| shard group | shards | slot, old slot |\n"
+    )
+    file = tmp_path / "first_slot.py"
+    file.write_text("def read(slot: int) -> None: ...\n")
+    assert [match for name in prose.names(file) for _, match in prose.problems(name.words, rules)] == ["slot", "slot"]
+    assert [rule.advice for rule, _ in prose.problems("the old slot", rules)] == [
+        "the glossary's term is 'shard group'"
+    ] * 2
+
+
+def test_an_exception_covers_one_text_and_must_match(prose: ModuleType) -> None:
+    text = prose.Text(prose.ROOT / "offsetmgr" / "a.py", 1, "nobody is here")
+    other = prose.Text(prose.ROOT / "offsetmgr" / "a.py", 9, "nobody is there")
+    found = [prose.Finding(one, "pronoun", "nobody", "name the actor") for one in (text, other)]
+    here = {"file": "offsetmgr/a.py", "words": "nobody", "in": "is here", "reason": "quoted"}
+    stale = here | {"in": "is gone"}
+    left, unused = prose.without_exceptions(found, [here, stale])
+    assert [one.text.line for one in left] == [9]
+    assert unused == ["offsetmgr/a.py: 'nobody'"]
+
+
+def test_there_are_at_most_40_exceptions_each_with_a_reason(prose: ModuleType) -> None:
+    exceptions = prose.tomllib.loads(prose.EXCEPTIONS.read_text(encoding="utf-8"))["exception"]
+    assert len(exceptions) <= 40
+    assert all(one["reason"].strip() for one in exceptions)
