@@ -55,15 +55,13 @@ def test_it_ignores_code_in_documentation(prose: ModuleType, tmp_path: Path) -> 
 
 
 def test_a_synonym_from_the_glossary_is_flagged_in_text_and_in_names(prose: ModuleType, tmp_path: Path) -> None:
-    rules = prose.glossary_rules(
-        "| Term | Meaning | Replaces |\n| --- | --- | --- |\n| shard group | shards | slot, old slot |\n"
-    )
+    glossary = "| Term | Meaning | Replaces |\n| --- | --- | --- |\n| shard group | shards | slot, old slot |\n"
+    rules = prose.glossary_rules(glossary)
     file = tmp_path / "first_slot.py"
     file.write_text("def read(slot: int) -> None: ...\n")
     assert [match for name in prose.names(file) for _, match in prose.problems(name.words, rules)] == ["slot", "slot"]
-    assert [rule.advice for rule, _ in prose.problems("the old slot", rules)] == [
-        "the glossary's term is 'shard group'"
-    ] * 2
+    advice = "the glossary's term is 'shard group'"
+    assert [rule.advice for rule, _ in prose.problems("the old slot", rules)] == [advice, advice]
 
 
 def test_an_exception_covers_one_text_and_must_match(prose: ModuleType) -> None:
