@@ -125,6 +125,12 @@ BeforeImage = Annotated[
     ),
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")]
+AcceptUnterminated = Annotated[
+    bool,
+    typer.Option(
+        "--accept-unterminated", help="Read a file of lines although its last line has no line end: it is complete."
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 TranslateOption = Annotated[
     Translate | None,

@@ -37,10 +37,13 @@ def test_it_accepts_every_rewrite(prose: ModuleType) -> None:
 
 def test_it_reads_docstrings_comments_and_messages(prose: ModuleType, tmp_path: Path) -> None:
     file = tmp_path / "module.py"
-    file.write_text(
-    glossary = "| Term | Meaning | Replaces |\n| --- | --- | --- |\n| shard group | shards | slot, old slot |\n"
-    rules = prose.glossary_rules(glossary)
-    )
+    lines = [
+        '"""What a module is."""',
+        "",
+        "# Nobody reads this comment.",
+        'NAME = f"somebody changed {1} offset here"',
+    ]
+    file.write_text("\n".join([*lines, 'WORD = "short"', ""]))
     assert {(one.line, match) for one in prose.texts(file) for _, match in prose.problems(one.text)} == {
         (1, "What"),
         (3, "Nobody"),

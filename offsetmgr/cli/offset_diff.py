@@ -1,0 +1,106 @@
+"""``offsetmgr offsets diff``: shows the differences between two stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import (
+    AllGroups,
+    ConnectFlags,
+    Format,
+    Groups,
+    Topics,
+    connected,
+)
+from offsetmgr.cli.read_errors import ReadErrors
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
+from offsetmgr.core.errors import GroupNotFound, UsageError
+from offsetmgr.core.model import Committed
+from offsetmgr.core.plurals import count_of
+
+app = typer.Typer()
+
+
+DIFFERENCES: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("difference"),
+    Column("from_offset", right=True, title="FROM"),
+    Column("to_offset", right=True, title="TO"),
+    Column("from_metadata", optional=True),
+    Column("to_metadata", optional=True),
+)
+KINDS: Final = {"only-left": "only-from", "only-right": "only-to"}
+"""Kinds of differences, in terms of --from and --to."""
+
+
+@app.command("diff")
+@connected
+def diff(
+    connect: ConnectFlags,
+    source: Annotated[str, typer.Option("--from", metavar="URI", help="One store.", show_default=False)],
+    target: Annotated[str, typer.Option("--to", metavar="URI", help="The other store.", show_default=False)],
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Show the differences between two stores; the exit code is 1 on any difference. Without --group: all groups of
+    both."""
+    from offsetmgr.groups.diff import diff as differences
+    from offsetmgr.groups.selection import TopicSelection, matching_groups
+    from offsetmgr.groups.topic_matches import TopicMatches
+
+    if group and all_groups:
+        raise UsageError("which groups?", "both --group and --all-groups are given")
+    topics = TopicSelection.parse(topic or [])
+    left, right = connect.store(source), connect.store(target)
+    topics.within(left.capabilities.partitions, right.capabilities.partitions)
+    known = {*left.groups(), *right.groups()}
+    for name in group or []:
+        if not matching_groups([name], known):
+            raise GroupNotFound(f"group {name!r}", "is in neither store")
+    chosen = matching_groups(group or [], sorted(known))
+    if not chosen:
+        raise GroupNotFound(
+            "nothing to compare", f"no groups in {left.uri} nor in {right.uri}", "check the addresses and the chroot"
+        )
+    errors, topic_matches = ReadErrors(), TopicMatches(topics)
+    found = differences(left, right, progress(chosen, "comparing", len(chosen)), topics, topic_matches)
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for name, tp, kind, here, there, error in found:
+            if error is not None:
+                errors.add(error)
+            a, b = (c if isinstance(c, Committed) else None for c in (here, there))
+            yield (
+                name,
+                tp.topic if tp else None,
+                tp.partition if tp else None,
+                KINDS.get(kind, kind),
+                a.offset if a else None,
+                b.offset if b else None,
+                a.metadata if a and kind == "metadata" else None,
+                b.metadata if b and kind == "metadata" else None,
+            )
+
+    count = 0
+
+    def counted() -> Iterator[tuple[Any, ...]]:
+        nonlocal count
+        for row in rows():
+            count += 1
+            yield row
+
+    write_rows(DIFFERENCES, counted(), output)
+    if count:
+        note(count_of(count, "difference"))
+    topic_matches.require_all(f"{left.uri} and {right.uri}")
+    if count:
+        raise typer.Exit(FAILED)
+    note(f"no difference in {count_of(len(chosen), 'group')}")

@@ -1,0 +1,236 @@
+"""``offsetmgr offsets set|reset|delete``: edits committed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final
+
+import typer
+
+from offsetmgr.cli.options import (
+    AcceptUnterminated,
+    AllGroups,
+    AllTopics,
+    BeforeImage,
+    ConnectFlags,
+    Execute,
+    Format,
+    Groups,
+    OneGroup,
+    Topics,
+    TranslateOption,
+    Yes,
+    connected,
+    require_groups,
+)
+from offsetmgr.cli.render import OutputFormat
+from offsetmgr.core.errors import GroupNotFound, UsageError
+from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
+
+app = typer.Typer()
+
+NewGroup = Annotated[bool, typer.Option("--new-group", help="Allow a group that does not exist yet.")]
+
+
+LARGEST_OFFSET: Final = 2**63 - 1
+
+
+def _offset(text: str) -> int:
+    """Only digits: Python's own parser would accept ``1_000`` as well."""
+    if not (text.isascii() and text.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is not an offset.")
+    if len(text.lstrip("0")) > len(str(LARGEST_OFFSET)) or int(text) > LARGEST_OFFSET:
+        raise typer.BadParameter(f"{text[:30]!r} is beyond the largest offset, {LARGEST_OFFSET}.")
+    return int(text)
+
+
+ToOffset = Annotated[
+    int | None, typer.Option("--to-offset", metavar="N", parser=_offset, help="To this offset.", show_default=False)
+]
+
+
+@app.command("set")
+@connected
+def set_offsets(
+    connect: ConnectFlags,
+    group: OneGroup,
+    topic: Annotated[
+        list[str],
+        typer.Option("--topic", metavar="NAME[:0,1]", help="Partitions (a topic: those committed); repeatable."),
+    ],
+    to_offset: Annotated[
+        int, typer.Option("--to-offset", metavar="N", parser=_offset, help="The next offset to consume.")
+    ],
+    metadata: Annotated[str, typer.Option("--metadata", help="Text to be committed with it.")] = "",
+    new_group: NewGroup = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Commit an offset without checking the log (reset checks it)."""
+    from offsetmgr.cli.edit_command import Edit, run_edit
+    from offsetmgr.groups.reset import propose_set
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.groups.topic_matches import require_topics
+
+    topics = TopicSelection.parse(topic)
+    store = connect.store()
+
+    def wanted(committed: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        chosen = {*topics.numbered(store.capabilities.partitions), *(tp for tp in committed if topics.matches(tp))}
+        if not chosen:
+            raise GroupNotFound(
+                f"group {group!r}", "has no committed offsets in these topics", "name partitions, as in --topic t:0,1"
+            )
+        return {tp: OffsetAndMetadata(to_offset, metadata) for tp in chosen}
+
+    edit = Edit(
+        "offsets set",
+        connect,
+        store,
+        connect.edited_directory(),
+        execute=execute,
+        yes=yes,
+        output=output,
+        image=before_image,
+    )
+    proposal = propose_set(store, group, wanted, create=new_group)
+    run_edit(edit.run(require_topics([proposal], topics, store.uri)))
+
+
+@app.command("reset")
+@connected
+def reset(
+    connect: ConnectFlags,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    all_topics: AllTopics = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log's start.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log's end.")] = False,
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="To the committed offset; to the log's end without one.")
+    ] = False,
+    to_offset: ToOffset = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="By so many records; back: -N.", show_default=False)
+    ] = None,
+    by_duration: Annotated[
+        str | None,
+        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To this long ago.", show_default=False),
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(
+            "--to-datetime",
+            metavar="YYYY-MM-DDTHH:mm:SS.sss",
+            help="To the first record at or after this time; UTC without a zone.",
+            show_default=False,
+        ),
+    ] = None,
+    from_file: Annotated[
+        str | None,
+        typer.Option(
+            "--from-file",
+            metavar="FILE",
+            help="To the offsets of a file: .avro, .csv, .zk or .json (any other name: CSV).",
+            show_default=False,
+        ),
+    ] = None,
+    accept_unterminated: AcceptUnterminated = False,
+    translate: TranslateOption = None,
+    export_csv: Annotated[
+        bool, typer.Option("--export", help="Print the new offsets alone, as CSV that --from-file reads back.")
+    ] = False,
+    new_group: NewGroup = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Move groups to another position in their logs, by the scenarios of kafka-consumer-groups.
+
+    Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, with a note.
+    """
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
+    from offsetmgr.cli.scenario import scenario_of
+    from offsetmgr.groups.reset import ToOffsets, propose_reset
+    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.topic_matches import require_topics
+
+    scenario = scenario_of(
+        group or [],
+        to_earliest=to_earliest,
+        to_latest=to_latest,
+        to_current=to_current,
+        to_offset=to_offset,
+        shift_by=shift_by,
+        by_duration=by_duration,
+        to_datetime=to_datetime,
+        from_file=from_file,
+        accept_unterminated=accept_unterminated,
+        crossing=lambda snapshot: checked_crossing("offsets reset", snapshot, connect.store(), translate),
+    )
+    names = require_groups(group, all_groups)
+    if not isinstance(scenario, ToOffsets) and bool(topic) == all_topics:
+        why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
+        raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+    topics = TopicSelection.parse(topic or [])
+    store, cluster = connect.store(), connect.cluster("offsets reset")
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    if isinstance(scenario, ToOffsets) and (all_groups or not group):
+        chosen = sorted(scenario.offsets)
+    edit = Edit(
+        "offsets reset",
+        connect,
+        store,
+        connect.edited_directory(),
+        execute=execute,
+        yes=yes,
+        output=output,
+        image=before_image,
+        as_csv=export_csv,
+    )
+    proposals = propose_reset(store, cluster, chosen, topics, scenario, create=new_group)
+    run_edit(edit.run(require_topics(proposals, topics, store.uri)))
+
+
+@app.command("delete")
+@connected
+def delete(
+    connect: ConnectFlags,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    all_topics: AllTopics = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Delete committed offsets."""
+    from offsetmgr.cli.edit_command import Edit, run_edit
+    from offsetmgr.groups.edits import propose_delete
+    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.topic_matches import require_topics
+
+    names = require_groups(group, all_groups)
+    if bool(topic) == all_topics:
+        why = "both --topic and --all-topics are given" if all_topics else "no topic is named"
+        raise UsageError("which topics?", why, "as in --topic NAME (repeatable, globs), or --all-topics")
+    topics = TopicSelection.parse(topic or [])
+    store = connect.store()
+    topics.within(store.capabilities.partitions)
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    edit = Edit(
+        "offsets delete",
+        connect,
+        store,
+        connect.edited_directory(),
+        execute=execute,
+        yes=yes,
+        output=output,
+        image=before_image,
+    )
+    run_edit(edit.run(require_topics(propose_delete(store, chosen, topics), topics, store.uri)))

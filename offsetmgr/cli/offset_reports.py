@@ -1,0 +1,205 @@
+"""``offsetmgr offsets get|lag``: shows committed offsets and their lag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from offsetmgr.cli.options import (
+    AllGroups,
+    ConnectFlags,
+    Format,
+    Groups,
+    OnlyWithLag,
+    Topics,
+    connected,
+    require_groups,
+)
+from offsetmgr.cli.read_errors import ReadErrors
+from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, progress, write_rows
+from offsetmgr.cli.stale import StaleSnapshot
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
+from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.kafka.cluster.base import Cluster
+
+app = typer.Typer()
+
+OFFSETS: Final = (
+    Column("group"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("state"),
+    Column("offset", right=True),
+    Column("metadata", optional=True),
+    Column("leader_epoch", right=True, optional=True, title="EPOCH"),
+    Column("commit_timestamp", optional=True, title="COMMITTED-AT", time=True),
+)
+LAG: Final = (
+    *(c if c.name in ("group", "topic", "partition", "offset") else replace(c, detail=True) for c in OFFSETS),
+    Column("log_start_offset", right=True, detail=True),
+    Column("log_end_offset", right=True, title="LOG-END"),
+    Column("lag", right=True),
+    Column("note", optional=True),
+)
+
+
+def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
+    if isinstance(found, Committed):
+        return (group, tp[0], tp[1], "committed", found[0], found[1], found[2], found[3])
+    return (group, tp[0], tp[1], "absent", None, None, None, None)
+
+
+class UncommittedGroups:
+    """Reports topics, given by full name, without a commit of a group: for a named group as an error, for others as a
+    note if no group has any."""
+
+    def __init__(self, uri: str, topics: TopicSelection, errors: ReadErrors) -> None:
+        self._uri = uri
+        self._topics = topics
+        self._errors = errors
+        self._left = {p.name for p in topics.patterns if p.partitions is None}.intersection(topics.named())
+        self._seen: set[str] = set()
+
+    def look(self, group: str, committed: Iterable[TopicPartition], *, named: bool) -> None:
+        """Records the committed partitions of one group."""
+        if not self._left:
+            return
+        missing = self._topics.without(committed)
+        if named:
+            for topic in missing:
+                if topic in self._left:
+                    self._errors.add(GroupNotFound(f"group {group!r}", f"has no committed offsets in topic {topic}"))
+        self._seen.update(set(self._topics.named()).difference(missing))
+
+    def finish(self, shown: int | None) -> None:
+        """Reports topics without a commit in any group, and an empty result; ``shown`` rows (None: some were left
+        out)."""
+        if self._errors.count:
+            return
+        for topic in sorted(self._left - self._seen):
+            note(f"no committed offsets in topic {topic} in {self._uri}")
+        if shown == 0 and not self._left - self._seen:
+            note(nothing_in(self._uri, "committed offsets"))
+
+
+def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str, int]:
+    """Partition counts of existing topics; empty, with a note, if brokers are unknown or unreachable."""
+    if cluster is None or not topics:
+        return {}
+    try:
+        return cluster.topics(topics)
+    except OffsetMgrError as error:
+        note(f"mind: only committed partitions are shown, since topics cannot be looked up: {error}")
+        return {}
+
+
+@app.command("get")
+@connected
+def get(
+    connect: ConnectFlags,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Show committed offsets.
+
+    Partitions given by number, and those of topics given by full name, are shown even without a commit.
+    """
+    from offsetmgr.groups.selection import (
+        TopicSelection,
+        choose_groups,
+        named_groups,
+        require_known,
+        scan_in_order,
+    )
+
+    names = require_groups(group, all_groups)
+    topics = TopicSelection.parse(topic or [])
+    store = connect.store()
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    named = named_groups(names, chosen)
+    held = store.capabilities.partitions
+    asked = topics.asked_for(_partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held)
+    errors = ReadErrors()
+    without = UncommittedGroups(store.uri, topics, errors)
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
+            if not all_groups and not (found.offsets or found.errors or found.error):
+                require_known(store, [found.group])
+            if found.error is not None:
+                errors.add(found.error)
+            for tp, error in sorted(found.errors.items()):
+                if topics.matches(tp):
+                    errors.add(error)
+            wanted = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
+            if found.error is None:
+                without.look(found.group, [*wanted, *found.errors], named=found.group in named)
+            missing = asked if found.group in named else topics.numbered(held)
+            missing = [tp for tp in missing if tp not in wanted and tp not in found.errors]
+            for tp in sorted([*wanted, *missing]):
+                yield _cells(found.group, tp, wanted.get(tp, ABSENT))
+
+    shown = write_rows(OFFSETS, rows(), output)
+    without.finish(shown)
+    errors.finish()
+
+
+@app.command("lag")
+@connected
+def lag(
+    connect: ConnectFlags,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    only_with_lag: OnlyWithLag = False,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Show how far behind the log's end each committed offset is.
+
+    Lag counts from the log's start if the committed offset is below it. Unknown values are null (-).
+    """
+    from offsetmgr.groups.lag import NOTHING, needs_log_range
+    from offsetmgr.groups.lag import lag as lag_of_groups
+    from offsetmgr.groups.selection import TopicSelection, choose_groups, named_groups
+
+    names = require_groups(group, all_groups)
+    topics = TopicSelection.parse(topic or [])
+    cluster, store = connect.cluster("offsets lag"), connect.store()
+    newer = connect.newer_store(store)
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    named = named_groups(names, chosen)
+    counts = _partition_counts(cluster, topics.named()) if named else {}
+    also = dict.fromkeys(named, topics.asked_for(counts, store.capabilities.partitions))
+    errors = ReadErrors()
+    without = UncommittedGroups(store.uri, topics, errors)
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, also=also, newer=newer)
+        for one in progress(found, "reading", len(chosen)):
+            if one.error is not None:
+                errors.add(one.error)
+            else:
+                there = [r.partition for r in one.rows if r.note != NOTHING]
+                without.look(one.group, there, named=one.group in named)
+            for row in one.rows:
+                if row.error is not None:
+                    errors.add(row.error)
+                    if row.committed is ABSENT and row.note != NOTHING:  # unreadable, as distinct from absent
+                        continue
+                if only_with_lag and not needs_log_range(row):
+                    continue
+                yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
+
+    stale = StaleSnapshot(newer)
+    shown = write_rows(LAG, stale.counted(rows()), output)
+    stale.finish()
+    without.finish(None if only_with_lag else shown)
+    errors.finish()

@@ -1,0 +1,31 @@
+"""Read errors of commands that show many groups."""
+
+from __future__ import annotations
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.render import note
+from offsetmgr.core.errors import OffsetMgrError
+
+
+class ReadErrors:
+    """Read errors: printed at once on stderr, and counted for the exit code."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._said: set[str] = set()
+
+    def add(self, error: OffsetMgrError) -> None:
+        self.count += 1
+        text = " ".join(str(error).split())
+        if text in self._said:
+            return
+        self._said.add(text)
+        note(f"error: {text}")
+        if error.hint and self.count == 1:
+            note(f"hint: {error.hint}")
+
+    def finish(self) -> None:
+        if self.count:
+            raise typer.Exit(FAILED)

@@ -1,0 +1,203 @@
+"""``offsetmgr offsets export|import``: writes and loads snapshot files."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offsetmgr.cli.options import (
+    AcceptUnterminated,
+    AllGroups,
+    AllowRewind,
+    BeforeImage,
+    ConnectFlags,
+    Execute,
+    Format,
+    Groups,
+    Overwrite,
+    Topics,
+    TranslateOption,
+    Yes,
+    connected,
+    require_groups,
+)
+from offsetmgr.cli.render import OutputFormat, note, progress
+from offsetmgr.core.errors import GroupNotFound
+from offsetmgr.core.plurals import count_of
+
+if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import OffsetStore
+
+app = typer.Typer()
+
+FileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help=".avro (lossless), .csv, .zk, .json; - for standard input or output, with --as.",
+        show_default=False,
+    ),
+]
+FileFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--as", metavar="FORMAT", help="avro|csv|zk|json|spark, where the name does not tell.", show_default=False
+    ),
+]
+
+
+@app.command("export")
+@connected
+def export(
+    connect: ConnectFlags,
+    file: FileArgument,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    file_format: FileFormat = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write committed offsets to a snapshot file."""
+    from offsetmgr.core.version import __version__
+    from offsetmgr.groups.before_images import header_for
+    from offsetmgr.groups.export import export_groups
+    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.snapshots.registry import format_name
+    from offsetmgr.stores.snapshot import write_snapshot
+
+    names = require_groups(group, all_groups)
+    topics = TopicSelection.parse(topic or [])
+    name = format_name(file, file_format)
+    store = connect.store()
+    topics.within(store.capabilities.partitions)
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    ids = {name: topic_id for name, topic_id in store.topic_ids().items() if topics.matches_some_of(name)}
+    header = header_for(store, f"offsetmgr {__version__}", ids)
+    groups = export_groups(store, chosen, topics, strict=not all_groups)
+    with _written_to(file) as path:
+        done = write_snapshot(
+            path,
+            header,
+            progress(groups, "exporting", len(chosen)),
+            format=name,
+            group=chosen[0] if name == "spark" and len(chosen) == 1 else None,
+            overwrite=overwrite,
+        )
+    where = "standard output" if file == "-" else file
+    note(f"exported {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {where}")
+    for lost in done.lost:
+        note(f"not in the file, which cannot carry it: {lost}")
+
+
+@contextmanager
+def _written_to(file: str) -> Iterator[str]:
+    """The path to write for ``file``. For standard output (``-``) it is a temporary file, which is copied there at the
+    end, so that a failure leaves nothing half-written."""
+    if file != "-":
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="offsetmgr-") as directory:
+        path = Path(directory) / "standard-output"
+        yield str(path)
+        with path.open("rb") as written:
+            shutil.copyfileobj(written, sys.stdout.buffer)
+        sys.stdout.flush()
+
+
+def _say_empty(store: OffsetStore, created: list[str]) -> None:
+    """Reports the groups without offsets after an undo that deleted everything the edit had created; they may have
+    existed, empty, before it."""
+    from offsetmgr.groups.edits import groups_left_without_offsets
+
+    if stay := groups_left_without_offsets(store, created):
+        others = f" and {count_of(len(stay) - 1, 'other')}" if len(stay) > 1 else ""
+        verb, them = ("stay", "them") if others else ("stays", "it")
+        note(f"group {stay[0]!r}{others} {verb}, empty; offsetmgr groups delete --group NAME --execute removes {them}")
+
+
+@app.command("import")
+@connected
+def import_offsets(
+    connect: ConnectFlags,
+    file: FileArgument,
+    group: Groups = None,
+    topic: Topics = None,
+    file_format: FileFormat = None,
+    accept_unterminated: AcceptUnterminated = False,
+    translate: TranslateOption = None,
+    allow_rewind: AllowRewind = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Load the offsets of a snapshot file into a store.
+
+    A file of before-images undoes its edit: overwritten offsets are restored, created ones are deleted, and offsets
+    that have moved since are rejected unless --allow-rewind. --group names the group for files that do not contain it.
+    """
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
+    from offsetmgr.groups.before_images import holds_images, load_images
+    from offsetmgr.groups.edits import propose_import, propose_undo
+    from offsetmgr.groups.export import open_file, seekable
+    from offsetmgr.groups.selection import TopicSelection, matching_groups
+    from offsetmgr.groups.topic_matches import require_topics
+    from offsetmgr.snapshots.registry import format_name
+
+    topics = TopicSelection.parse(topic or [])
+    store = connect.store()
+    topics.within(store.capabilities.partitions)
+    if file == "-" and file_format is None:
+        format_name(file)  # raises for an unknown file name extension
+    with seekable(file) as path:
+        if holds_images(path):
+            with closing(open_file(path, "avro")) as images_file:
+                crossing = checked_crossing("offsets import", images_file, store, translate)
+            edit = Edit(
+                "offsets import undo",
+                connect,
+                store,
+                connect.edited_directory(),
+                execute=execute,
+                yes=yes,
+                output=output,
+                image=before_image,
+            )
+            meant = set(matching_groups(group or [], (one.group for one in load_images(path))))
+            images = (one for one in load_images(path) if one.group in meant)
+            note(f"{file} holds before-images: taking that edit back")
+            code = edit.run(
+                require_topics(propose_undo(store, images, topics, force=allow_rewind, crossing=crossing), topics, file)
+            )
+            if edit.asked:
+                _say_empty(store, [one.group for one in load_images(path) if one.group in meant and not one.before])
+            run_edit(code)
+            return
+        single = group[0] if group and len(group) == 1 else None
+        opened = open_file(path, file_format, single, accept_unterminated=accept_unterminated)
+        with closing(opened) as snapshot:
+            chosen = matching_groups(group or [], snapshot.groups())
+            if not chosen:
+                why = f"holds no group {', '.join(group)}" if group else "holds no groups"
+                raise GroupNotFound(f"file {file}", why)
+            edit = Edit(
+                "offsets import",
+                connect,
+                store,
+                connect.edited_directory(),
+                execute=execute,
+                yes=yes,
+                output=output,
+                image=before_image,
+            )
+            wanted = snapshot.read(set(chosen))
+            crossing = checked_crossing("offsets import", snapshot, store, translate)
+            proposals = propose_import(store, wanted, topics, allow_rewind=allow_rewind, crossing=crossing)
+            run_edit(edit.run(require_topics(proposals, topics, file)))
