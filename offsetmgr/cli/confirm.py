@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from typing import NamedTuple
 
 from offsetmgr.cli.errors import Declined, Interrupted
+from offsetmgr.cli.render import OutputFormat
 from offsetmgr.cli.stop_signals import hung_up, ignore_hangups
 from offsetmgr.core.errors import UsageError
+
+
+class RunFlags(NamedTuple):
+    """The options ``--execute``, ``--yes`` and ``--format`` of a command that changes production."""
+
+    execute: bool
+    yes: bool
+    output: OutputFormat
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.confirm import RunFlags, confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
 from offsetmgr.core.clock import SystemClock
@@ -87,10 +87,8 @@ class ControllerRequest:
         self,
         *,
         do: str,
-        execute: bool,
-        yes: bool,
+        flags: RunFlags,
         wait_s: float,
-        output: OutputFormat,
         submit: Callable[[list[Row]], None],
         look: Callable[[list[Row]], RequestProgress],
         undo: str | None = None,
@@ -98,6 +96,7 @@ class ControllerRequest:
     ) -> int:
         """Runs all steps; ``do`` describes the request, as in "elect 3 leaders", ``give_up`` how to end unfinished
         items. Returns the exit code."""
+        execute, yes, output = flags
         todo = self.todo
         self.tell_refusals()
         if not execute or not todo:

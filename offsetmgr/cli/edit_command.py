@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.confirm import RunFlags, confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_plain_csv, write_rows
 from offsetmgr.cli.stop_signals import ending
@@ -73,20 +73,16 @@ class Edit:
         connect: ConnectFlags,
         store: OffsetStore,
         directory: Directory,
-        *,
-        execute: bool,
-        yes: bool,
-        output: OutputFormat,
+        flags: RunFlags,
         image: str | None,
+        *,
         announce: bool = True,
         as_csv: bool = False,
     ) -> None:
         self.operation = operation
         self.store = store
         self.directory = directory
-        self.execute = execute
-        self.yes = yes
-        self.output = output
+        self.execute, self.yes, self.output = flags
         self.image = Path(image) if image else None
         self.asked = False
         """Whether the user (or --yes) has agreed to this edit."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.confirm import RunFlags, confirm
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.options import (
     AllGroups,
@@ -296,10 +296,8 @@ def delete(
         connect,
         store,
         connect.edited_directory(),
-        execute=execute,
-        yes=yes,
-        output=output,
-        image=before_image,
+        RunFlags(execute, yes, output),
+        before_image,
     )
     code = edit.run(propose_delete(store, chosen, ALL_TOPICS))
     if execute:
@@ -366,10 +364,8 @@ def copy(
         connect,
         into,
         connect.edited_directory(to),
-        execute=execute,
-        yes=yes,
-        output=output,
-        image=before_image,
+        RunFlags(execute, yes, output),
+        before_image,
     )
     topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
     proposals = propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind, crossing=crossing)
@@ -405,10 +401,8 @@ def rename(
         connect,
         store,
         connect.edited_directory(),
-        execute=execute,
-        yes=yes,
-        output=output,
-        image=before_image,
+        RunFlags(execute, yes, output),
+        before_image,
         announce=False,
     )
     image = f"{before_image}.deleted" if before_image else None
@@ -418,10 +412,8 @@ def rename(
         connect,
         store,
         connect.edited_directory(),
-        execute=True,
-        yes=True,
-        output=OutputFormat.TABLE,
-        image=image,
+        RunFlags(True, True, OutputFormat.TABLE),
+        image,
         announce=False,
     )
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
 from offsetmgr.cli.options import (
     AllowRewind,
@@ -176,10 +177,8 @@ def offsets(
             connect,
             store,
             connect.directory(to),
-            execute=execute,
-            yes=yes,
-            output=output,
-            image=before_image,
+            RunFlags(execute, yes, output),
+            before_image,
         )
         wanted = saved.offsets(errors=False)
         failed = edit.run(propose_import(store, wanted, allow_rewind=allow_rewind, crossing=crossing))

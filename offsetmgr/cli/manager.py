@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import Annotated
 
@@ -181,8 +182,6 @@ def serve(
     must belong to the Kafka cluster of --bootstrap-server.
     """
     only_tell_hangups()
-    import sys
-
     from offsetmgr.server.logs import start_logging
     from offsetmgr.server.network.limits import ServerLimits
     from offsetmgr.server.process.config import ServeOptions, address, port_range
@@ -193,15 +192,8 @@ def serve(
         raise UsageError("--translate", "is for --store: the manager's own topic is in the cluster of its clients")
     if bootstrap is None:
         raise UsageError("manager serve", "no brokers are known", "add --bootstrap-server HOST:PORT")
-    if (tls_certificate is None) != (tls_key is None):
-        raise UsageError("manager serve", "--tls-certificate and --tls-key go together", "add the other one")
-    if relay_ports is not None and not relay:
-        raise UsageError("--relay-ports", "are of the relay only", "add --relay")
-    where, reached = address(listen, "--listen"), address(advertise, "--advertise") if advertise else None
-    if (reached or where)[0] in ("0.0.0.0", "::"):
-        raise UsageError(
-            f"--listen {listen}", "is not an address that clients can connect to", "add --advertise HOST:PORT"
-        )
+    _require_partners(tls_certificate, tls_key, relay_ports, relay=relay)
+    where, reached = _addresses(listen, advertise)
     options = ServeOptions(
         bootstrap=bootstrap,
         connection=connect.resolved.connection,
@@ -242,6 +234,26 @@ def serve(
     )
     start_logging(sys.stderr, log_format.value)
     run_manager(options)
+
+
+def _require_partners(certificate: str | None, key: str | None, relay_ports: str | None, *, relay: bool) -> None:
+    """Raises `UsageError` for an option without the option that it belongs to."""
+    if (certificate is None) != (key is None):
+        raise UsageError("manager serve", "--tls-certificate and --tls-key go together", "add the other one")
+    if relay_ports is not None and not relay:
+        raise UsageError("--relay-ports", "are of the relay only", "add --relay")
+
+
+def _addresses(listen: str, advertise: str | None) -> tuple[tuple[str, int], tuple[str, int] | None]:
+    """The address to listen on, and the one that clients receive if it differs. Raises `UsageError`."""
+    from offsetmgr.server.process.config import address
+
+    where, reached = address(listen, "--listen"), address(advertise, "--advertise") if advertise else None
+    if (reached or where)[0] in ("0.0.0.0", "::"):
+        raise UsageError(
+            f"--listen {listen}", "is not an address that clients can connect to", "add --advertise HOST:PORT"
+        )
+    return where, reached
 
 
 @app.command("status")

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.options import (
     AcceptUnterminated,
     AllGroups,
@@ -90,10 +91,8 @@ def set_offsets(
         connect,
         store,
         connect.edited_directory(),
-        execute=execute,
-        yes=yes,
-        output=output,
-        image=before_image,
+        RunFlags(execute, yes, output),
+        before_image,
     )
     proposal = propose_set(store, group, wanted, create=new_group)
     run_edit(edit.run(require_topics([proposal], topics, store.uri)))
@@ -154,23 +153,26 @@ def reset(
     Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, with a note.
     """
     from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
-    from offsetmgr.cli.scenario import scenario_of
+    from offsetmgr.cli.scenario import ScenarioOptions, scenario_of
     from offsetmgr.groups.reset import ToOffsets, propose_reset
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import require_topics
 
+    options = ScenarioOptions(
+        to_earliest,
+        to_latest,
+        to_current,
+        to_offset,
+        shift_by,
+        by_duration,
+        to_datetime,
+        from_file,
+        accept_unterminated,
+    )
     scenario = scenario_of(
+        options,
         group or [],
-        to_earliest=to_earliest,
-        to_latest=to_latest,
-        to_current=to_current,
-        to_offset=to_offset,
-        shift_by=shift_by,
-        by_duration=by_duration,
-        to_datetime=to_datetime,
-        from_file=from_file,
-        accept_unterminated=accept_unterminated,
-        crossing=lambda snapshot: checked_crossing("offsets reset", snapshot, connect.store(), translate),
+        lambda snapshot: checked_crossing("offsets reset", snapshot, connect.store(), translate),
     )
     names = require_groups(group, all_groups)
     if not isinstance(scenario, ToOffsets) and bool(topic) == all_topics:
@@ -186,10 +188,8 @@ def reset(
         connect,
         store,
         connect.edited_directory(),
-        execute=execute,
-        yes=yes,
-        output=output,
-        image=before_image,
+        RunFlags(execute, yes, output),
+        before_image,
         as_csv=export_csv,
     )
     proposals = propose_reset(store, cluster, chosen, topics, scenario, create=new_group)
@@ -228,9 +228,7 @@ def delete(
         connect,
         store,
         connect.edited_directory(),
-        execute=execute,
-        yes=yes,
-        output=output,
-        image=before_image,
+        RunFlags(execute, yes, output),
+        before_image,
     )
     run_edit(edit.run(require_topics(propose_delete(store, chosen, topics), topics, store.uri)))

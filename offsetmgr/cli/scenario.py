@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import OffsetMgrError, UsageError
@@ -35,42 +35,45 @@ _DURATION: Final = re.compile(
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
+class ScenarioOptions(NamedTuple):
+    """The options of ``offsets reset`` that select a scenario, as parsed by Typer."""
+
+    to_earliest: bool = False
+    to_latest: bool = False
+    to_current: bool = False
+    to_offset: int | None = None
+    shift_by: int | None = None
+    by_duration: str | None = None
+    to_datetime: str | None = None
+    from_file: str | None = None
+    accept_unterminated: bool = False
+
+
 def scenario_of(
-    groups: list[str],
-    *,
-    to_earliest: bool,
-    to_latest: bool,
-    to_current: bool,
-    to_offset: int | None,
-    shift_by: int | None,
-    by_duration: str | None,
-    to_datetime: str | None,
-    from_file: str | None,
-    accept_unterminated: bool,
-    crossing: Callable[[SnapshotFile], CrossClusterCheck],
+    options: ScenarioOptions, groups: list[str], crossing: Callable[[SnapshotFile], CrossClusterCheck]
 ) -> Scenario:
     """The one given scenario; ``crossing`` compares the cluster of a file with the target's.
 
     Raises `UsageError` for none, several, or an invalid one, `OtherCluster`.
     """
     given: list[Scenario] = []
-    if to_earliest:
+    if options.to_earliest:
         given.append(ToEarliest())
-    if to_latest:
+    if options.to_latest:
         given.append(ToLatest())
-    if to_current:
+    if options.to_current:
         given.append(ToCurrent())
-    if to_offset is not None:
-        given.append(ToOffset(to_offset))
-    if shift_by is not None:
-        given.append(ShiftBy(shift_by))
-    if by_duration is not None:
-        at = SystemClock().now_ms() - parse_duration(by_duration)
-        given.append(_to_time(at, "--by-duration", f"{by_duration} ago"))
-    if to_datetime is not None:
-        given.append(_to_time(parse_datetime(to_datetime), "--to-datetime", to_datetime))
-    if from_file is not None:
-        given.append(_from_file(from_file, groups, crossing, accept_unterminated=accept_unterminated))
+    if options.to_offset is not None:
+        given.append(ToOffset(options.to_offset))
+    if options.shift_by is not None:
+        given.append(ShiftBy(options.shift_by))
+    if options.by_duration is not None:
+        at = SystemClock().now_ms() - parse_duration(options.by_duration)
+        given.append(_to_time(at, "--by-duration", f"{options.by_duration} ago"))
+    if options.to_datetime is not None:
+        given.append(_to_time(parse_datetime(options.to_datetime), "--to-datetime", options.to_datetime))
+    if options.from_file is not None:
+        given.append(_from_file(options.from_file, groups, crossing, accept_unterminated=options.accept_unterminated))
     if len(given) != 1:
         raise UsageError(
             "reset to where?",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.options import (
     AcceptUnterminated,
     AllGroups,
@@ -165,10 +166,8 @@ def import_offsets(
                 connect,
                 store,
                 connect.edited_directory(),
-                execute=execute,
-                yes=yes,
-                output=output,
-                image=before_image,
+                RunFlags(execute, yes, output),
+                before_image,
             )
             meant = set(matching_groups(group or [], (one.group for one in load_images(path))))
             images = (one for one in load_images(path) if one.group in meant)
@@ -192,10 +191,8 @@ def import_offsets(
                 connect,
                 store,
                 connect.edited_directory(),
-                execute=execute,
-                yes=yes,
-                output=output,
-                image=before_image,
+                RunFlags(execute, yes, output),
+                before_image,
             )
             wanted = snapshot.read(set(chosen))
             crossing = checked_crossing("offsets import", snapshot, store, translate)

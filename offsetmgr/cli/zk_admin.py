@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from offsetmgr.cli.confirm import RunFlags
 from offsetmgr.cli.controller_request import WAIT, ControllerRequest, Row, Wait
 from offsetmgr.cli.options import ConnectFlags, Execute, Format, Topics, Yes, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note
@@ -16,6 +18,7 @@ from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
     from offsetmgr.core.model import TopicPartition
+    from offsetmgr.zookeeper.admin.reassignment import ReassignmentStep
     from offsetmgr.zookeeper.admin.state import RequestProgress
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -83,7 +86,7 @@ def elect(
         return progress_of(read_state(session, {tp.topic for tp in asked}), asked)
 
     do = f"elect {count_of(len(request.todo), 'leader')}"
-    _finish(request.run(do=do, execute=execute, yes=yes, wait_s=wait, output=output, submit=ask, look=look))
+    _finish(request.run(do=do, flags=RunFlags(execute, yes, output), wait_s=wait, submit=ask, look=look))
 
 
 def _led(wanted: bool) -> str:
@@ -167,7 +170,6 @@ def reassign(
         plan_reassignment,
         progress_of,
     )
-    from offsetmgr.zookeeper.admin.state import numbers
     from offsetmgr.zookeeper.admin.submit import submit
     from offsetmgr.zookeeper.client.transactions import Create
     from offsetmgr.zookeeper.nodes import paths
@@ -176,27 +178,7 @@ def reassign(
     session = connect.zookeeper("zk reassign")
     state = read_state(session, {tp.topic for tp in wanted})
     steps = {str(s.partition): s for s in plan_reassignment(state, wanted, other_counts=allow_replication_change)}
-    request = ControllerRequest(
-        "zk reassign",
-        REASSIGNMENT,
-        (
-            Row(
-                key,
-                (
-                    *s.partition,
-                    numbers(s.before) or None,
-                    numbers(s.after) or None,
-                    numbers(s.adding) or None,
-                    numbers(s.removing) or None,
-                ),
-                s.changes,
-                s.refused,
-                "" if s.adding or s.removing else "another preferred leader" if s.changes else "is so already",
-            )
-            for key, s in steps.items()
-        ),
-        whole=True,
-    )
+    request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), whole=True)
     image = _image_path(before_image)
     other_counts = any(len(s.before) != len(s.after) for s in steps.values())
     undo = (
@@ -219,16 +201,25 @@ def reassign(
     _finish(
         request.run(
             do=do,
-            execute=execute,
-            yes=yes,
+            flags=RunFlags(execute, yes, output),
             wait_s=wait,
-            output=output,
             submit=ask,
             look=look,
             undo=undo,
             give_up=cancel_command(str(image), connect.bootstrap()),
         )
     )
+
+
+def _reassignment_rows(steps: Mapping[str, ReassignmentStep]) -> Iterator[Row]:
+    """One row for each step of a reassignment."""
+    from offsetmgr.zookeeper.admin.state import numbers
+
+    for key, step in steps.items():
+        replicas = (numbers(ids) or None for ids in (step.before, step.after, step.adding, step.removing))
+        moves = bool(step.adding or step.removing)
+        text = "" if moves else "another preferred leader" if step.changes else "is so already"
+        yield Row(key, (*step.partition, *replicas), step.changes, step.refused, text)
 
 
 def _content(path: Path) -> bytes:
@@ -310,7 +301,7 @@ def delete_topic(
         return progress_of(read_state(session, asked), asked)
 
     do = f"delete {count_of(len(request.todo), 'topic')} for good"
-    _finish(request.run(do=do, execute=execute, yes=yes, wait_s=wait, output=output, submit=ask, look=look))
+    _finish(request.run(do=do, flags=RunFlags(execute, yes, output), wait_s=wait, submit=ask, look=look))
 
 
 def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.cli import migrate, migrate_view
+from offsetmgr.cli import migrate_view, plan_work
 from offsetmgr.cli.app import run
 from offsetmgr.cli.stop_signals import ending, signals_as_before, stopping
 from offsetmgr.core.clock import SystemClock
@@ -156,7 +156,7 @@ def test_a_command_that_was_stopped_before_its_end_says_so_with_its_exit_code(
     if command == "rollback":
         assert run(["migrate", "apply", str(plan), "--yes"]) == 0
     with monkeypatch.context() as patch:
-        interrupted_before(patch, migrate, "Executor")
+        interrupted_before(patch, plan_work, "Executor")
         assert run(["migrate", command, str(plan), "--yes"]) == 130
     said = capsys.readouterr().err.splitlines()
     assert said[-1] == ("interrupted: started writes are finished and recorded; run the same command again to continue")

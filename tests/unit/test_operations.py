@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offsetmgr.cli.scenario import parse_datetime, parse_duration, scenario_of
+from offsetmgr.cli.scenario import ScenarioOptions, parse_datetime, parse_duration, scenario_of
 from offsetmgr.core.errors import (
     Conflict,
     GroupNotFound,
@@ -274,10 +274,7 @@ def no_file(snapshot: SnapshotFile) -> CrossClusterCheck:
 )
 def test_a_time_that_no_record_can_have_is_bad_usage(duration: str | None, time: str | None, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        scenario_of(
-            ["g"], to_earliest=False, to_latest=False, to_current=False, to_offset=None, shift_by=None,
-            by_duration=duration, to_datetime=time, from_file=None, accept_unterminated=False, crossing=no_file,
-        )  # fmt: skip
+        scenario_of(ScenarioOptions(by_duration=duration, to_datetime=time), ["g"], no_file)
 
 
 def test_times_are_utc_unless_they_name_a_zone() -> None:

@@ -1,0 +1,161 @@
+"""``offsetmgr migrate mirror``: keeps a target in step with a source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.errors import Interrupted
+from offsetmgr.cli.migrate_options import From, Rename, To
+from offsetmgr.cli.migrate_plan import _renames
+from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
+from offsetmgr.cli.options import (
+    AllGroups,
+    ConnectFlags,
+    Format,
+    Groups,
+    Topics,
+    TranslateOption,
+    Yes,
+    connected,
+    require_groups,
+)
+from offsetmgr.cli.render import OutputFormat, note, write_rows
+from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import UsageError
+from offsetmgr.core.offset_store import Partitions
+from offsetmgr.groups.topic_matches import TopicMatches
+from offsetmgr.migration.plan import AheadPolicy, PlanOptions
+from offsetmgr.migration.planner import Planner
+
+if TYPE_CHECKING:
+    from offsetmgr.core.log_origin import Translate
+    from offsetmgr.core.offset_store import OffsetStore
+    from offsetmgr.migration.plan import PlanHeader
+
+app = typer.Typer()
+
+
+@app.command("mirror")
+@connected
+def mirror_command(
+    connect: ConnectFlags,
+    from_: From,
+    to: To,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    rename: Rename = None,
+    translate: TranslateOption = None,
+    once: Annotated[bool, typer.Option("--once", help="End as soon as nothing is left to copy.")] = False,
+    interval: Annotated[
+        int, typer.Option("--interval", metavar="MS", min=50, help="How often a source without watches is read.")
+    ] = 1000,
+    settle: Annotated[
+        int,
+        typer.Option(
+            "--settle", metavar="MS", min=0, help="How long Kafka groups are watched for commits of others, first."
+        ),
+    ] = 2000,
+    window: Annotated[
+        float,
+        typer.Option("--window", metavar="SECONDS", min=0, help="How long --once watches live old consumers, at most."),
+    ] = 150.0,
+    trust_zookeeper_only: Annotated[
+        bool,
+        typer.Option(
+            "--trust-zookeeper-only", help="Live old consumers commit to ZooKeeper alone: take their groups unseen."
+        ),
+    ] = False,
+    yes: Yes = False,
+    format: Format = OutputFormat.TABLE,
+    from_command_config: FromConfig = None,
+    to_command_config: ToConfig = None,
+) -> None:
+    """Keep a target in step with a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
+
+    For consumers that cannot commit to both. On Kafka 0.9 and later the mirror holds each group of the target, so no
+    other client can commit to it; a consumer that starts with the group takes it over, and the mirror of that group
+    ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares just before each write, and reads again
+    after it. The mirror accepts a group with live old consumers after it has seen each consumer that owns partitions
+    commit only to ZooKeeper: a consumer that commits to both could not commit to Kafka while the mirror holds its
+    group.
+    """
+    from offsetmgr.migration.mirror import Mirror
+
+    groups = require_groups(group, all_groups)
+    options = PlanOptions(AheadPolicy.KEEP, False, tuple(topic or ()), tuple(groups), _renames(rename))
+    sides = SourceAndTarget(connect, from_, to, from_command_config, to_command_config)
+    source, target = sides.source, sides.target
+    _require_equal_layouts(source, target)
+    planner = Planner(source, target, options, SystemClock(), translate=translate)
+    header = planner.header()
+    names = planner.selected_groups()
+    if options.topics:
+        topic_matches = TopicMatches(options.selection.within(source.capabilities.partitions))
+        for found in source.scan(names):
+            topic_matches.see_group(found)
+        topic_matches.require_all(source.uri)
+    refresh_s = _show_plan(sides, header, translate)
+    note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
+    confirm(f"keep {target.uri} following, until stopped?", yes=yes)
+    with (
+        stopping("the mirror ends after this round") as stop,
+        sides.feed(options, interval) as feed,
+        sides.old_groups() as old_groups,
+    ):
+        shown = view.MirrorLine()
+        mirror = Mirror(
+            source,
+            target,
+            options,
+            feed,
+            SystemClock(),
+            stop,
+            shown.show,
+            interval / 1000 if once else 10.0,
+            settle / 1000,
+            None if trust_zookeeper_only else old_groups,
+            window,
+            refresh_s,
+            planner.crossing,
+        )
+        status = mirror.run(once=once)
+    shown.show(status, last=True)
+    bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.good]
+    if bad or format is not OutputFormat.TABLE:
+        write_rows(view.MIRROR_COLUMNS, view.mirror_rows(bad or mirror.groups.values()), format)
+    if mirror.cut:
+        raise Interrupted("not all was copied")
+    if bad:
+        raise typer.Exit(1)
+
+
+def _require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:
+    """Raises `UsageError` if only one side stores byte positions of Kafka 0.7."""
+    if (Partitions.OF_BROKERS in {one.capabilities.partitions for one in (source, target)}) and (
+        source.capabilities.partitions is not target.capabilities.partitions
+    ):
+        raise UsageError(
+            "migrate mirror",
+            "one side holds byte positions of Kafka 0.7 and the other offsets, which never agree",
+            "a plan can translate them once: migrate plan --partition-map",
+        )
+
+
+def _show_plan(sides: SourceAndTarget, header: PlanHeader, translate: Translate | None) -> float:
+    """Prints how the two sides' offsets relate and when they expire. Returns the seconds after which the mirror commits
+    its offsets again."""
+    if header.compared is not None:
+        note(f"numbers {header.compared.text(translate)}")
+    note(f"topics  recreated after the commit: {header.recreation}")
+    view.show_weaknesses(header.weaknesses)
+    refresh_s = 3600.0
+    if (retention := sides.retention_ms()) is not None:
+        refresh_s = retention / 4000
+        view.show_mirror_expiry(retention, refresh_s)
+    return refresh_s

@@ -1,0 +1,22 @@
+"""Options that the migration commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file; its journal is in the same directory.")]
+From = Annotated[
+    str, typer.Option("--from", metavar="URI", help="The store to read: zookeeper://..., kafka://..., file:...")
+]
+To = Annotated[str, typer.Option("--to", metavar="URI", help="The store to write.")]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option("--rename", metavar="OLD=NEW", help="Give a group another name in the target; repeatable."),
+]
+WaitEmpty = Annotated[
+    float,
+    typer.Option("--wait-empty", metavar="SECONDS", min=0, help="Wait this long for active groups to become empty."),
+]

@@ -1,0 +1,183 @@
+"""``offsetmgr migrate rollback``: restores before-images, or plans the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli.confirm import confirm
+from offsetmgr.cli.migrate_options import PlanPath, WaitEmpty
+from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
+from offsetmgr.cli.options import (
+    ConnectFlags,
+    Yes,
+    connected,
+    file_to_write,
+)
+from offsetmgr.cli.plan_work import _end_if_interrupted, _open_plan, _say_next, _work
+from offsetmgr.cli.render import note, progress
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.core.errors import JournalError, UsageError
+from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_IN_USE
+from offsetmgr.migration.plan import Action
+from offsetmgr.migration.plan_file import PlanFile, write_plan
+from offsetmgr.migration.planner import Planner
+from offsetmgr.migration.progress import MigrationState
+
+if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import OffsetStore
+
+app = typer.Typer()
+
+
+@app.command("rollback")
+@connected
+def rollback_command(
+    connect: ConnectFlags,
+    plan_path: PlanPath,
+    yes: Yes = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Restore before-images even where the offset was used since.")
+    ] = False,
+    reverse_plan: Annotated[
+        Path | None,
+        typer.Option(
+            "--reverse-plan",
+            metavar="FILE",
+            callback=file_to_write,
+            help="After cut-over: plan the way back with today's offsets.",
+        ),
+    ] = None,
+    allow_rewind: Annotated[
+        bool,
+        typer.Option(
+            "--allow-rewind", help="With --reverse-plan: also rewind offsets that were rewound in the target since."
+        ),
+    ] = False,
+    wait_empty: WaitEmpty = 0.0,
+    from_command_config: FromConfig = None,
+    to_command_config: ToConfig = None,
+) -> None:
+    """Restore what apply overwrote and remove what it created.
+
+    After the group was cut over, before-images would rewind it: then --reverse-plan creates a plan in the other
+    direction.
+    """
+    from offsetmgr.migration.rollback import rollback
+
+    if reverse_plan is None and allow_rewind:
+        raise UsageError("--allow-rewind", "is for --reverse-plan: a rollback restores the before-image")
+    if reverse_plan is not None:
+        for given, option in ((force, "--force"), (wait_empty > 0, "--wait-empty")):
+            if given:
+                raise UsageError(option, "does not go with --reverse-plan, which writes nothing but a plan")
+        plan, state = _open_plan(plan_path)
+        back = SourceAndTarget.reversed(connect, plan.header, from_command_config, to_command_config)
+        _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
+        return
+    plan, state = _open_plan(plan_path)
+    target = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config).target
+    if state.apply.intents and state.finalized_at is None:
+        note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
+        view.show_weaknesses(found.text for found in target.weaknesses() if found.capability == KEEPS_IN_USE)
+        note("partitions whose offset was used since are refused" + (", but --force overwrites them" if force else ""))
+        confirm(f"roll back {view.counted(len(state.apply.intents), 'group')}?", yes=yes)
+    with _work(plan, "undo", target, wait_empty) as (executor, state):
+        try:
+            report = rollback(plan, state, executor, force=force)
+        except JournalError:  # the journal contains no writes: only the target shows whether that is true
+            _compare_others(plan, state, target)
+            raise
+    view.show_report(report, "restored")
+    if report.failed:
+        note(f"where a group consumes from the target already: migrate rollback {plan_path} --reverse-plan FILE")
+    if report.ok and not report.groups:
+        note("every group that the journal knows was rolled back by an earlier run; nothing was done")
+    differing = 0 if report.interrupted else _compare_others(plan, state, target)
+    if report.groups and not differing:
+        _say_next(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
+        if report.ok and (late := _late_deletion(target)) and (created := sum(_created(plan, state))):
+            note(f"mind: apply created {view.counted(created, 'offset')} there, and rollback deleted them. {late}")
+    _end_if_interrupted(report)
+    if not report.ok or differing:
+        raise typer.Exit(1)
+
+
+def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
+    """The number of offsets of each group that apply created, or may have created."""
+    for group in plan.groups():
+        if group.group in state.apply.intents:
+            applied = state.partitions(state.apply, group.group)
+            yield sum(step.target is None and step.tp in applied.written | applied.in_doubt for step in group.writes())
+
+
+def _late_deletion(store: OffsetStore) -> str:
+    """A note for stores that do not delete offsets at once; otherwise empty."""
+    return next((found.text for found in store.weaknesses() if found.capability == DELETES_OFFSETS), "")
+
+
+def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
+    """Compares offsets that the journal does not record as written with the plan's before-images and prints
+    differences. Returns their number."""
+    from offsetmgr.migration.rollback import differences, not_settled
+
+    others = sum(1 for _ in not_settled(plan, state))
+    if not others:
+        return 0
+    begun = len(state.apply.intents)
+    note(f"the journal knows {begun:,} of the plan's {plan.summary.groups:,} groups as begun")
+    count = 0
+    for found in progress(differences(plan, state, target), "comparing"):
+        count += 1
+        if count <= view.SHOWN:
+            before, now = ("no offset" if n is None else n for n in (found.before, found.now))
+            why = str(found.error) if found.error else f"holds {now}, and held {before} before the plan was applied"
+            note(f"  ! {found.group}{f' {found.tp}' if found.tp else ''}: {why}")
+    compared = (
+        f"offsets that it does not record as written, in {view.counted(others, 'group')}, was compared by reading"
+    )
+    if not count:
+        note(f"{compared}: every offset is as it was before")
+        return 0
+    if count > view.SHOWN:
+        note(f"  ! and {count - view.SHOWN:,} more")
+    note(f"{compared}: {view.counted(count, 'offset')} differ from their before-images; they were not changed")
+    note(
+        "hint: the journal may be cut or older than the last apply; bring its whole copy back and roll back again, or "
+        "restore a snapshot of the target"
+    )
+    return count
+
+
+def _plan_back(
+    sides: SourceAndTarget, plan: PlanFile, state: MigrationState, output: Path, *, allow_rewind: bool
+) -> None:
+    from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
+
+    with sides.old_members() as members:
+        options = reverse_options(plan)
+        planner = Planner(
+            sides.source,
+            sides.target,
+            options,
+            SystemClock(),
+            sides.cluster(),
+            members,
+            translate=plan.header.translate,
+        )
+        back = ReversePlanner(plan, state, planner, allow_rewind)
+        header = planner.header()
+        steps = progress(back.steps(), "groups planned", len(back.groups))
+        summary, _ = write_plan(output, header, steps, planner.target.topic_ids)
+    view.show_plan_header(header)
+    view.show_expiry(header, summary, header.created_at)
+    view.show_plan_summary(summary)
+    view.show_attention(PlanFile(output))
+    note(f"the way back is planned in {output}; nothing was changed")
+    note(f"next: offsetmgr migrate apply {output}")
+    if summary.failed_groups or summary.actions[Action.REFUSE_GONE]:
+        raise typer.Exit(1)

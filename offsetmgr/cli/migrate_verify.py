@@ -1,0 +1,59 @@
+"""``offsetmgr migrate verify``: compares both sides with the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli.migrate_options import PlanPath
+from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
+from offsetmgr.cli.options import (
+    ConnectFlags,
+    Format,
+    connected,
+)
+from offsetmgr.cli.plan_work import _open_plan
+from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
+
+app = typer.Typer()
+
+
+@app.command("verify")
+@connected
+def verify_command(
+    connect: ConnectFlags,
+    plan_path: PlanPath,
+    all_rows: Annotated[bool, typer.Option("--all", help="List equal partitions too.")] = False,
+    format: Format = OutputFormat.TABLE,
+    from_command_config: FromConfig = None,
+    to_command_config: ToConfig = None,
+) -> None:
+    """Read both sides again and compare them with the plan; exit 1 on any difference."""
+    from offsetmgr.migration.verify import Status
+
+    plan, state = _open_plan(plan_path)
+    verifier = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config).verifier(
+        plan, state
+    )
+    checked = progress(verifier.verdicts(), "partitions verified")
+    everything = all_rows or format is not OutputFormat.TABLE
+    # After a rollback nearly everything is missing, as intended: it is counted, and listed with --all.
+    unlisted = {Status.EQUAL, Status.MISSING} if state.undo.touched else {Status.EQUAL}
+    rows = (view.verdict_row(v) for v in checked if everything or v.status not in unlisted)
+    first = next(rows, None)
+    if first is not None or everything:
+        write_rows(view.VERDICT_COLUMNS, _with_first(first, rows), format)
+    view.show_verify_summary(verifier.summary)
+    if state.undo.touched:
+        note("this plan was rolled back: the target holds its before-images again, so it differs from the plan")
+    if not verifier.summary.ok:
+        raise typer.Exit(1)
+
+
+def _with_first(first: tuple[Any, ...] | None, rest: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    if first is not None:
+        yield first
+        yield from rest

@@ -1,0 +1,58 @@
+"""Work on a plan: opens the plan and its journal, stops cleanly on Ctrl-C, and shows progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli.errors import Interrupted
+from offsetmgr.cli.former_locks import LockWait
+from offsetmgr.cli.render import note
+from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.core.clock import SystemClock
+from offsetmgr.migration.journal import Journal, journal_path
+from offsetmgr.migration.journaled_writer import Executor, Report
+from offsetmgr.migration.plan_file import PlanFile
+from offsetmgr.migration.progress import MigrationState
+
+if TYPE_CHECKING:
+    from offsetmgr.core.offset_store import OffsetStore
+
+
+def _say_next(report: Report, then: str) -> None:
+    if report.failed:
+        note("what failed is tried again when the same command is run again")
+    elif not report.interrupted:
+        note(then)
+
+
+def _end_if_interrupted(report: Report) -> None:
+    """Ends the command as an interrupted one if work remains."""
+    if report.interrupted:
+        raise Interrupted("started writes are finished and recorded; run the same command again to continue")
+
+
+def _open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
+    plan = PlanFile(path)
+    return plan, MigrationState.read(journal_path(path), plan.sha256)
+
+
+@contextmanager
+def _work(
+    plan: PlanFile, name: str, store: OffsetStore, wait_empty: float = 0.0
+) -> Iterator[tuple[Executor, MigrationState]]:
+    """Holds the journal open, turns Ctrl-C into a clean stop, and prints progress on stderr.
+
+    The state is read again under the journal's lock: another process may have worked during a prompt.
+    """
+    clock = SystemClock()
+    with (
+        Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=clock) as journal,
+        stopping("groups under way are finished") as stop,
+        view.MigrateProgress(f"{name}: groups", plan.summary.groups) as shown,
+    ):
+        state = MigrationState.read(journal_path(plan.path), plan.sha256)
+        yield Executor(name, store, journal, clock, stop, shown.count, wait_empty, LockWait()), state
