@@ -1,0 +1,185 @@
+"""``offsetmgr groups describe``: state, members, offsets, lag and owners of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import report_and_exit_code
+from offsetmgr.cli.options import (
+    AllGroups,
+    ConnectFlags,
+    Format,
+    Groups,
+    OnlyWithLag,
+    Topics,
+    connected,
+    require_groups,
+)
+from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, write_rows
+from offsetmgr.cli.stale import StaleSnapshot
+from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
+from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UsageError
+from offsetmgr.core.model import Committed, GroupDescription
+from offsetmgr.core.plurals import count_of
+
+if TYPE_CHECKING:
+    from offsetmgr.groups.describe import DescribedGroup
+    from offsetmgr.groups.topic_matches import TopicMatches
+
+app = typer.Typer()
+
+DESCRIBE: Final = (
+    Column("group"),
+    Column("state"),
+    Column("topic"),
+    Column("partition", right=True, title="PART"),
+    Column("offset", right=True),
+    Column("log_end_offset", right=True, title="LOG-END"),
+    Column("lag", right=True),
+    Column("client_id", optional=True),
+    Column("host", optional=True),
+    Column("member_id", optional=True),
+    Column("note", optional=True),
+)
+MEMBERS: Final = (
+    Column("group"),
+    Column("state"),
+    Column("member_id"),
+    Column("client_id", optional=True),
+    Column("host", optional=True),
+    Column("partitions", right=True),
+    Column("assignment", optional=True),
+)
+STATE: Final = (
+    Column("group"),
+    Column("coordinator"),
+    Column("assignor"),
+    Column("state"),
+    Column("members", right=True),
+)
+
+
+@app.command("describe", cls=WatchCommand)
+@connected
+def describe(
+    connect: ConnectFlags,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    topic: Topics = None,
+    members: Annotated[bool, typer.Option("--members", help="Show members instead of partitions.")] = False,
+    state: Annotated[
+        bool, typer.Option("--state", help="Show coordinator, assignor, state and number of members instead.")
+    ] = False,
+    verbose: Annotated[  # noqa: ARG001 - everything is said already
+        bool, typer.Option("--verbose", help="Taken as by Kafka's tool; nothing is left out here.")
+    ] = False,
+    only_with_lag: OnlyWithLag = False,
+    watch: Watch = None,
+    count: Count = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """State, members, committed offsets, log ends, lag and owners of groups."""
+    from offsetmgr.groups.describe import describe as describe_groups
+    from offsetmgr.groups.selection import TopicSelection, choose_groups
+    from offsetmgr.groups.topic_matches import TopicMatches
+
+    names = require_groups(group, all_groups)
+    if members and state:
+        raise UsageError("groups describe", "both --members and --state are given", "only one of them")
+    if topic and (members or state):
+        option = "--members" if members else "--state"
+        raise UsageError("--topic", f"chooses partitions, and {option} shows none", f"leave out --topic or {option}")
+    topics = TopicSelection.parse(topic or [])
+    cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
+    store, directory = connect.store(), connect.directory()
+    newer = connect.newer_store(store)
+
+    def once() -> int:
+        errors: list[OffsetMgrError] = []
+        chosen = choose_groups(store, names, all_groups=all_groups)
+        found = describe_groups(store, cluster, directory, chosen, topics, newer=newer)
+        if state:
+            shown = write_rows(STATE, _state_rows(found, errors), output)
+        elif members:
+            shown = write_rows(MEMBERS, _member_rows(found, errors), output)
+        else:
+            stale = StaleSnapshot(newer)
+            topic_matches = TopicMatches(topics)
+            where = " in these topics" if topic else ""
+            rows = _partition_rows(found, errors, topic_matches, only_with_lag=only_with_lag, where=where)
+            shown = write_rows(DESCRIBE, stale.counted(rows), output)
+            stale.finish()
+            try:
+                topic_matches.require_all(store.uri)
+            except UnknownTopicOrPartition as missing:
+                errors.append(missing)
+        if not shown and not errors:
+            note(nothing_in(store.uri, "groups" if not chosen else "partitions that need attention"))
+        return report_and_exit_code(errors)
+
+    if code := watch_command(once, watch, count):
+        raise typer.Exit(code)
+
+
+def _partition_rows(
+    found: Iterable[DescribedGroup],
+    errors: list[OffsetMgrError],
+    topic_matches: TopicMatches,
+    *,
+    only_with_lag: bool,
+    where: str,
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of groups; ``where`` names the selected topics, with a space in front, if there are any."""
+    from offsetmgr.groups.lag import needs_log_range
+
+    for one in found:
+        topic_matches.see((row.partition for row, _ in one.partitions), unread=one.error is not None)
+        if one.error is not None:
+            errors.append(one.error)
+            continue
+        description: GroupDescription = one.description
+        for partition, owner in one.partitions:
+            group, tp, committed, _, log_end, lag, text, error = partition
+            if error is not None:
+                errors.append(error)
+            if only_with_lag and not needs_log_range(partition):
+                continue
+            who = (owner.client_id or None, owner.host or None, owner.member_id) if owner else (None, None, None)
+            offset = committed.offset if isinstance(committed, Committed) else None
+            yield (group, description.state, tp.topic, tp.partition, offset, log_end, lag, *who, text or None)
+        if not one.partitions and not only_with_lag:
+            text = f"{count_of(len(description.members), 'member')}, nothing committed{where}"
+            yield (one.group, description.state, None, None, None, None, None, None, None, None, text)
+
+
+def _state_rows(found: Iterable[Any], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        if one.error is not None:
+            errors.append(one.error)
+            continue
+        a: GroupDescription = one.description
+        yield (one.group, a.coordinator or None, a.partition_assignor or None, a.state, len(a.members))
+
+
+def _member_rows(found: Iterable[Any], errors: list[OffsetMgrError]) -> Iterator[tuple[Any, ...]]:
+    for one in found:
+        if one.error is not None:
+            errors.append(one.error)
+            continue
+        description: GroupDescription = one.description
+        for member in description.members:
+            assignment = ",".join(map(str, member.partitions))
+            yield (
+                one.group,
+                description.state,
+                member.member_id,
+                member.client_id or None,
+                member.host or None,
+                len(member.partitions),
+                assignment or None,
+            )
+        if not description.members:
+            yield (one.group, description.state, None, None, None, 0, None)

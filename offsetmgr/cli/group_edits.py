@@ -1,0 +1,188 @@
+"""``offsetmgr groups delete|copy|rename``: edits whole groups."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from offsetmgr.cli.confirm import RunFlags, confirm
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import (
+    AllGroups,
+    AllowRewind,
+    BeforeImage,
+    ConnectFlags,
+    Execute,
+    Format,
+    Groups,
+    Topics,
+    TranslateOption,
+    Yes,
+    connected,
+    require_groups,
+)
+from offsetmgr.cli.render import OutputFormat, note
+from offsetmgr.core.errors import Conflict, UsageError
+from offsetmgr.core.plurals import count_of
+
+app = typer.Typer()
+
+Source = Annotated[str, typer.Argument(metavar="GROUP", help="Existing group.", show_default=False)]
+Target = Annotated[str, typer.Argument(metavar="NEW", help="New group name.", show_default=False)]
+
+
+@app.command("delete")
+@connected
+def delete(
+    connect: ConnectFlags,
+    group: Groups = None,
+    all_groups: AllGroups = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Delete groups with all their committed offsets. Groups with members are refused."""
+    from offsetmgr.cli.edit_command import Edit, run_edit
+    from offsetmgr.groups.edits import propose_delete
+    from offsetmgr.groups.selection import ALL_TOPICS, choose_groups
+
+    names = require_groups(group, all_groups)
+    store = connect.store()
+    chosen = choose_groups(store, names, all_groups=all_groups)
+    edit = Edit(
+        "groups delete",
+        connect,
+        store,
+        connect.edited_directory(),
+        RunFlags(execute, yes, output),
+        before_image,
+    )
+    code = edit.run(propose_delete(store, chosen, ALL_TOPICS))
+    if execute:
+        if not edit.asked:
+            confirm(f"groups delete: remove {count_of(len(chosen), 'group')} without offsets?", yes=yes)
+        code = _remove(connect, [name for name in chosen if name not in edit.failed], empty=not edit.asked) or code
+    run_edit(code)
+
+
+def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) -> int:
+    """Removes groups without offsets from stores that keep groups separately."""
+    from offsetmgr.groups.edits import remove_groups
+    from offsetmgr.stores.pair_uri import inner_uris
+    from offsetmgr.stores.uri import parse_uri
+
+    dual = parse_uri(connect.uri).kind == "dual"
+    uris = inner_uris(connect.uri, connect.resolved.connection) if dual else (connect.uri,)
+    code = 0
+    for uri in uris:
+        store = connect.store(uri)
+        for name, error in remove_groups(store, groups):
+            if error is not None:
+                note(f"error: {error}")
+                code = FAILED
+            else:
+                note(f"removed {'empty ' if empty else ''}group {name!r} from {store.uri}")
+    return code
+
+
+@app.command("copy")
+@connected
+def copy(
+    connect: ConnectFlags,
+    source: Source,
+    target: Target,
+    topic: Topics = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="URI", help="Another store for the copy.", show_default=False)
+    ] = None,
+    translate: TranslateOption = None,
+    allow_rewind: AllowRewind = False,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Copy a group's committed offsets to another group."""
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
+    from offsetmgr.groups.copy import propose_copy
+    from offsetmgr.groups.selection import TopicSelection
+    from offsetmgr.groups.topic_matches import require_topics
+
+    if source == target and to is None:
+        raise UsageError("groups copy", "both names are the same")
+    store = connect.store()
+    into = connect.store(to) if to else store
+    crossing = checked_crossing("groups copy", store, into, translate)
+    edit = Edit(
+        "groups copy",
+        connect,
+        into,
+        connect.edited_directory(to),
+        RunFlags(execute, yes, output),
+        before_image,
+    )
+    topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
+    proposals = propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind, crossing=crossing)
+    run_edit(edit.run(require_topics(proposals, topics, store.uri)))
+
+
+@app.command("rename")
+@connected
+def rename(
+    connect: ConnectFlags,
+    source: Source,
+    target: Target,
+    execute: Execute = False,
+    yes: Yes = False,
+    before_image: BeforeImage = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """Rename a group: copy, verify by a fresh read, then delete the old one. Groups with members are refused."""
+    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
+    from offsetmgr.groups.copy import propose_copy, verify_copy
+    from offsetmgr.groups.describe import require_idle
+    from offsetmgr.groups.edits import propose_delete
+    from offsetmgr.groups.selection import ALL_TOPICS
+
+    if source == target:
+        raise UsageError("groups rename", "both names are the same")
+    store, directory = connect.store(), connect.edited_directory()
+    require_idle(directory, [source, target], "renaming")
+    if store.fetch(target):
+        raise Conflict(f"group {target!r}", "exists already and has committed offsets", "choose another name")
+    first = Edit(
+        "groups rename",
+        connect,
+        store,
+        connect.edited_directory(),
+        RunFlags(execute, yes, output),
+        before_image,
+        announce=False,
+    )
+    image = f"{before_image}.deleted" if before_image else None
+    # the user has agreed to the whole rename
+    second = Edit(
+        "groups rename delete",
+        connect,
+        store,
+        connect.edited_directory(),
+        RunFlags(True, True, OutputFormat.TABLE),
+        image,
+        announce=False,
+    )
+    try:
+        crossing = checked_crossing("groups rename", store, store, None)
+        code = first.run(propose_copy(store, source, store, target, ALL_TOPICS, crossing=crossing))
+        if execute and not code:
+            verify_copy(store, source, store, target)
+            note(f"verified: group {target!r} holds all that {source!r} holds")
+            require_idle(directory, [source], "deletion")
+            code = second.run(propose_delete(store, [source], ALL_TOPICS)) or _remove(connect, [source])
+    finally:
+        for at, line in enumerate([*second.undo, *first.undo], 1):
+            note(f"undo {at}: {line}")
+    run_edit(code)
+    if not execute:
+        note(f"then: verify the copy, and delete group {source!r}")

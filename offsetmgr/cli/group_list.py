@@ -1,0 +1,102 @@
+"""``offsetmgr groups list``: lists the groups of a store."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from offsetmgr.cli.errors import FAILED
+from offsetmgr.cli.options import (
+    ConnectFlags,
+    Format,
+    Groups,
+    connected,
+)
+from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, write_rows
+from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
+
+STATES: Final = (
+    "Stable",
+    "Empty",
+    "Dead",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Unknown",
+)
+"""Kafka's names of a group's state (``org.apache.kafka.common.GroupState``)."""
+LIST: Final = (Column("group"), Column("state", optional=True))
+
+
+app = typer.Typer()
+
+
+class _ListCommand(typer.core.TyperCommand):
+    """A command whose ``--state`` may go without a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for at, argument in enumerate(args):
+            given.append(argument)
+            if argument == "--state" and (at + 1 == len(args) or args[at + 1].startswith("-")):
+                given.append("")
+        return super().parse_args(ctx, given)
+
+
+@app.command("list", cls=_ListCommand)
+@connected
+def list_groups(
+    connect: ConnectFlags,
+    group: Groups = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="[STATE,...]",
+            help="Show each group's state as well; with names, of these states alone.",
+            show_default=False,
+        ),
+    ] = None,
+    output: Format = OutputFormat.TABLE,
+) -> None:
+    """List the groups of a store."""
+    from offsetmgr.groups.selection import matching_groups
+
+    store = connect.store()
+    names = sorted(set(store.groups()))
+    wanted = {_plain_state(one) for one in (state or "").split(",")} - {""}
+    if unknown := wanted - {_plain_state(name) for name in STATES}:
+        why = f"{', '.join(sorted(unknown))} is no state of a group"
+        raise UsageError(f"--state {state}", why, f"states: {', '.join(STATES)}")
+    if group:
+        names = matching_groups(group, names)
+        if not names:
+            raise GroupNotFound(f"group {group[0]!r}", f"no group of {store.uri} matches")
+    states = {} if state is None else connect.directory()(names)
+    errors: list[OffsetMgrError] = []
+
+    def shown(name: str) -> str | None:
+        found = states.get(name)
+        if isinstance(found, OffsetMgrError):
+            errors.append(found)
+            return None
+        # A store with the group's offsets still has the group, so it is not dead.
+        return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
+
+    rows = ((name, shown(name))[: 1 if state is None else 2] for name in names)
+    if wanted:
+        rows = (row for row in rows if _plain_state(str(row[-1])) in wanted)
+    if not write_rows(LIST[:1] if state is None else LIST, rows, output) and not errors:
+        note(nothing_in(store.uri, "groups" if not names else f"groups in state {state}"))
+    for error in errors:
+        note(f"error: {error}")
+    if errors:
+        raise typer.Exit(FAILED)
+
+
+def _plain_state(name: str) -> str:
+    """A state's name for comparison: Kafka's tool writes PreparingRebalance, its protocol PREPARING_REBALANCE."""
+    return name.strip().replace("_", "").upper()
