@@ -14,7 +14,7 @@ from typing import Any
 
 from offsetmgr import open_store
 from offsetmgr.period.schedule import Period, PeriodSchedule
-from offsetmgr.spark import CommitStep, Coordination, PeriodRules, run_periods, session
+from offsetmgr.spark import CommitStep, Coordination, JobSettings, PeriodRules, run_periods, session
 
 
 def arguments() -> argparse.Namespace:
@@ -60,11 +60,13 @@ def main() -> None:
             store,
             f"{wanted.topic}-hourly",
             Coordination(wanted.zookeeper, wanted.root, wanted.topic, wanted.together),
-            bootstrap=wanted.bootstrap_server,
-            output=wanted.output,
-            rules=PeriodRules(grace_ms=1_000),
-            until_ms=wanted.first_ms + wanted.periods * wanted.length_ms,
-            on_step=told,
+            JobSettings(
+                bootstrap=wanted.bootstrap_server,
+                output=wanted.output,
+                rules=PeriodRules(grace_ms=1_000),
+                until_ms=wanted.first_ms + wanted.periods * wanted.length_ms,
+                on_step=told,
+            ),
         )
     spark.stop()
     print(f"{done} periods done")

@@ -84,7 +84,7 @@ def switch_command(
     nothing has changed or everything. Name both stores: --zookeeper and --bootstrap-server, or --store switched:NAME.
     """
     from offsetmgr.core.commit_mode import CommitMode
-    from offsetmgr.migration.live.live_migration import LiveMigration
+    from offsetmgr.migration.live.live_migration import LiveMigration, SwitchSides
     from offsetmgr.zookeeper.client.session import ZookeeperSession
 
     zookeeper, kafka = _stores(connect)
@@ -95,14 +95,16 @@ def switch_command(
         switch = LiveMigration(
             session,
             group,
-            first,
-            second,
-            patient_cluster(connect.cluster_at(_brokers(kafka), connection)),
+            SwitchSides(
+                first,
+                second,
+                patient_cluster(connect.cluster_at(_brokers(kafka), connection)),
+                translate or _translate(connect),
+            ),
             who=f"{getpass.getuser()} on {socket.gethostname()} (process {os.getpid()})",
             record=_recorder(group, before_image),
             tell=lambda step: note(f"{group}: {SAID[step]}"),
             waiting=_say_waiting(),
-            translate=translate or _translate(connect),
         )
         if switch.crossing.compared.relation is not Relation.SAME:
             note(f"numbers {switch.crossing.text()}")

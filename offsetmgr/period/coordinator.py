@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -35,6 +36,22 @@ _CANCEL: Final = 0.05
 """Seconds between two checks of the event that cancels a wait."""
 
 
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """Optional settings of a `PeriodCoordinator`.
+
+    ``idle`` returns which of some partitions have no record in a period (`idle_partitions.idle_partitions`); it is
+    called once the period's end and ``grace_ms`` have passed by the wall clock. The leader keeps the newest
+    ``history_kept`` periods' entries.
+    """
+
+    idle: Idle | None = None
+    grace_ms: int = 0
+    history_kept: int = HISTORY_KEPT
+    session_timeout_ms: int = 6_000
+    clock: Clock | None = None
+
+
 class PeriodCoordinator:
     """See the module's docstring. No I/O before `start`; a context manager. All methods are thread-safe.
 
@@ -51,19 +68,12 @@ class PeriodCoordinator:
         topics: Topics,
         *,
         owned: Iterable[TopicPartition] = (),
-        idle: Idle | None = None,
-        grace_ms: int = 0,
-        history_kept: int = HISTORY_KEPT,
         config: ConnectionConfig | None = None,
-        session_timeout_ms: int = 6_000,
-        clock: Clock | None = None,
+        options: CoordinatorOptions | None = None,
     ) -> None:
         """``schedule`` applies if no period was ever opened under ``root``; afterwards the first one's is kept.
 
-        ``topics`` returns every partition that takes part at present. ``idle`` returns which of some partitions have no
-        record in a period (`idle_partitions.idle_partitions`); it is called once the period's end and ``grace_ms`` have
-        passed by the wall clock. The leader keeps the newest ``history_kept`` periods' entries. Raises `InvalidUri`,
-        `UsageError`.
+        ``topics`` returns every partition that takes part at present. Raises `InvalidUri`, `UsageError`.
         """
         if not member or "/" in member or member in (".", ".."):
             raise UsageError(f"member {member!r}", "cannot be the name of a node")
@@ -72,9 +82,12 @@ class PeriodCoordinator:
         self.member = member
         self.root = root
         self._zookeeper = f"ZooKeeper at {session.hosts}"
-        leading = LeaderRound(schedule, topics, idle, grace_ms, history_kept, clock or SystemClock())
+        chosen = options or CoordinatorOptions()
+        leading = LeaderRound(
+            schedule, topics, chosen.idle, chosen.grace_ms, chosen.history_kept, chosen.clock or SystemClock()
+        )
         self._knowledge = MemberState(member, root, owned)
-        self._following = MemberThread(zookeeper, config, session_timeout_ms, self._knowledge, leading)
+        self._following = MemberThread(zookeeper, config, chosen.session_timeout_ms, self._knowledge, leading)
 
     # --- life ---------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from offsetmgr.spark.period_work import CommitStep as CommitStep
     from offsetmgr.spark.period_work import PeriodRules as PeriodRules
     from offsetmgr.spark.periods import Coordination as Coordination
+    from offsetmgr.spark.periods import JobSettings as JobSettings
     from offsetmgr.spark.periods import published_outputs as published_outputs
     from offsetmgr.spark.periods import run_periods as run_periods
     from offsetmgr.spark.spark_session import session as session
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _HOME: Final = {
     "BatchCommitter": "foreach_batch",
     "Coordination": "periods",
+    "JobSettings": "periods",
     "Late": "period_dataframes",
     "OffsetCommitter": "committer",
     "PeriodRules": "period_work",
@@ -42,6 +44,7 @@ __all__ = [
     "BatchCommitter",
     "CommitStep",
     "Coordination",
+    "JobSettings",
     "Late",
     "OffsetCommitter",
     "PeriodRules",

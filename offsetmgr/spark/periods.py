@@ -19,7 +19,7 @@ from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import OpenPeriodUnknown, RunEnded, TimedOut, UsageError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.confluent import open_cluster
-from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.history import History
 from offsetmgr.period.job_records import PublishedOutput
 from offsetmgr.period.schedule import Period, PeriodSchedule
@@ -55,6 +55,31 @@ class Coordination:
     session_timeout_ms: int = 6_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """Where and how an application works through the periods of a run.
+
+    ``bootstrap`` are the Kafka servers of the topics, ``output`` is the directory of the attempts' outputs. Ranges,
+    attempts and outputs are stored under ``name`` (None: the member's name): an application with other topics needs
+    another one. ``rules`` has the tolerated delays. Periods that begin at or after ``until_ms`` are not processed.
+    ``rerun_of`` is the root of the run whose ranges are read again, for a separate rerun: its outputs need their own
+    directory, and the group is not changed. ``options`` are Spark's for its Kafka source, ``config`` the same for the
+    scans. ``on_step`` is called after each step. ``stop`` ends the job before the next period.
+    """
+
+    bootstrap: str
+    output: str
+    name: str | None = None
+    rules: PeriodRules = field(default_factory=PeriodRules)
+    until_ms: int | None = None
+    rerun_of: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    config: ConnectionConfig = field(default_factory=ConnectionConfig, repr=False)
+    on_step: Callable[[CommitStep, Period], object] = lambda _step, _period: None
+    stop: threading.Event | None = None
+    clock: Clock = field(default_factory=SystemClock)
+
+
 def run_periods(
     spark: SparkSession,
     topics: Sequence[str],
@@ -63,18 +88,7 @@ def run_periods(
     store: OffsetStore,
     group: str | None,
     coordinator: Coordination,
-    *,
-    bootstrap: str,
-    output: str,
-    job: str | None = None,
-    rules: PeriodRules | None = None,
-    until_ms: int | None = None,
-    rerun_of: str | None = None,
-    options: Mapping[str, str] | None = None,
-    config: ConnectionConfig | None = None,
-    on_step: Callable[[CommitStep, Period], object] | None = None,
-    stop: threading.Event | None = None,
-    clock: Clock | None = None,
+    job: JobSettings,
 ) -> int:
     """Processes the run's periods until it ends, ``until_ms`` is reached or ``stop`` is set; returns their number.
 
@@ -83,13 +97,7 @@ def run_periods(
     period, it gets the same rows and another directory.
 
     ``period`` applies if no period has been opened under the root; afterwards the first one's is kept. ``group`` (None:
-    none) is committed at the start of the next period's scan; if the job has no history yet, it begins there. Ranges,
-    attempts and outputs are stored under the name ``job`` (``coordinator.member``): an application with other topics
-    needs another one.
-
-    ``rerun_of`` is the root of the run whose ranges are read again, for a separate rerun: its outputs need their own
-    directory, and the group is not changed. ``options`` are Spark's for its Kafka source, ``config`` the same for the
-    scans. ``on_step`` is called after each step. Periods that begin at or after ``until_ms`` are not processed.
+    none) is committed at the start of the next period's scan; if the job has no history yet, it begins there.
 
     Raises `Superseded` if a later process has replaced this one, `RunEnded` if the run was ended, `OffsetOutOfRange` if
     records that must be read are gone, `UnsupportedOperation` for a rerun over a compacted topic, and what ``process``
@@ -99,11 +107,9 @@ def run_periods(
     if not topics:
         raise UsageError("run_periods", "no topic is named")
     mine, together = list(dict.fromkeys(topics)), list(dict.fromkeys([*coordinator.topics, *topics]))
-    settings, wall = config or ConnectionConfig(), clock or SystemClock()
-    wanted, told = rules or PeriodRules(), on_step or _silent
     with ExitStack() as stack:
-        cluster = stack.enter_context(open_cluster(bootstrap, settings))  # used by the leader's thread
-        log = PeriodLog(bootstrap, settings)
+        cluster = stack.enter_context(open_cluster(job.bootstrap, job.config))  # used by the leader's thread
+        log = PeriodLog(job.bootstrap, job.config)
         stack.callback(log.close)
         if compacted := log.compacted(mine):
             LOG.warning("topic %s is compacted: a second attempt at a period may find fewer records", compacted[0])
@@ -113,66 +119,51 @@ def run_periods(
             coordinator.member,
             period,
             lambda: partitions_of(cluster, together),
-            owned=(),
             config=coordinator.config,
-            session_timeout_ms=coordinator.session_timeout_ms,
+            options=CoordinatorOptions(session_timeout_ms=coordinator.session_timeout_ms),
         )
         session = stack.enter_context(ZookeeperSession(coordinator.zookeeper, coordinator.config))
         stack.enter_context(member)
         work = PeriodWork(
-            PeriodJob(job or coordinator.member, process, output, store, group, wanted, told),
-            RecordSource(spark, bootstrap, dict(options or {})),
+            PeriodJob(job.name or coordinator.member, process, job.output, store, group, job.rules, job.on_step),
+            RecordSource(spark, job.bootstrap, dict(job.options)),
             log,
             History(session, coordinator.root),
-            None if rerun_of is None else History(session, rerun_of),
+            None if job.rerun_of is None else History(session, job.rerun_of),
             member,
-            wall,
+            job.clock,
         )
-        return _run(work, member, frozenset(mine), wanted, until_ms, told, stop, wall)
+        return _run(work, member, frozenset(mine), job)
 
 
-def _run(
-    work: PeriodWork,
-    member: PeriodCoordinator,
-    topics: frozenset[str],
-    rules: PeriodRules,
-    until_ms: int | None,
-    told: Callable[[CommitStep, Period], object],
-    stop: threading.Event | None,
-    clock: Clock,
-) -> int:
+def _run(work: PeriodWork, member: PeriodCoordinator, topics: frozenset[str], job: JobSettings) -> int:
     done = 0
     while True:
         open_ = member.open_period()
         if open_ is None:
             raise OpenPeriodUnknown(f"member {member.member}", "which period is open is not known")
         period = open_.period
-        if until_ms is not None and period.start_ms >= until_ms:
+        if job.until_ms is not None and period.start_ms >= job.until_ms:
             return done
         partitions = sorted(tp for tp in open_.partitions if tp.topic in topics)
         if member.owned != frozenset(partitions):
             member.own(partitions)
         if partitions:
-            if not _closed(period.end_ms + rules.grace_ms, stop, clock):
+            if not _closed(period.end_ms + job.rules.grace_ms, job.stop, job.clock):
                 return done
-            told(CommitStep.CLOSED, period)
+            job.on_step(CommitStep.CLOSED, period)
             work.do(period, partitions)
             done += 1
         else:
             LOG.warning("period %d goes on without topics %s", period.number, ", ".join(sorted(topics)))
         try:
-            member.wait(period.number, cancel=stop)
+            member.wait(period.number, cancel=job.stop)
         except RunEnded as ended:
             if ended.done:
                 return done
             raise
         except TimedOut:  # only ``stop`` ends this wait
             return done
-
-
-def _silent(step: CommitStep, period: Period) -> None:
-    """The default ``on_step``: does nothing."""
-    del step, period
 
 
 def _closed(at_ms: int, stop: threading.Event | None, clock: Clock) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from offsetmgr import open_store
 from offsetmgr.period.schedule import Period, PeriodSchedule
-from offsetmgr.spark import CommitStep, Coordination, PeriodRules, run_periods, session
+from offsetmgr.spark import CommitStep, Coordination, JobSettings, PeriodRules, run_periods, session
 
 
 def write(rows: Any, task: Any) -> None:
@@ -45,11 +45,13 @@ def main(arguments: dict[str, Any]) -> None:
             store,
             arguments["name"],
             Coordination(arguments["zookeeper"], f"/{arguments['name']}", "job", session_timeout_ms=4_000),
-            bootstrap=arguments["bootstrap"],
-            output=arguments["output"],
-            rules=PeriodRules(grace_ms=0, lateness_ms=arguments["length_ms"]),
-            until_ms=arguments["until_ms"],
-            on_step=told,
+            JobSettings(
+                bootstrap=arguments["bootstrap"],
+                output=arguments["output"],
+                rules=PeriodRules(grace_ms=0, lateness_ms=arguments["length_ms"]),
+                until_ms=arguments["until_ms"],
+                on_step=told,
+            ),
         )
     spark.stop()
 

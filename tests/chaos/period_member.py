@@ -17,7 +17,7 @@ from typing import Any
 
 from offsetmgr.core.errors import LateRecord, OffsetMgrError, OpenPeriodUnknown
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.schedule import Period, PeriodSchedule
 
 SCHEDULE = PeriodSchedule(1_000, 100)
@@ -37,7 +37,7 @@ class Member:
             SCHEDULE,
             lambda: everything,
             owned=self.owned,
-            session_timeout_ms=1_500,
+            options=CoordinatorOptions(session_timeout_ms=1_500),
         )
 
     def write(self, text: str) -> None:

@@ -13,7 +13,7 @@ import sys
 
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
-from offsetmgr.migration.live.live_migration import LiveMigration
+from offsetmgr.migration.live.live_migration import LiveMigration, SwitchSides
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -35,9 +35,7 @@ def main(zookeeper: str, bootstrap: str, group: str, to: str, session_ms: int, a
         switch = LiveMigration(
             session,
             group,
-            first,
-            second,
-            cluster,
+            SwitchSides(first, second, cluster),
             who="a test's process",
             record=lambda _store, _changes: reached("recorded"),
             tell=reached,

@@ -27,7 +27,7 @@ from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, SwitchIn
 from offsetmgr.core.model import Absent, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
-from offsetmgr.migration.live.live_migration import STEPS, LiveMigration
+from offsetmgr.migration.live.live_migration import STEPS, LiveMigration, SwitchSides
 from offsetmgr.migration.live.switch_evidence import SwitchEvidence
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
@@ -84,8 +84,10 @@ class World:
         def record(_store: OffsetStore, copies: Any) -> None:
             self.recorded.append({tp: getattr(c.expected, "offset", None) for tp, c in copies.items()})
 
+        translate = changes.pop("translate", None)
         arguments = {"who": "the test", "record": record, **changes}
-        return LiveMigration(session, self.group, self.zookeeper, self.kafka, self.cluster, **arguments)
+        sides = SwitchSides(self.zookeeper, self.kafka, self.cluster, translate)
+        return LiveMigration(session, self.group, sides, **arguments)
 
     def to(self, mode: CommitMode) -> SwitchEvidence:
         return self.switch().execute(mode, wait_s=20)

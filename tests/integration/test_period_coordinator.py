@@ -20,7 +20,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.barrier import ReportStatus
-from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.node_codec import OffsetRange
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
@@ -71,8 +71,7 @@ class Run:
             HOURLY,
             lambda: self.partitions,
             owned=owned,
-            session_timeout_ms=20_000,
-            **options,  # type: ignore[arg-type]
+            options=CoordinatorOptions(session_timeout_ms=20_000, **options),  # type: ignore[arg-type]
         )
         self.members.append(found)
         return found.start()

@@ -9,7 +9,7 @@ from conftest import MakeTopic
 from offsetmgr.core.errors import UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
-from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.idle_partitions import IdleCheck, idle_partitions, look
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
@@ -51,7 +51,13 @@ def test_a_barrier_turns_without_the_partitions_that_have_no_records(
         # And a run goes on once those with records are done
         mine = [within, after, ahead]
         member = PeriodCoordinator(
-            zookeeper.connect, f"/{unique}", "m", HOURLY, lambda: everything, owned=mine, idle=idle_partitions(cluster)
+            zookeeper.connect,
+            f"/{unique}",
+            "m",
+            HOURLY,
+            lambda: everything,
+            owned=mine,
+            options=CoordinatorOptions(idle=idle_partitions(cluster)),
         )
         with member:
             assert member.current_period_complete(mine, timeout=30).number == 1

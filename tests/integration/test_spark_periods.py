@@ -30,7 +30,16 @@ from offsetmgr.core.model import Committed
 from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import KraftBroker, ZooKeeperServer
-from offsetmgr.spark import CommitStep, Coordination, Late, PeriodRules, published_outputs, run_periods, session
+from offsetmgr.spark import (
+    CommitStep,
+    Coordination,
+    JobSettings,
+    Late,
+    PeriodRules,
+    published_outputs,
+    run_periods,
+    session,
+)
 from offsetmgr.stores.uri import open_store
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
@@ -104,11 +113,13 @@ class Job:
                 store,
                 self.group,
                 Coordination(self.zookeeper.connect, self.root, self.member, self.together, session_timeout_ms=4_000),
-                bootstrap=self.kraft.bootstrap,
-                output=str(self.output),
-                rules=self.rules,
-                until_ms=FIRST + periods * HOUR,
-                **options,
+                JobSettings(
+                    bootstrap=self.kraft.bootstrap,
+                    output=str(self.output),
+                    rules=self.rules,
+                    until_ms=FIRST + periods * HOUR,
+                    **options,
+                ),
             )
 
     def outputs(self) -> dict[int, list[Row]]:

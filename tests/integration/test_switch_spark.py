@@ -16,7 +16,7 @@ from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
-from offsetmgr.migration.live.live_migration import LiveMigration
+from offsetmgr.migration.live.live_migration import LiveMigration, SwitchSides
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.spark import OffsetCommitter, session
 from offsetmgr.stores.kafka import KafkaStore
@@ -77,12 +77,12 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
             ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own,
         ):
             nothing = lambda _store, _changes: None  # noqa: E731
-            done = LiveMigration(own, group, one, two, cluster, who="the test", record=nothing)
+            done = LiveMigration(own, group, SwitchSides(one, two, cluster), who="the test", record=nothing)
             return len(done.execute(to, wait_s=20).members)
 
     with ZookeeperSession(kafka.zookeeper, session_timeout_ms=20_000) as own:
         for group in (job_group, old_group):
-            LiveMigration(own, group, store, store, None, who="the test", record=lambda *_: None).declare(
+            LiveMigration(own, group, SwitchSides(store, store, None), who="the test", record=lambda *_: None).declare(
                 CommitMode.ZOOKEEPER
             )
     settings = ConsumerSettings(auto_offset_reset="smallest", auto_commit_interval_ms=100, release_delay_ms=0)

@@ -11,7 +11,7 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.spark.period_ranges import Bounds
 from offsetmgr.spark.period_work import PeriodRules
-from offsetmgr.spark.periods import Coordination, run_periods
+from offsetmgr.spark.periods import Coordination, JobSettings, run_periods
 from offsetmgr.spark.range_scan import _shares
 
 
@@ -45,8 +45,10 @@ def test_a_job_without_a_topic_is_refused() -> None:
             nothing,
             None,
             Coordination("h:1", "/r", "m"),
-            bootstrap="",
-            output="",
+            JobSettings(
+                bootstrap="",
+                output="",
+            ),
         )
 
 

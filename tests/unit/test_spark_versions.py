@@ -25,7 +25,7 @@ STARTS: dict[str, Callable[[], object]] = {
     "session": lambda: api.session("s"),
     "OffsetCommitter": lambda: api.OffsetCommitter(ANY, "g"),
     "BatchCommitter": lambda: api.BatchCommitter(ANY, "g", ANY, checkpoint="c"),
-    "run_periods": lambda: api.run_periods(ANY, [], ANY, ANY, ANY, None, ANY, bootstrap="b", output="o"),
+    "run_periods": lambda: api.run_periods(ANY, [], ANY, ANY, ANY, None, ANY, ANY),
     "reader_from_group": lambda: api.reader_from_group(ANY, ANY, "g", ["t"], bootstrap="b"),
     "register": lambda: table_session.register(ANY),
     "table_session": lambda: table_session.table_session("s"),

@@ -24,6 +24,7 @@ from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.expiration_task import ExpirationTask
 from offsetmgr.manager.runtime.loop_proxy import LoopProxy
 from offsetmgr.manager.runtime.process_tuning import tune_process
+from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.shard_group import ShardGroup
 from offsetmgr.manager.runtime.standby import StandbyReplica
 from offsetmgr.manager.runtime.status import Counters, ShardStatus
@@ -93,19 +94,21 @@ class ManagerRuntime:
         if self.config.own_process:
             tune_process()
         bridge = LoopProxy(asyncio.get_running_loop())
-        turns = threading.BoundedSemaphore(self.config.load_threads)
+        services = RuntimeServices(
+            self._log,
+            self._ownership,
+            self.config,
+            bridge,
+            self.counters,
+            self._pressure,
+            self._new_shard,
+            threading.BoundedSemaphore(self.config.load_threads),
+        )
         self._shard_groups = [
             ShardGroup(
                 number,
                 partitions_of(number, self._partitions),
-                self._log,
-                self._ownership,
-                self.config,
-                bridge,
-                self.counters,
-                self._pressure,
-                self._new_shard,
-                turns,
+                services,
                 changed=self._changed,
                 released=self._released,
             )
@@ -113,7 +116,7 @@ class ManagerRuntime:
         ]
         if self.config.standby:
             self._standby = StandbyReplica(
-                self._log, self.config, bridge, self.counters, self._new_shard, turns, self._loads_owned
+                self._log, self.config, bridge, self.counters, self._new_shard, services.loading, self._loads_owned
             )
             for shard_group in self._shard_groups:
                 self._standby.add(shard_group)

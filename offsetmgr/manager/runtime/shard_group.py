@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +14,10 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import ServerError, TimedOut
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.lifecycle import Lifecycle, ShardState
-from offsetmgr.manager.log.base import CorruptRecords, PartitionLog
-from offsetmgr.manager.ownership_protocol import Ownership
+from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.results import CoordinatorResult
-from offsetmgr.manager.runtime.backpressure import Backpressure
-from offsetmgr.manager.runtime.config import ManagerConfig
-from offsetmgr.manager.runtime.loop_proxy import LoopProxy
+from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.shard_writer import ShardWriterThread
-from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.runtime.write_batch import AppendResult, PendingRequest, WriteBatch
 from offsetmgr.manager.shard import Shard
 
@@ -43,21 +38,14 @@ class ShardGroup:
         self,
         number: int,
         partitions: Sequence[int],
-        log: PartitionLog,
-        ownership: Ownership,
-        config: ManagerConfig,
-        bridge: LoopProxy,
-        counters: Counters,
-        pressure: Backpressure,
-        new_shard: Callable[[int], Shard],
-        loading: threading.Semaphore,
+        services: RuntimeServices,
         *,
         changed: Callable[[ShardGroup], None],
         released: Callable[[ShardGroup], None],
     ) -> None:
         self.number = number
         self.partitions = partitions
-        self.shards: dict[int, Shard] = {partition: new_shard(partition) for partition in partitions}
+        self.shards: dict[int, Shard] = {partition: services.new_shard(partition) for partition in partitions}
         """The shards as far as the loop knows; during a load they belong to the loading thread."""
         self.generation = ""
         """The `PartitionLog.generation` of the log from which its shards were read."""
@@ -72,15 +60,11 @@ class ShardGroup:
         """Whether the outcome of an append is being determined; fetches are answered meanwhile (see `shard_writer`)."""
         self.current_at = -float("inf")
         """When its shards were last known to contain everything in the log; seconds of `lease.boottime`."""
-        self._log = log
-        self._ownership = ownership
-        self._config = config
-        self._bridge = bridge
+        self._services = services
+        self._config = services.config
         self._loop = asyncio.get_running_loop()
-        self._counters = counters
-        self._pressure = pressure
-        self._new_shard = new_shard
-        self._loading = loading
+        self._counters = services.counters
+        self._pressure = services.pressure
         self._changed = changed
         self._released = released
         self._thread: ShardWriterThread | None = None
@@ -127,10 +111,7 @@ class ShardGroup:
         self._enter(ShardState.LOADING)
         self._ended.clear()
         self.lives += 1
-        self._thread = ShardWriterThread(
-            self.number, self._log, self._ownership, self._config, self._bridge, self, self.shards,
-            self.generation, self._new_shard, self._loading,
-        )  # fmt: skip
+        self._thread = ShardWriterThread(self.number, self._services, self, self.shards, self.generation)
         self._thread.start()
 
     def stop(self) -> None:
@@ -151,7 +132,7 @@ class ShardGroup:
 
     def reset(self) -> None:
         """Starts again with empty shards."""
-        self.shards = {partition: self._new_shard(partition) for partition in self.partitions}
+        self.shards = {partition: self._services.new_shard(partition) for partition in self.partitions}
         self.generation = ""
 
     def _resolve_in_doubt(self) -> None:
@@ -282,7 +263,7 @@ class ShardGroup:
         """Records that an owner with a valid lease has everything in the log: called periodically, so that after a
         suspension the time is known since when that may be wrong."""
         now = boottime()
-        if self.life.state is ShardState.ACTIVE and self._ownership.valid():
+        if self.life.state is ShardState.ACTIVE and self._services.ownership.valid():
             self.current_at = now
 
     def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
@@ -344,7 +325,7 @@ class ShardGroup:
             self._spoilt = False
             self.reset()
         if fenced:
-            self._ownership.lost(self.number, fenced)
+            self._services.ownership.lost(self.number, fenced)
         self._released(self)
 
     def _failed(self, outcome: AppendResult) -> None:

@@ -13,16 +13,15 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, PartitionLog, ShardGroupWriter, TooLarge
-from offsetmgr.manager.ownership_protocol import Ownership
-from offsetmgr.manager.runtime.config import ManagerConfig
-from offsetmgr.manager.runtime.loop_proxy import LoopEnded, LoopProxy
+from offsetmgr.manager.runtime.loop_proxy import LoopEnded
 from offsetmgr.manager.runtime.process_tuning import after_load
+from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.write_batch import AppendResult, WriteBatch, failed, merged, split_expired, written
 from offsetmgr.manager.shard import Shard
 from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
@@ -80,28 +79,23 @@ class ShardWriterThread:
     def __init__(
         self,
         shard_group: int,
-        log: PartitionLog,
-        ownership: Ownership,
-        config: ManagerConfig,
-        bridge: LoopProxy,
+        services: RuntimeServices,
         listener: WriterCallbacks,
         shards: Mapping[int, Shard],
         generation: str,
-        new_shard: Callable[[int], Shard],
-        loading: threading.Semaphore,
     ) -> None:
         self.load: ShardLoader | None = None
         self._shard_group = shard_group
-        self._log = log
-        self._ownership = ownership
-        self._config = config
-        self._bridge = bridge
+        self._log = services.log
+        self._ownership = services.ownership
+        self._config = services.config
+        self._bridge = services.bridge
         self._listener = listener
         self._shards: dict[int, Shard] | None = dict(shards)
         self._partitions = sorted(shards)
         self._generation = generation
-        self._new_shard = new_shard
-        self._loading = loading
+        self._new_shard = services.new_shard
+        self._loading = services.loading
         self._positions: dict[int, int] = {}
         self._queue: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
         self._stopping = threading.Event()

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import SAFE_CHANGES, CommitMode, CommitModeChange
@@ -47,43 +47,51 @@ Record = Callable[[OffsetStore, Mapping[TopicPartition, Change]], None]
 """Makes the before-images of these changes of a store durable."""
 
 
+class SwitchSides(NamedTuple):
+    """The two stores of a switch.
+
+    ``cluster`` is asked for members of the group in Kafka; None if there are certainly none. ``translate`` is the
+    user's statement if the two stores belong to different Kafka clusters.
+    """
+
+    zookeeper: OffsetStore
+    kafka: OffsetStore
+    cluster: Cluster | None
+    translate: Translate | None = None
+
+
 class LiveMigration:
     """Changes the mode of one group. ``session`` must be a single session (``session_timeout_ms``), because the switch
     ends with it.
 
-    ``cluster`` is asked for members of the group in Kafka; None if it is known that there are none. ``tell`` receives
-    each of `STEPS`, ``waiting`` periodically the members that have not acknowledged yet. ``translate`` is the user's
-    statement if the two stores belong to different Kafka clusters.
+    ``tell`` receives each of `STEPS`, ``waiting`` periodically the members that have not acknowledged yet.
     """
 
     def __init__(
         self,
         session: ZookeeperSession,
         group: str,
-        zookeeper: OffsetStore,
-        kafka: OffsetStore,
-        cluster: Cluster | None,
+        sides: SwitchSides,
         *,
         who: str,
         record: Record,
         tell: Callable[[str], None] = lambda _: None,
         waiting: Callable[[list[FollowerState]], None] = lambda _: None,
         clock: Clock | None = None,
-        translate: Translate | None = None,
     ) -> None:
         """Raises `UsageError` for a group that cannot be in ZooKeeper."""
         self.group = group
         self._session = session
         self._nodes = SwitchStateStore(session, group)
-        self._stores = {CommitMode.ZOOKEEPER: zookeeper, CommitMode.KAFKA: kafka}
-        self._cluster = cluster
+        self._stores = {CommitMode.ZOOKEEPER: sides.zookeeper, CommitMode.KAFKA: sides.kafka}
+        self._cluster = sides.cluster
         self._who = who
         self._record = record
         self._tell = tell
         self._waiting = waiting
         self._stop: Callable[[], bool] = lambda: False
         self._clock = clock or SystemClock()
-        self._translate = translate
+        self._translate = sides.translate
 
     @cached_property
     def crossing(self) -> CrossClusterCheck:
