@@ -23,7 +23,7 @@ from offsetmgr.core.errors import OffsetMgrError, UsageError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.assignors import assignor_named
-from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, Timing
+from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, MemberSettings
 from offsetmgr.zookeeper.groups.membership import member_id
 from offsetmgr.zookeeper.groups.subscription import Subscription
 
@@ -170,12 +170,12 @@ class ZookeeperConsumer:
             self._assignor,
             work,
             config=self._config,
-            timing=Timing(
+            settings=MemberSettings(
                 settings.zookeeper_session_timeout_ms,
                 settings.rebalance_backoff_ms,
                 settings.rebalance_max_retries,
+                exclude_internal=settings.exclude_internal_topics,
             ),
-            exclude_internal=settings.exclude_internal_topics,
         )
         self._work = work
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypedDict, Unpack
 
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars
@@ -44,14 +44,32 @@ class ConsumedMessage(NamedTuple):
     time_ms: int = 0
 
 
+class OldConsumerOptions(TypedDict, total=False):
+    """The optional settings of an `OldConsumer`.
+
+    ``offsets_storage`` (``zookeeper``) and ``dual_commit`` (False) are the consumer's; so is ``extra``, which adds to
+    and overrides its properties, for example ``{"zookeeper.session.timeout.ms": 4000}``. ``streams`` (1) is its number
+    of threads for each topic. Without ``consumer_id`` the library generates one at each start. ``version`` is the
+    release (0.10.2.2), ``jvm`` are the flags of its JVM, and a ``detached`` consumer survives this program.
+    """
+
+    offsets_storage: Literal["zookeeper", "kafka"]
+    dual_commit: bool
+    auto_commit_interval_ms: int
+    consumer_id: str | None
+    streams: int
+    extra: Mapping[str, object] | None
+    detached: bool
+    jvm: Sequence[str]
+    version: str
+
+
 class OldConsumer(ServerProcess):
     """One member of an old consumer group, as a child process.
 
-    ``zookeeper`` is the brokers' connect string with its chroot. ``extra`` adds to and overrides its properties (for
-    example ``{"zookeeper.session.timeout.ms": 4000}``). ``topic`` is one topic, several joined by commas, or
-    ``white_list:REGEX`` or ``black_list:REGEX``; ``streams`` its number of threads (for each topic). Without
-    ``consumer_id`` the library generates one at each start. `start` returns after registration and first rebalance,
-    `stop` ends it cleanly: it commits, releases its partitions and leaves.
+    ``zookeeper`` is the brokers' connect string with its chroot. ``topic`` is one topic, several joined by commas, or
+    ``white_list:REGEX`` or ``black_list:REGEX``. `start` returns after registration and first rebalance, `stop` ends it
+    cleanly: it commits, releases its partitions and leaves.
     """
 
     def __init__(
@@ -61,30 +79,24 @@ class OldConsumer(ServerProcess):
         zookeeper: str,
         group: str,
         topic: str,
-        offsets_storage: Literal["zookeeper", "kafka"] = "zookeeper",
-        dual_commit: bool = False,
-        auto_commit_interval_ms: int = 1000,
-        consumer_id: str | None = None,
-        streams: int = 1,
-        extra: Mapping[str, object] | None = None,
-        detached: bool = False,
-        jvm: Sequence[str] = ("-Xmx128m", *QUICK_START),
-        version: str = DEFAULT_VERSION,
+        **options: Unpack[OldConsumerOptions],
     ) -> None:
-        super().__init__(directory, detached=detached)
+        """Raises `SandboxError` for a version without the old consumer."""
+        super().__init__(directory, detached=options.get("detached", False))
+        version = options.get("version", DEFAULT_VERSION)
         if version not in JARS:
             raise SandboxError(f"Kafka {version} has no old consumer", f"these have it: {', '.join(JARS)}")
         self.version = version
         self.zookeeper = zookeeper
         self.group = group
         self.topic = topic
-        self.offsets_storage = offsets_storage
-        self.dual_commit = dual_commit
-        self.auto_commit_interval_ms = auto_commit_interval_ms
-        self.consumer_id = consumer_id
-        self.streams = streams
-        self.extra = dict(extra or {})
-        self.jvm = tuple(jvm)
+        self.offsets_storage = options.get("offsets_storage", "zookeeper")
+        self.dual_commit = options.get("dual_commit", False)
+        self.auto_commit_interval_ms = options.get("auto_commit_interval_ms", 1000)
+        self.consumer_id = options.get("consumer_id")
+        self.streams = options.get("streams", 1)
+        self.extra = dict(options.get("extra") or {})
+        self.jvm = tuple(options.get("jvm", ("-Xmx128m", *QUICK_START)))
         self.name = f"old consumer of {group}"
 
     @property

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from offsetmgr.spark.commit_policy import CommitPolicy as CommitPolicy
     from offsetmgr.spark.committer import OffsetCommitter as OffsetCommitter
     from offsetmgr.spark.foreach_batch import BatchCommitter as BatchCommitter
     from offsetmgr.spark.period_dataframes import Late as Late
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOME: Final = {
     "BatchCommitter": "foreach_batch",
+    "CommitPolicy": "commit_policy",
     "Coordination": "periods",
     "JobSettings": "periods",
     "Late": "period_dataframes",
@@ -42,6 +44,7 @@ _HOME: Final = {
 }
 __all__ = [
     "BatchCommitter",
+    "CommitPolicy",
     "CommitStep",
     "Coordination",
     "JobSettings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,8 +12,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from offsetmgr.core.errors import OffsetMgrError, SparkError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.spark.commit_loop import QueryTracker, RetryPolicy
+from offsetmgr.spark.commit_policy import CommitPolicy
 from offsetmgr.spark.group_committer import LOG, CommitterState, GroupCommitter, Process
-from offsetmgr.spark.offset_merge import normalised
 from offsetmgr.spark.query_plan import QueryExecution
 from offsetmgr.spark.versions import require_supported
 
@@ -22,20 +22,14 @@ class OffsetCommitter(StreamingQueryListener):
     """``spark.streams.addListener(OffsetCommitter(store, "g"))``: commits the queries' finished offsets to the group.
 
     The group is never ahead of a query's checkpoint, and equal to it after each reconciliation: at a query's start and
-    stop, and every ``reconcile_s`` seconds. Sources other than Kafka are ignored.
+    stop, and every `CommitPolicy.reconcile_s` seconds. Sources other than Kafka are ignored.
 
     ``store`` is any `OffsetStore`, for this committer only; it is not closed. ``spark`` is the session to which the
     listener is added (None: the active one). ``queries`` are the names of the queries to track; nothing is committed
     before all of them have started (None: all queries of the session, as they start). If two sources, of one query or
     of two, read one topic, the smaller offset is committed. A query that has not finished a batch blocks commits for
     its topics. A query that has ended keeps them at its last offset until it restarts, another query takes over its
-    name or checkpoint, or you call `forget`. ``cluster`` is the ``kafka.bootstrap.servers`` of the group's cluster
-    (several spellings, if sources have several); without it, a topic that is read from two clusters is reported and not
-    committed.
-
-    ``allow_rewind`` allows the group to go back if a query begins behind it. A failed commit is retried ``retries``
-    times, then reported in the log, in `state` and in the metrics ``offsetmgr_spark_*``; it never stops a query unless
-    ``stop_on_failure``. Does not support Spark Connect.
+    name or checkpoint, or you call `forget`. Does not support Spark Connect.
     """
 
     def __init__(
@@ -45,21 +39,17 @@ class OffsetCommitter(StreamingQueryListener):
         *,
         spark: SparkSession | None = None,
         queries: Collection[str] | None = None,
-        cluster: str | Iterable[str] | None = None,
-        reconcile_s: float = 30.0,
-        retries: int = 5,
-        allow_rewind: bool = False,
-        stop_on_failure: bool = False,
+        policy: CommitPolicy | None = None,
     ) -> None:
         require_supported("OffsetCommitter")
         self._session = spark or SparkSession.getActiveSession()
-        names = None if cluster is None else clusters_of(cluster)
+        chosen = policy or CommitPolicy()
         self._queries = None if queries is None else frozenset(queries)
         self._follower = QueryTracker(
-            GroupCommitter(store, group, allow_rewind=allow_rewind),
-            clusters=names,
-            retry_policy=RetryPolicy(reconcile_s=reconcile_s, retries=retries),
-            stop_on_failure=stop_on_failure,
+            GroupCommitter(store, group, allow_rewind=chosen.allow_rewind),
+            clusters=chosen.clusters,
+            retry_policy=RetryPolicy(chosen.reconcile_s, chosen.retries, chosen.pause_s),
+            stop_on_failure=chosen.stop_on_failure,
             expected=self._queries or frozenset(),
         )
 
@@ -141,8 +131,3 @@ class OffsetCommitter(StreamingQueryListener):
                 self._follower.follow(query)
         except OffsetMgrError as error:
             LOG.error("%s", error)
-
-
-def clusters_of(cluster: str | Iterable[str]) -> frozenset[str]:
-    """The spellings of one cluster's servers, `normalised`."""
-    return frozenset(normalised(name) for name in ([cluster] if isinstance(cluster, str) else cluster))

@@ -7,7 +7,7 @@ repeats batch N, although the group already includes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -17,7 +17,7 @@ from offsetmgr.core.errors import CorruptData, OffsetMgrError, SparkError
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.spark.checkpoint import CheckpointBatch
 from offsetmgr.spark.checkpoint_files import CheckpointFiles, LocalFiles, batch, directory_of, newest_finished
-from offsetmgr.spark.committer import clusters_of
+from offsetmgr.spark.commit_policy import CommitPolicy
 from offsetmgr.spark.group_committer import CommitterState, GroupCommitter, Process, worth_retrying
 from offsetmgr.spark.offset_merge import merge_min
 from offsetmgr.spark.query_plan import QueryExecution, Source, holds, readings
@@ -31,9 +31,8 @@ class BatchCommitter:
     one. ``checkpoint`` is the query's ``checkpointLocation``. ``ahead_of_checkpoint``: batch N is committed as well,
     after ``process`` and before Spark records that it is finished (see the module).
 
-    A failed commit is retried ``retries`` times, while the batch waits. Then it is reported (the log, `state`, the
-    metrics) and the query continues, or stops with the error if ``stop_on_failure``. ``cluster`` and ``allow_rewind``
-    as for `OffsetCommitter`.
+    A failed commit is retried while the batch waits (``policy``; by default three times). Then it is reported and the
+    query continues, or stops with the error if the policy demands it.
     """
 
     def __init__(
@@ -45,25 +44,18 @@ class BatchCommitter:
         checkpoint: str,
         spark: SparkSession | None = None,
         ahead_of_checkpoint: bool = False,
-        cluster: str | Iterable[str] | None = None,
-        retries: int = 3,
-        pause_s: float = 0.2,
-        allow_rewind: bool = False,
-        stop_on_failure: bool = False,
+        policy: CommitPolicy | None = None,
         clock: Clock | None = None,
     ) -> None:
         require_supported("BatchCommitter")
         # The frames of foreachBatch belong to a copy of the session, in which no query runs.
         self._session = spark or SparkSession.getActiveSession()
         self._process = process
-        self._writer = GroupCommitter(store, group, allow_rewind=allow_rewind)
+        self._policy = policy or CommitPolicy(retries=3)
+        self._writer = GroupCommitter(store, group, allow_rewind=self._policy.allow_rewind)
         self._files: CheckpointFiles = LocalFiles(checkpoint)
         self._query: QueryExecution | None = None
         self._ahead = ahead_of_checkpoint
-        self._clusters = None if cluster is None else clusters_of(cluster)
-        self._retries = retries
-        self._pause_s = pause_s
-        self._stop_on_failure = stop_on_failure
         self._clock = clock or SystemClock()
 
     @property
@@ -106,17 +98,17 @@ class BatchCommitter:
 
     def _commit(self, which: Callable[[], CheckpointBatch | None]) -> None:
         failed: OffsetMgrError | None = None
-        for attempt in range(self._retries + 1):
+        for attempt in range(self._policy.retries + 1):
             failed = self._attempt(which)
             if failed is None:
                 self._writer.mended()
                 return
-            if not worth_retrying(failed) or attempt == self._retries:
+            if not worth_retrying(failed) or attempt == self._policy.retries:
                 break
-            self._clock.sleep(self._pause_s * 2**attempt)
+            self._clock.sleep(self._policy.pause_s * 2**attempt)
         assert failed is not None
         self._writer.report(failed)
-        if self._stop_on_failure:
+        if self._policy.stop_on_failure:
             raise failed
 
     def _attempt(self, which: Callable[[], CheckpointBatch | None]) -> OffsetMgrError | None:
@@ -126,7 +118,7 @@ class BatchCommitter:
                 return None
             sources = self._sources()
             read = readings(found, sources, f"checkpoint {self._files.root}")
-            merged = merge_min(read, self._clusters, holds(found, sources or ()))
+            merged = merge_min(read, self._policy.clusters, holds(found, sources or ()))
         except OffsetMgrError as error:
             self._writer.count_failure()
             return error

@@ -24,7 +24,7 @@ from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, OperationState, SetData
 from offsetmgr.zookeeper.groups import consumer_member
 from offsetmgr.zookeeper.groups.assignors import ThreadId, assignor_named
-from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, Timing
+from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember, MemberSettings
 from offsetmgr.zookeeper.groups.membership import ensure
 from offsetmgr.zookeeper.groups.ownership import owners
 from offsetmgr.zookeeper.groups.partition_claims import ClaimResult, Claims
@@ -33,8 +33,8 @@ from offsetmgr.zookeeper.nodes import paths
 
 pytestmark = pytest.mark.servers
 
-TIMING = Timing(session_timeout_ms=4000, backoff_ms=200, max_retries=1)
-PATIENT = Timing(session_timeout_ms=20_000, backoff_ms=60_000)
+TIMING = MemberSettings(session_timeout_ms=4000, backoff_ms=200, max_retries=1)
+PATIENT = MemberSettings(session_timeout_ms=20_000, backoff_ms=60_000)
 """Whoever waits for a pause of this one has not been woken."""
 BROKER = (
     b'{"version":4,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1","listener_security_protocol_map":'
@@ -100,7 +100,7 @@ class Planted(Claims):
 
 class Join(Protocol):
     def __call__(
-        self, name: str, timing: Timing = TIMING, connect: str | None = None
+        self, name: str, timing: MemberSettings = TIMING, connect: str | None = None
     ) -> tuple[ConsumerMember, Consuming]: ...
 
 
@@ -136,10 +136,12 @@ def join(chroot: str) -> Iterator[Join]:
     """Members of ``g`` that join, and leave at the test's end."""
     made: list[ConsumerMember] = []
 
-    def make(name: str, timing: Timing = TIMING, connect: str | None = None) -> tuple[ConsumerMember, Consuming]:
+    def make(
+        name: str, timing: MemberSettings = TIMING, connect: str | None = None
+    ) -> tuple[ConsumerMember, Consuming]:
         holder = Consuming()
         topics, ranges = Subscription.static({"t": 1}), assignor_named("range")
-        made.append(ConsumerMember(connect or chroot, "g", f"g_{name}", topics, ranges, holder, timing=timing))
+        made.append(ConsumerMember(connect or chroot, "g", f"g_{name}", topics, ranges, holder, settings=timing))
         made[-1].start(30)
         return made[-1], holder
 
@@ -212,7 +214,7 @@ def test_a_claim_without_an_answer_is_released_when_the_share_has_changed_meanwh
     join: Join, hand: ZookeeperSession, planted: type[Planted]
 ) -> None:
     planted.lost_answers = 1
-    slow = Timing(session_timeout_ms=4000, backoff_ms=1000)
+    slow = MemberSettings(session_timeout_ms=4000, backoff_ms=1000)
     late: list[tuple[ConsumerMember, Consuming]] = []
     joining = threading.Thread(target=lambda: late.append(join("z", slow)))
     joining.start()

@@ -22,7 +22,7 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
-from offsetmgr.spark import BatchCommitter, OffsetCommitter, reader_from_group, session, starting_offsets
+from offsetmgr.spark import BatchCommitter, CommitPolicy, OffsetCommitter, reader_from_group, session, starting_offsets
 from offsetmgr.spark.checkpoint_files import HadoopFiles, LocalFiles
 from offsetmgr.stores.uri import open_store
 from offsetmgr.testing.faulty_store import FaultyStore
@@ -129,8 +129,8 @@ def test_two_queries_one_of_two_sources_one_with_a_failing_store(
     double = Group(f"kafka://{kraft.bootstrap}", f"{unique}-double", stack)
     single = Group(f"zookeeper://{zookeeper.connect}", f"{unique}-single", stack)
     failing = FaultyStore(single.written)
-    first = OffsetCommitter(double.written, double.name, queries=["double"], reconcile_s=1)
-    second = OffsetCommitter(failing, single.name, queries=["single"], reconcile_s=1, retries=1)
+    first = OffsetCommitter(double.written, double.name, queries=["double"], policy=CommitPolicy(reconcile_s=1))
+    second = OffsetCommitter(failing, single.name, queries=["single"], policy=CommitPolicy(reconcile_s=1, retries=1))
     checkpoints = [tmp_path / "double 100%25 #1", tmp_path / "single"]
     for committer in (first, second):
         spark.streams.addListener(committer)
@@ -260,8 +260,12 @@ def test_of_one_topics_name_on_two_clusters_the_user_says_which_is_meant(
     unsaid, said, elsewhere = (Group(f"kafka://{kafka.bootstrap}", f"{unique}-{n}", stack) for n in range(3))
     with (
         listening(spark, OffsetCommitter(unsaid.written, unsaid.name)) as first,
-        listening(spark, OffsetCommitter(said.written, said.name, cluster=kafka.bootstrap)) as second,
-        listening(spark, OffsetCommitter(elsewhere.written, elsewhere.name, cluster="none:1", retries=0)) as third,
+        listening(
+            spark, OffsetCommitter(said.written, said.name, policy=CommitPolicy(cluster=kafka.bootstrap))
+        ) as second,
+        listening(
+            spark, OffsetCommitter(elsewhere.written, elsewhere.name, policy=CommitPolicy(cluster="none:1", retries=0))
+        ) as third,
     ):
         frame = source(spark, kraft.bootstrap, unique, 50).union(source(spark, kafka.bootstrap, unique, 50))
         query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))

@@ -18,7 +18,7 @@ from offsetmgr.core.model import Committed
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.migration.live.live_migration import LiveMigration, SwitchSides
 from offsetmgr.sandbox import KafkaBroker
-from offsetmgr.spark import OffsetCommitter, session
+from offsetmgr.spark import CommitPolicy, OffsetCommitter, session
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.uri import open_store
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -93,7 +93,7 @@ def test_a_running_job_and_a_running_consumer_are_switched_with_nothing_lost_rep
         offsets="switched",
         settings=settings,
     )
-    committer = OffsetCommitter(store, job_group, reconcile_s=1)
+    committer = OffsetCommitter(store, job_group, policy=CommitPolicy(reconcile_s=1))
     spark.streams.addListener(committer)
     threads = [threading.Thread(target=produce)]
     query = None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.core.clock import Clock, SystemClock
+from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import (
     Conflict,
     CorruptData,
@@ -36,23 +36,25 @@ from offsetmgr.zookeeper.groups.subscription import Subscription
 
 _NOT_UNDERSTOOD: Final = (CorruptData, UnknownVersion, UnsupportedOperation, InvalidPattern)
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
+_CLOCK: Final = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class MemberSettings:
     """All in milliseconds except ``max_retries``.
 
     ``backoff_ms`` and ``max_retries`` are ``rebalance.backoff.ms`` and ``rebalance.max.retries``: the pause before a
     retry (which ends early if the cause goes away), and the number of retries of a permanent error before the member
     gives up. For a joining member, an unreadable registration or topic is such an error; a member that has completed a
     rebalance keeps its partitions and keeps retrying. ``settle_ms`` is the time during which changes are gathered into
-    one rebalance.
+    one rebalance. ``exclude_internal`` is ``exclude.internal.topics``.
     """
 
     session_timeout_ms: int = 6000
     backoff_ms: int = 500
     max_retries: int = 4
     settle_ms: int = 50
+    exclude_internal: bool = True
 
 
 class ConsumerMember:
@@ -68,9 +70,7 @@ class ConsumerMember:
         holder: PartitionListener,
         *,
         config: ConnectionConfig | None = None,
-        timing: Timing = Timing(),
-        exclude_internal: bool = True,
-        clock: Clock | None = None,
+        settings: MemberSettings = MemberSettings(),
     ) -> None:
         """``connect`` is ``h1:2181,h2:2181/chroot``. Raises `InvalidUri`."""
         ZookeeperSession(connect, config)  # reports an invalid address at once
@@ -81,11 +81,9 @@ class ConsumerMember:
         """Number of rebalances that this member has completed after a change of members, topics or partitions."""
         self._connect = connect
         self._config = config
-        self._timing = timing
+        self._settings = settings
         self._assignor = assignor
         self._holder = holder
-        self._exclude_internal = exclude_internal
-        self._clock = clock or SystemClock()
         self._wake = threading.Event()
         self._leaving = threading.Event()
         self._settled = threading.Event()
@@ -144,7 +142,9 @@ class ConsumerMember:
     def _run_sessions(self) -> None:
         failures = 0
         while not self._leaving.is_set():
-            session = ZookeeperSession(self._connect, self._config, session_timeout_ms=self._timing.session_timeout_ms)
+            session = ZookeeperSession(
+                self._connect, self._config, session_timeout_ms=self._settings.session_timeout_ms
+            )
             lease = SessionLease(session, self._wake.set)
             try:
                 self._live(session, lease)
@@ -166,17 +166,17 @@ class ConsumerMember:
                 self._share = None
                 self._holder.drop(None)
                 session.close()
-            self._leaving.wait(self._timing.backoff_ms / 1000 if self._error else 0.0)
+            self._leaving.wait(self._settings.backoff_ms / 1000 if self._error else 0.0)
 
     def _patience(self) -> float:
         """Number of attempts that outlast a dead session."""
-        return self._timing.max_retries + 2 * self._timing.session_timeout_ms / self._timing.backoff_ms
+        return self._settings.max_retries + 2 * self._settings.session_timeout_ms / self._settings.backoff_ms
 
     def _live(self, session: ZookeeperSession, lease: SessionLease) -> None:
         """One session from its beginning to its end. Raises `SessionExpired`, and errors that this session cannot
         recover from."""
         lease.begin()
-        session_id = register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
+        session_id = register(session, self.group, self.member_id, self.subscription, _CLOCK.now_ms())
         self._error = None
         self._joined = True
         self._holder.joined(session, lease)
@@ -203,11 +203,11 @@ class ConsumerMember:
                     passes = error.retriable or isinstance(error, Conflict)
                     # Leaving would not help: the same error stops all other members.
                     passes = passes or (error is self.hindered_by and self._settled.is_set())
-                    if not passes and failures > self._timing.max_retries:
+                    if not passes and failures > self._settings.max_retries:
                         raise
                     complete = False
-                self._wake.wait(None if complete else self._timing.backoff_ms / 1000)
-                self._leaving.wait(self._timing.settle_ms / 1000)
+                self._wake.wait(None if complete else self._settings.backoff_ms / 1000)
+                self._leaving.wait(self._settings.settle_ms / 1000)
         except SessionExpired:
             gone = True
             raise
@@ -231,10 +231,10 @@ class ConsumerMember:
     def look(self, session: ZookeeperSession) -> GroupRegistration:
         """Reads the group; registers again if another client has deleted the registration."""
         try:
-            snapshot = read_registration(session, self.group, exclude_internal=self._exclude_internal)
+            snapshot = read_registration(session, self.group, exclude_internal=self._settings.exclude_internal)
             if self.member_id not in snapshot.members:
-                register(session, self.group, self.member_id, self.subscription, self._clock.now_ms())
-                snapshot = read_registration(session, self.group, exclude_internal=self._exclude_internal)
+                register(session, self.group, self.member_id, self.subscription, _CLOCK.now_ms())
+                snapshot = read_registration(session, self.group, exclude_internal=self._settings.exclude_internal)
         except _NOT_UNDERSTOOD as error:
             self.hindered_by = error
             raise
