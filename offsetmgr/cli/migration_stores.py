@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import FinalizeGate
     from offsetmgr.migration.group_observer import ObservationWindow
-    from offsetmgr.migration.mirror import Feed
+    from offsetmgr.migration.mirror_feed import Feed
     from offsetmgr.migration.mirror_safety import AskOldGroups
     from offsetmgr.migration.plan import PlanHeader, PlanOptions
     from offsetmgr.migration.plan_file import PlanFile
@@ -146,7 +146,7 @@ class SourceAndTarget:
     @contextmanager
     def feed(self, options: PlanOptions, interval_ms: int) -> Iterator[Feed]:
         """Reports changes of the source: by watches on ``/consumers`` of a ZooKeeper, by polling otherwise."""
-        from offsetmgr.migration.mirror import PollingFeed
+        from offsetmgr.migration.mirror_feed import PollingFeed
         from offsetmgr.stores.uri import parse_uri
 
         parsed = parse_uri(self._uris["source"])

@@ -19,6 +19,7 @@ from offsetmgr.cli.stop_signals import stopping
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import FileFailure, OtherCluster, UsageError
 from offsetmgr.migration import bounce as bouncing
+from offsetmgr.migration import bounce_plan
 from offsetmgr.migration import runbook as books
 from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.evidence import EvidenceThresholds
@@ -276,7 +277,7 @@ def bounce(
 
     Stops at the first failed command or gate; the same command line resumes there.
     """
-    spec = bouncing.BounceSpec(
+    spec = bounce_plan.BounceSpec(
         group,
         CommitMode(to.value),
         command,
@@ -295,14 +296,14 @@ def bounce(
             with stopping("after this look or command; the same command line resumes") as stop:
                 result = bouncing.bounce(_view(connect), spec, state, tell=note, stop=stop)
         else:
-            result = bouncing.plan_bounce(_view(connect), spec, state)
+            result = bounce_plan.plan_bounce(_view(connect), spec, state)
     except GateClosed as closed:
         note(text.report_text(closed.report))
         raise
     _show_result(result, output)
-    if result.outcome is bouncing.BounceOutcome.STOPPED:
+    if result.outcome is bounce_plan.BounceOutcome.STOPPED:
         raise Interrupted(f"{result.why}; the same command line resumes")
-    if result.outcome is bouncing.BounceOutcome.FAILED:
+    if result.outcome is bounce_plan.BounceOutcome.FAILED:
         raise typer.Exit(FAILED)
 
 
@@ -316,7 +317,7 @@ def _hosts(pairs: list[str] | None) -> dict[str, str]:
     return hosts
 
 
-def _show_result(result: bouncing.BounceResult, output: OutputFormat) -> None:
+def _show_result(result: bounce_plan.BounceResult, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print(json.dumps(_result_json(result), indent=2))
     else:
@@ -334,11 +335,11 @@ def _show_result(result: bouncing.BounceResult, output: OutputFormat) -> None:
     )
     if result.hint:
         note(f"hint: {result.hint}")
-    if result.outcome is bouncing.BounceOutcome.PLANNED:
+    if result.outcome is bounce_plan.BounceOutcome.PLANNED:
         note("nothing was executed; --execute runs these commands, one at a time, with a gate after each")
 
 
-def _result_json(result: bouncing.BounceResult) -> dict[str, Any]:
+def _result_json(result: bounce_plan.BounceResult) -> dict[str, Any]:
     return {
         "outcome": result.outcome.value,
         "group": result.group,

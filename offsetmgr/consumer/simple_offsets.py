@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.client import Client, NotAMember, backoff
+from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.leader_routing import UNKNOWN_PATIENCE, layout
+from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.client.pinned_client import PinnedCoordinatorClient
+from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS, FetchedGroup

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, RecreatedTopic, Superseded
+from offsetmgr.core.lockable_store import LockableStore
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, LockableStore, OffsetStore
+from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, OffsetStore
 from offsetmgr.migration.chunking import READ_GROUPS, batched
+from offsetmgr.migration.mirror_feed import Feed
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
 from offsetmgr.migration.mirror_safety import NOBODY, AskOldGroups, LegacyGroup
 from offsetmgr.migration.plan import PlanOptions
@@ -31,34 +33,6 @@ _SLICE_S: Final = 0.25
 _ROUNDING_S: Final = 0.01
 _AGAIN_S: Final = 0.2
 _MOST_BACK_OFF_S: Final = 5.0
-
-
-class Feed(Protocol):
-    """Reports when the source may have changed."""
-
-    def wait(self, timeout_s: float) -> set[str] | None:
-        """Returns the groups that may have changed since the last call, after at most ``timeout_s``; none if nothing
-        happened, None if any may have changed."""
-        ...
-
-
-@dataclass(slots=True)
-class PollingFeed:
-    """For sources without watches: everything may have changed, once in each interval."""
-
-    clock: Clock
-    interval_s: float
-    _last: float | None = None
-
-    def wait(self, timeout_s: float) -> set[str] | None:
-        if self._last is None:
-            self._last = self.clock.monotonic()
-        left = self._last + self.interval_s - self.clock.monotonic()
-        self.clock.sleep(max(0.0, min(left, timeout_s)))
-        if left > timeout_s:
-            return set()
-        self._last = self.clock.monotonic()
-        return None
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from offsetmgr.core.errors import OffsetMgrError, RecreatedTopic, RewindRefused
+from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets, HeldLock
+from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupOffsets
 from offsetmgr.core.plurals import count_of
 from offsetmgr.migration.mirror_safety import MemberWatch
 

@@ -19,7 +19,8 @@ from offsetmgr.core.errors import (
     OffsetMgrError,
     UsageError,
 )
-from offsetmgr.core.offset_store import HeldLock, LockableStore, OffsetStore
+from offsetmgr.core.lockable_store import HeldLock, LockableStore
+from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.former_locks import POLL_S, Waiting
 from offsetmgr.migration.apply import check_endpoint
 from offsetmgr.migration.chunking import batched

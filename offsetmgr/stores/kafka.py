@@ -15,15 +15,9 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OffsetMgrError, PartialFailure
+from offsetmgr.core.lockable_store import HeldLock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition, Weakness
-from offsetmgr.core.offset_store import (
-    Capabilities,
-    Change,
-    ChangeOutcome,
-    GroupEdit,
-    HeldLock,
-    StoreIdentity,
-)
+from offsetmgr.core.offset_store import Capabilities, Change, ChangeOutcome, GroupEdit, StoreIdentity
 from offsetmgr.stores.kafka_protocol_store import EDIT_BATCH, EDITS_IN_FLIGHT, FIRST_BATCH, ClientThread, ProtocolStore
 
 if TYPE_CHECKING:
@@ -100,7 +94,7 @@ class KafkaStore(ProtocolStore):
         yield from wire.run(lambda deadline: list_groups(wire.client, deadline))
 
     def lock(self, group: str, *, holder: str) -> KafkaGroupLock:
-        """See `offsetmgr.core.offset_store.LockableStore`. Raises `GroupActive` with the names of other members."""
+        """See `offsetmgr.core.lockable_store.LockableStore`. Raises `GroupActive` with the names of other members."""
         from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 
         wire = self.wire()
@@ -109,7 +103,7 @@ class KafkaStore(ProtocolStore):
         )
 
     def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
-        """See `offsetmgr.core.offset_store.LockableStore`. A broker delays the first join of each empty group (3 s by
+        """See `offsetmgr.core.lockable_store.LockableStore`. A broker delays the first join of each empty group (3 s by
         default), so these wait in parallel."""
         from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 
@@ -128,7 +122,7 @@ class KafkaStore(ProtocolStore):
     def commit_held(
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
-        """See `offsetmgr.core.offset_store.LockableStore`."""
+        """See `offsetmgr.core.lockable_store.LockableStore`."""
 
         async def commit(
             one: tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]],
@@ -144,7 +138,7 @@ class KafkaStore(ProtocolStore):
         yield from self._many(commits, commit, key=lambda one: one[0].group)
 
     def refresh_held(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-        """See `offsetmgr.core.offset_store.LockableStore`. The lock subscribes to nothing, so the coordinator counts
+        """See `offsetmgr.core.lockable_store.LockableStore`. The lock subscribes to nothing, so the coordinator counts
         every offset's age from its commit (KIP-211)."""
 
         async def refresh(one: HeldLock) -> tuple[str, OffsetMgrError | None]:
@@ -157,7 +151,7 @@ class KafkaStore(ProtocolStore):
         yield from self._many(held, refresh, key=lambda one: one.group)
 
     def release_held(self, held: Iterable[HeldLock]) -> None:
-        """See `offsetmgr.core.offset_store.LockableStore`."""
+        """See `offsetmgr.core.lockable_store.LockableStore`."""
 
         async def release(one: HeldLock) -> None:
             assert isinstance(one, KafkaGroupLock)
@@ -184,7 +178,7 @@ class KafkaStore(ProtocolStore):
 
 
 class KafkaGroupLock:
-    """A long-lived lock of a group; see `offsetmgr.core.offset_store.HeldLock`."""
+    """A long-lived lock of a group; see `offsetmgr.core.lockable_store.HeldLock`."""
 
     def __init__(self, wire: ClientThread, hold: StaticMemberLock) -> None:
         self._wire = wire

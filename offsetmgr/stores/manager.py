@@ -80,7 +80,7 @@ class ManagerStore(ProtocolStore):
     def _offered(self) -> dict[str, int]:
         if self._features is None:
             from offsetmgr.kafka.client.api_versions import features
-            from offsetmgr.kafka.client.client import remaining
+            from offsetmgr.kafka.client.retries import remaining
 
             wire = self.wire()
 

@@ -17,8 +17,9 @@ from typing import Final
 from offsetmgr.core.errors import Conflict, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, same_value
-from offsetmgr.kafka.client.client import NotAMember, backoff
 from offsetmgr.kafka.client.conditional_commit import commit_if
+from offsetmgr.kafka.client.offset_commits import NotAMember
+from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.protocol.conditional_commit import NOTHING
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import KEPT, all_failed, bad_group, decide

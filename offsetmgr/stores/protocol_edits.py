@@ -21,7 +21,8 @@ from offsetmgr.core.offset_store import (
     GroupOffsets,
     Guard,
 )
-from offsetmgr.kafka.client.client import Client, NotAMember
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import EditDecision, Outcomes, all_failed, bad_group, execute, malformed, scanned

@@ -23,8 +23,9 @@ from offsetmgr.core.errors import (
     PartialFailure,
     UnknownTopicOrPartition,
 )
+from offsetmgr.core.lockable_store import LockableStore
 from offsetmgr.core.model import ABSENT, Committed, GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, Guard, LockableStore
+from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, Guard
 from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security

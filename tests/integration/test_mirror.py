@@ -23,7 +23,8 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.legacy_group_lookup import legacy_groups
-from offsetmgr.migration.mirror import Mirror, PollingFeed
+from offsetmgr.migration.mirror import Mirror
+from offsetmgr.migration.mirror_feed import PollingFeed
 from offsetmgr.migration.mirror_group import MirrorState
 from offsetmgr.migration.plan import PlanOptions
 from offsetmgr.sandbox import KafkaBroker, OldConsumer, ZooKeeperServer

@@ -17,7 +17,8 @@ from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GateRefused
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
-from offsetmgr.migration.bounce import BounceOutcome, BounceResult, BounceSpec, bounce, plan_bounce
+from offsetmgr.migration.bounce import bounce
+from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, plan_bounce
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, ZookeeperRegistry
 from offsetmgr.migration.runbook import check_phase, write_runbook

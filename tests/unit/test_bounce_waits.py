@@ -12,7 +12,8 @@ import pytest
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GateRefused
 from offsetmgr.core.model import ABSENT, Committed, LogRange, TopicPartition
-from offsetmgr.migration.bounce import BounceOutcome, BounceSpec, bounce
+from offsetmgr.migration.bounce import bounce
+from offsetmgr.migration.bounce_plan import BounceOutcome, BounceSpec
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, RegistryView
 from offsetmgr.migration.group_snapshot import Observation, PartitionOwner, RegisteredMember

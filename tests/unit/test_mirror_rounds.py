@@ -13,7 +13,8 @@ from offsetmgr.cli.migrate_view import MirrorLine
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets
-from offsetmgr.migration.mirror import Mirror, PollingFeed
+from offsetmgr.migration.mirror import Mirror
+from offsetmgr.migration.mirror_feed import PollingFeed
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
 from offsetmgr.migration.mirror_safety import LegacyGroup, MemberWatch, OwnedGroup
 from offsetmgr.migration.plan import PlanOptions

@@ -8,9 +8,8 @@ loop's clock, in seconds.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from kio.schema.consumer_group_describe.v0.response import ConsumerGroupDescribeResponse
 from kio.schema.delete_groups.v1.response import DeleteGroupsResponse
@@ -22,7 +21,6 @@ from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
-    LockLost,
     NotCoordinator,
     OffsetMgrError,
     ServerError,
@@ -33,41 +31,24 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.node import BrokerNode
+from offsetmgr.kafka.client.offset_commits import OffsetsTopic, commit_outcomes
+from offsetmgr.kafka.client.retries import backoff, is_retriable, remaining
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
+from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, TELLS_CLUSTER_ID, Versions
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 T = TypeVar("T")
 
-_FIRST_BACKOFF: Final = 0.02
-_LONGEST_BACKOFF: Final = 0.5
 _TRANSACTION_PATIENCE: Final = 1.0
 """Seconds. A group with a hanging transaction must not delay the others of its batch for long."""
-_NOT_THIS_MEMBER: Final = NOT_A_MEMBER | {82}
 _DEAD_AFTER_S: Final = 5.0
 """Seconds without a response after which a broker counts as dead."""
 _FETCH_BATCH: Final = 25
 """Groups in one OffsetFetch request: few enough that the broker works on some while we read others."""
-
-
-class NotAMember(LockLost):
-    """The coordinator rejected a commit because the group has members and the client is not one of them."""
-
-
-class OffsetsTopic(Protocol):
-    """The topic in which brokers keep committed offsets."""
-
-    async def groups(self, deadline: float) -> list[str]:
-        """Returns the ids of all groups with offsets."""
-        ...
-
-    async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
-        """Returns the partitions for which each of these groups has committed offsets."""
-        ...
 
 
 class Client:
@@ -388,42 +369,6 @@ class Client:
         await asyncio.gather(*(node.close() for node in self._nodes.values()))
 
 
-def backoff() -> itertools.chain[float]:
-    """Yields pauses between attempts in seconds, without end; the caller checks the deadline."""
-    growing = itertools.takewhile(lambda p: p < _LONGEST_BACKOFF, (_FIRST_BACKOFF * 2**n for n in itertools.count()))
-    return itertools.chain(growing, itertools.repeat(_LONGEST_BACKOFF))
-
-
-def is_retriable(error: OffsetMgrError) -> bool:
-    """Returns whether the same request is worth sending again. A lost membership needs more than that."""
-    return error.retriable and not isinstance(error, LockLost)
-
-
-def commit_outcomes(
-    group: str, answer: OffsetCommitResponse, *, passed_on: bool = False
-) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
-    """Returns the outcome of each partition of a commit. If a commit is ``passed_on`` for a member that the coordinator
-    rejects, the outcome keeps the broker's code.
-
-    Kafka reports an error of the whole group in every partition; that is one error of the commit. A retriable code in
-    some partitions makes the whole commit retriable, which is safe because the retry commits the same offsets.
-    """
-    outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
-    for topic in answer.topics:
-        for part in topic.partitions:
-            tp = TopicPartition(str(topic.name), int(part.partition_index))
-            code = int(part.error_code)
-            if passed_on and code in _NOT_THIS_MEMBER:
-                return ServerError(f"commit of group {group}", reason(code), wire_code=code)
-            if code in NOT_A_MEMBER:
-                error = kafka_error(code, f"commit of group {group}")
-                return error if code == ErrorCode.ILLEGAL_GENERATION else NotAMember(error.what, error.why)
-            if code in RETRIABLE:
-                return kafka_error(code, f"commit of group {group}")
-            outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
-    return outcomes
-
-
 def _check_versions(connection: BrokerConnection, versions: Mapping[int, tuple[str, int]]) -> None:
     for key, (name, needed) in versions.items():
         low, high = connection.versions.get(key, (0, -1))
@@ -433,14 +378,6 @@ def _check_versions(connection: BrokerConnection, versions: Mapping[int, tuple[s
                 f"it does not speak {name} version {needed}",
                 "is this an offset manager?",
             )
-
-
-def remaining(deadline: float) -> float:
-    """Returns the seconds until the deadline. Raises `TimedOut` after it."""
-    left = deadline - asyncio.get_running_loop().time()
-    if left <= 0:
-        raise TimedOut("Kafka", "the timeout is over")
-    return left
 
 
 def _batches(items: list[str], size: int) -> list[list[str]]:

@@ -14,8 +14,9 @@ from kio.schema.metadata.v8.response import MetadataResponse
 
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.client.client import Client, backoff, remaining
+from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.retries import backoff, remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error

@@ -19,7 +19,8 @@ from kio.schema.metadata.v8.response import MetadataResponse, MetadataResponseTo
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
-from offsetmgr.kafka.client.client import Client, backoff, remaining
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.retries import backoff, remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error

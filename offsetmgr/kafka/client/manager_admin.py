@@ -12,8 +12,9 @@ from typing import Any
 from kio.schema.metadata.v8.response import MetadataResponse
 
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
-from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.client.run_manager_admin import FIRST_MANAGER, INSPECT, VERSION
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest

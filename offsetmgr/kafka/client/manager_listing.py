@@ -18,7 +18,8 @@ from kio.schema.list_groups.v4.response import ListGroupsResponse
 from kio.schema.offset_fetch.v8.response import OffsetFetchResponse
 
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.kafka.client.client import Client, backoff, remaining
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.retries import backoff, remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error

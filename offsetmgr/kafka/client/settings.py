@@ -7,7 +7,8 @@ from typing import Final
 from kio.schema.metadata.v8.response import MetadataResponse
 
 from offsetmgr.core.errors import TimedOut, Unreachable
-from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.ask import ask

@@ -11,7 +11,8 @@ from kio.schema.types import TopicName
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.model import is_valid_topic_name
-from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol.releases import TELLS_TOPIC_IDS
 
 _TOPICS_AT_ONCE: Final = 5000

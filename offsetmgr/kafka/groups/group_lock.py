@@ -13,8 +13,9 @@ from typing import TypeVar
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import CoordinatorNotAvailable, LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.client import Client, backoff, is_retriable
+from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.retries import backoff, is_retriable
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address

@@ -22,8 +22,9 @@ from kio.schema.sync_group.v3.response import SyncGroupResponse
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import LockLost, OffsetMgrError
-from offsetmgr.kafka.client.client import Client, backoff
+from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.groups import lock_membership, member_requests
 from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address

@@ -37,9 +37,11 @@ from offsetmgr.core.model import (
     TopicPartition,
     deletion_mark,
 )
-from offsetmgr.kafka.client.client import Client, backoff, commit_outcomes
+from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.node import DedicatedConnection
+from offsetmgr.kafka.client.offset_commits import commit_outcomes
+from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.groups import member_requests
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error

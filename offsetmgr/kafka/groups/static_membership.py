@@ -20,8 +20,9 @@ from typing import Final, TypeVar
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import LockLost, OffsetMgrError, TimedOut, Unreachable
 from offsetmgr.core.model import GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.client.client import Client, backoff, is_retriable
+from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.retries import backoff, is_retriable
 from offsetmgr.kafka.groups import lock_membership
 from offsetmgr.kafka.groups.lock_membership import LockMembership, active_members_error
 from offsetmgr.kafka.protocol.channel import Address

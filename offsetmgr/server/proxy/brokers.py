@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, Unreachable
-from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.ask import ask

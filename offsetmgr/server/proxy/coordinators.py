@@ -9,7 +9,8 @@ from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import NotCoordinator, OffsetMgrError
-from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address

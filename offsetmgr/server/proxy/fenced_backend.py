@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
-from offsetmgr.kafka.client.client import backoff
+from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators

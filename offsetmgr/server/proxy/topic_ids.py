@@ -7,7 +7,8 @@ import uuid
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from offsetmgr.kafka.client.client import Client, remaining
+from offsetmgr.kafka.client.client import Client
+from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.primitives import Cursor

@@ -1,0 +1,61 @@
+"""Commits and the offsets topic as the client sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from kio.schema.offset_commit.v7.response import OffsetCommitResponse
+
+from offsetmgr.core.error_code import ErrorCode
+from offsetmgr.core.errors import (
+    LockLost,
+    OffsetMgrError,
+    ServerError,
+)
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
+
+
+class OffsetsTopic(Protocol):
+    """The topic in which brokers keep committed offsets."""
+
+    async def groups(self, deadline: float) -> list[str]:
+        """Returns the ids of all groups with offsets."""
+        ...
+
+    async def partitions(self, groups: Sequence[str], deadline: float) -> Mapping[str, Sequence[TopicPartition]]:
+        """Returns the partitions for which each of these groups has committed offsets."""
+        ...
+
+
+def commit_outcomes(
+    group: str, answer: OffsetCommitResponse, *, passed_on: bool = False
+) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
+    """Returns the outcome of each partition of a commit. If a commit is ``passed_on`` for a member that the coordinator
+    rejects, the outcome keeps the broker's code.
+
+    Kafka reports an error of the whole group in every partition; that is one error of the commit. A retriable code in
+    some partitions makes the whole commit retriable, which is safe because the retry commits the same offsets.
+    """
+    outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(str(topic.name), int(part.partition_index))
+            code = int(part.error_code)
+            if passed_on and code in _NOT_THIS_MEMBER:
+                return ServerError(f"commit of group {group}", reason(code), wire_code=code)
+            if code in NOT_A_MEMBER:
+                error = kafka_error(code, f"commit of group {group}")
+                return error if code == ErrorCode.ILLEGAL_GENERATION else NotAMember(error.what, error.why)
+            if code in RETRIABLE:
+                return kafka_error(code, f"commit of group {group}")
+            outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
+    return outcomes
+
+
+_NOT_THIS_MEMBER: Final = NOT_A_MEMBER | {82}
+
+
+class NotAMember(LockLost):
+    """The coordinator rejected a commit because the group has members and the client is not one of them."""

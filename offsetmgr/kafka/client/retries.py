@@ -1,0 +1,36 @@
+"""When a request is repeated: backoff, retriable error codes and the time left."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Final
+
+from offsetmgr.core.errors import (
+    LockLost,
+    OffsetMgrError,
+    TimedOut,
+)
+
+
+def backoff() -> itertools.chain[float]:
+    """Yields pauses between attempts in seconds, without end; the caller checks the deadline."""
+    growing = itertools.takewhile(lambda p: p < _LONGEST_BACKOFF, (_FIRST_BACKOFF * 2**n for n in itertools.count()))
+    return itertools.chain(growing, itertools.repeat(_LONGEST_BACKOFF))
+
+
+def is_retriable(error: OffsetMgrError) -> bool:
+    """Returns whether the same request is worth sending again. A lost membership needs more than that."""
+    return error.retriable and not isinstance(error, LockLost)
+
+
+def remaining(deadline: float) -> float:
+    """Returns the seconds until the deadline. Raises `TimedOut` after it."""
+    left = deadline - asyncio.get_running_loop().time()
+    if left <= 0:
+        raise TimedOut("Kafka", "the timeout is over")
+    return left
+
+
+_FIRST_BACKOFF: Final = 0.02
+_LONGEST_BACKOFF: Final = 0.5

@@ -1,0 +1,125 @@
+"""The plan and the result of a rolling bounce."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from offsetmgr.core.commit_mode import CommitMode, CommitModeChange
+from offsetmgr.migration.bounce_checkpoint import (
+    BounceState,
+    OffsetCopy,
+    RestartStep,
+    resume,
+)
+from offsetmgr.migration.evidence import EvidenceThresholds
+from offsetmgr.migration.forward_copy import behind
+from offsetmgr.migration.group_observer import GroupView, ObservationWindow
+from offsetmgr.migration.group_snapshot import Observation
+from offsetmgr.migration.phase_inference import PhaseReport
+from offsetmgr.migration.precheck import BounceStart, find_start
+from offsetmgr.migration.restart_command import (
+    check_template,
+    fill_template,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BounceSpec:
+    """The parameters of a bounce. ``start`` None: inferred from the group's commits.
+
+    ``baseline`` has the members to restart (None: those registered now). ``start_baseline`` is the baseline of the
+    previous bounce, for the gate before this one. ``hosts`` has the hosts of members whose id does not contain one.
+    ``window`` limits each gate, ``restart_seconds`` the time in which a member leaves and returns, ``command_seconds``
+    the command.
+    """
+
+    group: str
+    to: CommitMode
+    command: str
+    start: CommitMode | None = None
+    baseline: Observation | None = None
+    start_baseline: Observation | None = None
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    rules: EvidenceThresholds = field(default_factory=EvidenceThresholds)
+    window: ObservationWindow = field(default_factory=ObservationWindow)
+    restart_seconds: float = 120.0
+    command_seconds: float = 600.0
+
+
+class BounceOutcome(Enum):
+    PLANNED = "planned"
+    """Dry run: nothing was executed."""
+    DONE = "done"
+    STOPPED = "stopped"
+    """The caller asked for it; the same call resumes."""
+    FAILED = "failed"
+    """A command or a gate failed; the same call resumes there."""
+
+
+@dataclass(frozen=True, slots=True)
+class BounceResult:
+    """The result of a bounce. ``report`` is the last gate's evidence; ``why`` and ``hint`` are for the operator."""
+
+    outcome: BounceOutcome
+    group: str
+    change: CommitModeChange
+    steps: tuple[RestartStep, ...]
+    copies: tuple[OffsetCopy, ...] = ()
+    report: PhaseReport | None = None
+    why: str = ""
+    hint: str = ""
+
+
+def plan_bounce(view: GroupView, spec: BounceSpec, state_path: Path | None = None) -> BounceResult:
+    """Returns what `bounce` would do now, with its commands and the offsets that it would copy first.
+
+    It checks the gate before the first step, which only reads; for a bounce in progress it returns the state in the
+    file. Raises `GateRefused` if the change may not begin, `UsageError` for an invalid template.
+    """
+    check_template(spec.command)
+    state = resume(state_path, spec.group, spec.to) if state_path is not None else None
+    copies: tuple[OffsetCopy, ...] = ()
+    report = None
+    if state is None or state.opened_ms is None:
+        start = _find_start(view, spec)
+        state, report = _new_state(spec, start), start.report
+        if spec.to is CommitMode.ZOOKEEPER:
+            copies = tuple(
+                OffsetCopy(tp.topic, tp.partition, None, c.after.offset)
+                for tp, c in sorted(behind(start.watch).items())
+                if c.after is not None
+            )
+    for step in state.steps:
+        step.command = step.command or _command(spec, step)
+    return BounceResult(BounceOutcome.PLANNED, spec.group, state.change, tuple(state.steps), copies, report)
+
+
+def _find_start(view: GroupView, spec: BounceSpec) -> BounceStart:
+    return find_start(
+        view,
+        spec.group,
+        spec.to,
+        start=spec.start,
+        baseline=spec.start_baseline,
+        rules=spec.rules,
+        window=spec.window,
+    )
+
+
+def _new_state(spec: BounceSpec, start: BounceStart) -> BounceState:
+    """Returns one step for each live member of the baseline; the others have been restarted since."""
+    baseline = spec.baseline or start.seen
+    steps = [
+        RestartStep(m.id, spec.hosts.get(m.id, m.host or "") or None, m.czxid)
+        for m in sorted(start.seen.members.values(), key=lambda m: m.id)
+        if m.id in baseline.members
+    ]
+    return BounceState(spec.group, start.change, baseline, steps)
+
+
+def _command(spec: BounceSpec, step: RestartStep) -> str:
+    host = spec.hosts.get(step.member, step.host or "") or None
+    return fill_template(spec.command, group=spec.group, member=step.member, host=host, phase=spec.to)

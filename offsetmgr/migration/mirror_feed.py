@@ -1,0 +1,36 @@
+"""Feeds: how a mirror learns that its source has changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from offsetmgr.core.clock import Clock
+
+
+class Feed(Protocol):
+    """Reports when the source may have changed."""
+
+    def wait(self, timeout_s: float) -> set[str] | None:
+        """Returns the groups that may have changed since the last call, after at most ``timeout_s``; none if nothing
+        happened, None if any may have changed."""
+        ...
+
+
+@dataclass(slots=True)
+class PollingFeed:
+    """For sources without watches: everything may have changed, once in each interval."""
+
+    clock: Clock
+    interval_s: float
+    _last: float | None = None
+
+    def wait(self, timeout_s: float) -> set[str] | None:
+        if self._last is None:
+            self._last = self.clock.monotonic()
+        left = self._last + self.interval_s - self.clock.monotonic()
+        self.clock.sleep(max(0.0, min(left, timeout_s)))
+        if left > timeout_s:
+            return set()
+        self._last = self.clock.monotonic()
+        return None
