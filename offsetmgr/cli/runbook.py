@@ -28,21 +28,6 @@ from offsetmgr.migration.group_snapshot import Observation
 from offsetmgr.migration.phase_inference import PhaseReport
 from offsetmgr.migration.precheck import GateClosed
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Rolling bounces of old consumer groups between ZooKeeper and Kafka: write, check, bounce.",
-)
-
-
-class PhaseName(StrEnum):
-    """The phases, as command-line values."""
-
-    ZOOKEEPER = "zookeeper"
-    DUAL = "dual"
-    KAFKA = "kafka"
-
-
 Baseline = Annotated[
     Path | None,
     typer.Option(
@@ -64,6 +49,20 @@ AcceptIdle = Annotated[
 AcceptSpare = Annotated[
     bool, typer.Option("--accept-spare", help="Let new members that own no partition pass (taken on trust).")
 ]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Rolling bounces of old consumer groups between ZooKeeper and Kafka: write, check, bounce.",
+)
+
+
+class PhaseName(StrEnum):
+    """The phases, as command-line values."""
+
+    ZOOKEEPER = "zookeeper"
+    DUAL = "dual"
+    KAFKA = "kafka"
 
 
 def _view(connect: ConnectFlags) -> GroupView:

@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from offsetmgr.migration.live.switch_evidence import SwitchEvidence, SwitchSnapshot
     from offsetmgr.stores.switched.nodes import FollowerState
 
+SAID: Final = {
+    "held": "its members are asked to stop committing",
+    "acknowledged": "all of them have stopped",
+    "copied": "the store that is kept has been looked after",
+    "compared": "both stores are compared, and no client has committed",
+    "settled": "the new mode holds",
+    "followed": "looked for members that have acknowledged it",
+}
+
 app = typer.Typer()
 
 SESSION_TIMEOUT_MS: Final = 10_000
@@ -130,16 +139,6 @@ def switch_command(
     _show_after(evidence, format)
     if evidence.late:
         raise typer.Exit(FAILED)
-
-
-SAID: Final = {
-    "held": "its members are asked to stop committing",
-    "acknowledged": "all of them have stopped",
-    "copied": "the store that is kept has been looked after",
-    "compared": "both stores are compared, and no client has committed",
-    "settled": "the new mode holds",
-    "followed": "looked for members that have acknowledged it",
-}
 
 
 def _stores(connect: ConnectFlags) -> tuple[str, str]:

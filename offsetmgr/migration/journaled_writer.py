@@ -28,7 +28,7 @@ from offsetmgr.groups.former_locks import POLL_S, Waiting
 from offsetmgr.migration.chunking import batched
 from offsetmgr.migration.journal import Journal, Json, Record
 from offsetmgr.migration.plan import Action, PlanStep
-from offsetmgr.migration.plan_file import encode_steps
+from offsetmgr.migration.plan_codec import encode_steps
 from offsetmgr.migration.progress import encode_partitions
 
 BATCH_GROUPS = 100

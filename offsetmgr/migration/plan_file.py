@@ -26,20 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from offsetmgr.core.errors import PlanError, UnknownVersion
-from offsetmgr.core.log_origin import OriginComparison, Relation, Translate
-from offsetmgr.core.model import BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
-from offsetmgr.migration.partition_map import MapOrigin
 from offsetmgr.migration.plan import (
     Action,
-    AheadPolicy,
     GroupPlan,
     PlanHeader,
-    PlanOptions,
-    PlanSource,
-    PlanStep,
-    StoreEndpoint,
 )
+from offsetmgr.migration.plan_codec import _decode_group, _decode_header, _encode_group, _encode_header
 
 VERSIONS = (1, 2)
 """1, and 2 for plans with partitions of Kafka 0.7, which a reader of version 1 would misread."""
@@ -48,177 +41,6 @@ _HEAD = b'{"offsetmgr_plan": '
 _GROUPS = b'"groups": [\n'
 _GROUPS_END = b"],\n"
 _HASH = b', "sha256": "'
-
-
-def encode_offset(value: OffsetAndMetadata) -> str:
-    """Encodes an offset alone as a number, with other fields as an object."""
-    offset, metadata, leader_epoch, commit_timestamp = value
-    if not metadata and leader_epoch is None and commit_timestamp is None:
-        return str(offset)
-    encoded: dict[str, Any] = {"offset": offset}
-    if metadata:
-        encoded["metadata"] = metadata
-    if leader_epoch is not None:
-        encoded["leader_epoch"] = leader_epoch
-    if commit_timestamp is not None:
-        encoded["commit_timestamp"] = commit_timestamp
-    return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
-
-
-def decode_offset(value: Any) -> OffsetAndMetadata:
-    if value.__class__ is int:
-        return tuple.__new__(OffsetAndMetadata, (value, "", None, None))
-    return OffsetAndMetadata(
-        value["offset"], value.get("metadata", ""), value.get("leader_epoch"), value.get("commit_timestamp")
-    )
-
-
-def encode_step(step: PlanStep, *, whole: bool = True) -> str:
-    """Encodes one step as JSON; not ``whole``: only the before-image and the value to write, for a journal.
-
-    It builds the text itself, because `json.dumps` takes three times as long and a plan consists of steps.
-    """
-    tp, action, source, target, after, note, origin = step
-    text = f'{{"p":{tp[1] if tp[1] >= 0 else json.dumps(str(tp[1]))},"action":"{action}"'
-    if whole and source is not None:
-        text += f',"source":{encode_offset(source)}'
-    if target is not None:
-        text += f',"target":{encode_offset(target)}'
-    if after is not None:
-        text += f',"after":{encode_offset(after)}'
-    if whole and origin is not None:
-        text += f',"origin":{_encode_origin(origin)}'
-    return text + (f',"note":{json.dumps(note, ensure_ascii=False)}}}' if whole and note else "}")
-
-
-def _encode_origin(origin: PlanSource) -> str:
-    encoded = {
-        "partition": BrokerPartition.to_json(origin.partition),
-        "how": origin.how,
-        "evidence": origin.evidence,
-    }
-    return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
-
-
-def _decode_origin(encoded: Mapping[str, Any]) -> PlanSource:
-    return PlanSource(BrokerPartition.from_json(encoded["partition"]), encoded["how"], encoded["evidence"])
-
-
-_ACTIONS = {action.value: action for action in Action}
-
-
-def decode_step(topic: str, encoded: Mapping[str, Any]) -> PlanStep:
-    get, new = encoded.get, tuple.__new__  # skips the argument handling of named tuples
-    source, target, after, note = get("source"), get("target"), get("after"), get("note", "")
-    wanted = None if source is None else decode_offset(source)
-    held = None if target is None else decode_offset(target)
-    # Most steps write the source's value: one object serves both.
-    expected = wanted if after == source else None if after is None else decode_offset(after)
-    p = encoded["p"]
-    tp = new(TopicPartition, (topic, p if p.__class__ is int else BrokerPartition.from_json(p)))
-    origin = _decode_origin(encoded["origin"]) if "origin" in encoded else None
-    return new(PlanStep, (tp, _ACTIONS[encoded["action"]], wanted, held, expected, note, origin))
-
-
-def _encode_group(plan: GroupPlan) -> bytes:
-    encoded: dict[str, Any] = {"group": plan.group, "target_group": plan.target_group, "guard": plan.guard.value}
-    for name in ("guard_note", "old_members", "members", "state", "error", "note"):
-        if value := getattr(plan, name):
-            encoded[name] = value
-    head = json.dumps(encoded, ensure_ascii=False, separators=(",", ":"))
-    return f'{head[:-1]},"topics":{encode_steps(plan.steps)}}}'.encode()
-
-
-def encode_steps(steps: Iterable[PlanStep], *, whole: bool = True) -> str:
-    """Encodes steps by topic as JSON."""
-    topics: dict[str, list[str]] = {}
-    for step in steps:
-        topics.setdefault(step.tp.topic, []).append(encode_step(step, whole=whole))
-    members = (f"{json.dumps(topic, ensure_ascii=False)}:[{','.join(parts)}]" for topic, parts in topics.items())
-    return "{" + ",".join(members) + "}"
-
-
-def _decode_group(line: bytes) -> GroupPlan:
-    encoded = json.loads(line)
-    steps = tuple(decode_step(topic, step) for topic, steps in encoded["topics"].items() for step in steps)
-    return GroupPlan(
-        encoded["group"],
-        encoded["target_group"],
-        steps,
-        Guard(encoded["guard"]),
-        encoded.get("guard_note", ""),
-        tuple(encoded.get("old_members", ())),
-        tuple(encoded.get("members", ())),
-        encoded.get("state", ""),
-        encoded.get("error", ""),
-        encoded.get("note", ""),
-    )
-
-
-def _encode_header(header: PlanHeader) -> dict[str, Any]:
-    options = header.options
-    used = header.partition_map
-    return {
-        "plan_id": header.plan_id,
-        "created_at": header.created_at,
-        "source": _encode_endpoint(header.source),
-        "target": _encode_endpoint(header.target),
-        "options": {
-            "if_ahead": options.if_ahead.value,
-            "clamp": options.clamp,
-            "topics": list(options.topics),
-            "groups": list(options.groups),
-            "rename": dict(options.rename),
-            "onto_existing": options.onto_existing,
-        },
-        "cluster_id": header.cluster_id,
-        "retention_ms": header.retention_ms,
-        "expires_at": header.expires_at,
-        "tool": header.tool,
-        **_encode_crossing(header),
-        **({"weaknesses": list(header.weaknesses)} if header.weaknesses else {}),
-        **({} if used is None else {"partition_map": {"sha256": used.sha256, "confirmed_by": used.confirmed_by}}),
-    }
-
-
-def _encode_crossing(header: PlanHeader) -> dict[str, Any]:
-    if header.compared is None:
-        return {}
-    encoded = {"relation": header.compared.relation.value, "how": header.compared.how, "recreation": header.recreation}
-    return {"logs": encoded | ({} if header.translate is None else {"translate": header.translate.value})}
-
-
-def _encode_endpoint(endpoint: StoreEndpoint) -> dict[str, str]:
-    return {"uri": endpoint.uri, "kind": endpoint.kind, "id": endpoint.id, "how": endpoint.how}
-
-
-def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
-    options = encoded["options"]
-    used = encoded.get("partition_map")
-    logs = encoded.get("logs")
-    return PlanHeader(
-        encoded["plan_id"],
-        encoded["created_at"],
-        StoreEndpoint(**encoded["source"]),
-        StoreEndpoint(**encoded["target"]),
-        PlanOptions(
-            AheadPolicy(options["if_ahead"]),
-            options["clamp"],
-            tuple(options["topics"]),
-            tuple(options["groups"]),
-            dict(options["rename"]),
-            options["onto_existing"],
-        ),
-        encoded["cluster_id"],
-        encoded["retention_ms"],
-        encoded["tool"],
-        None if logs is None else OriginComparison(Relation(logs["relation"]), logs["how"]),
-        Translate(logs["translate"]) if logs and "translate" in logs else None,
-        "" if logs is None else logs["recreation"],
-        None if used is None else MapOrigin(used["sha256"], used["confirmed_by"]),
-        tuple(encoded.get("weaknesses", ())),
-        version,
-    )
 
 
 class PlanSummary:

@@ -15,23 +15,7 @@ from offsetmgr.core.errors import JournalError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.migration.journal import Record, check_opening, read_journal, record_at
 from offsetmgr.migration.plan import PlanStep
-from offsetmgr.migration.plan_file import decode_step
-
-
-def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[PlanStep]:
-    return [decode_step(topic, step) for topic, steps in encoded.items() for step in steps]
-
-
-def encode_partitions(partitions: Iterable[TopicPartition]) -> dict[str, list[int | str]]:
-    topics: dict[str, list[int | str]] = {}
-    for tp in partitions:
-        topics.setdefault(tp.topic, []).append(BrokerPartition.to_json(tp.partition))
-    return topics
-
-
-def decode_partitions(encoded: Mapping[str, list[int | str]]) -> set[TopicPartition]:
-    return {TopicPartition(topic, BrokerPartition.from_json(p)) for topic, numbers in encoded.items() for p in numbers}
-
+from offsetmgr.migration.plan_codec import decode_step
 
 DEFINITE: Final = frozenset(
     {
@@ -51,6 +35,21 @@ DEFINITE: Final = frozenset(
     }
 )
 """Errors after which certainly nothing was written; after any other one the outcome is unknown."""
+
+
+def decode_steps(encoded: Mapping[str, list[dict[str, Any]]]) -> list[PlanStep]:
+    return [decode_step(topic, step) for topic, steps in encoded.items() for step in steps]
+
+
+def encode_partitions(partitions: Iterable[TopicPartition]) -> dict[str, list[int | str]]:
+    topics: dict[str, list[int | str]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(BrokerPartition.to_json(tp.partition))
+    return topics
+
+
+def decode_partitions(encoded: Mapping[str, list[int | str]]) -> set[TopicPartition]:
+    return {TopicPartition(topic, BrokerPartition.from_json(p)) for topic, numbers in encoded.items() for p in numbers}
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from urllib.parse import quote
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
 from offsetmgr.core.log_origin import LogOrigin, Translate
-from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition, Weakness
+from offsetmgr.core.model import ABSENT, Offset, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
     Capabilities,
     Change,
@@ -41,9 +41,8 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.stores.crossing import CrossClusterCheck
 from offsetmgr.stores.dual_policy import DualDecision, PendingChange, combined, merged, outcome_of, refused
+from offsetmgr.stores.dual_reads import GROUPS_IN_FLIGHT, _batches, _edit, _fetch, _read, _scan
 
-GROUPS_IN_FLIGHT: Final = 200
-"""The number of groups that are read from (or written to) one store before the other."""
 _HINT: Final = (
     "name two stores of one cluster; if the topics of both clusters are equal copies (same records at the same "
     "offsets), add translate=none to the URI or to the [store.NAME] section"
@@ -373,56 +372,3 @@ class DualStore(StoreBase):
             changes.pop(tp, None)
             if not changes:
                 del self._pending[group]
-
-
-def _batches(edits: Iterable[GroupEdit]) -> Iterator[list[GroupEdit]]:
-    """Divides edits into batches of different groups, so that a second edit of a group sees the first."""
-    batch: dict[str, GroupEdit] = {}
-    for edit in edits:
-        if edit.group in batch or len(batch) >= GROUPS_IN_FLIGHT:
-            yield list(batch.values())
-            batch = {}
-        batch[edit.group] = edit
-    if batch:
-        yield list(batch.values())
-
-
-def _read(store: OffsetStore, batch: list[GroupEdit]) -> dict[str, GroupOffsets]:
-    """Returns the offsets of a store for a batch; of a single group only the partitions to change."""
-    if len(batch) == 1:
-        return {batch[0].group: _fetch(store, batch[0].group, list(batch[0].changes))}
-    return _scan(store, [edit.group for edit in batch])
-
-
-def _fetch(store: OffsetStore, group: str, partitions: list[TopicPartition] | None) -> GroupOffsets:
-    try:
-        found, failures = store.fetch(group, partitions), {}
-    except PartialFailure as partial:
-        found, failures = partial.successes, partial.failures
-    except OffsetMgrError as error:
-        return GroupOffsets(group, {}, error=error)
-    return GroupOffsets(group, {tp: c for tp, c in found.items() if isinstance(c, Committed)}, failures)
-
-
-def _scan(store: OffsetStore, groups: list[str]) -> dict[str, GroupOffsets]:
-    """Returns one result for each group: if the whole store fails, its error for all groups without a result."""
-    found: dict[str, GroupOffsets] = {}
-    try:
-        for answer in store.scan(groups) if groups else ():
-            found[answer.group] = answer
-    except OffsetMgrError as error:
-        return {group: found.get(group) or GroupOffsets(group, {}, error=error) for group in groups}
-    return found
-
-
-def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
-    """Returns one result for each group: if the whole store fails, its error for all groups without a result."""
-    done: dict[str, GroupEditResult] = {}
-    try:
-        for result in store.edit(edits) if edits else ():
-            done[result.group] = result
-    except OffsetMgrError as error:
-        failed = ChangeOutcome(EditStatus.FAILED, None, error)
-        for edit in edits:
-            done.setdefault(edit.group, GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), atomic=False))
-    return done

@@ -16,6 +16,8 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 
+_NOT_THIS_MEMBER: Final = NOT_A_MEMBER | {82}
+
 
 class OffsetsTopic(Protocol):
     """The topic in which brokers keep committed offsets."""
@@ -52,9 +54,6 @@ def commit_outcomes(
                 return kafka_error(code, f"commit of group {group}")
             outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
     return outcomes
-
-
-_NOT_THIS_MEMBER: Final = NOT_A_MEMBER | {82}
 
 
 class NotAMember(LockLost):

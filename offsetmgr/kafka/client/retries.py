@@ -12,6 +12,9 @@ from offsetmgr.core.errors import (
     TimedOut,
 )
 
+_FIRST_BACKOFF: Final = 0.02
+_LONGEST_BACKOFF: Final = 0.5
+
 
 def backoff() -> itertools.chain[float]:
     """Yields pauses between attempts in seconds, without end; the caller checks the deadline."""
@@ -30,7 +33,3 @@ def remaining(deadline: float) -> float:
     if left <= 0:
         raise TimedOut("Kafka", "the timeout is over")
     return left
-
-
-_FIRST_BACKOFF: Final = 0.02
-_LONGEST_BACKOFF: Final = 0.5

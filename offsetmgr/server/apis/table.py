@@ -9,13 +9,20 @@ from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.server.apis import cluster, commit_codec, fetch_codec, groups, list_offsets, offsets, sasl, versions
 from offsetmgr.server.apis.api_context import ApiContext, decoded
 from offsetmgr.server.network.api import Api, Concurrency
+from offsetmgr.server.security.authentication import Authentication
 
 _NEVER: Final = 32767
 
 
 def endpoint_apis(endpoint: ApiContext) -> list[Api]:
     """The table; without authentication it has no SASL APIs."""
-    apis = [
+    apis = [*_cluster_apis(endpoint), *_offset_apis(endpoint), *_group_apis(endpoint)]
+    return apis if endpoint.authentication is None else [*apis, *_login_apis(endpoint.authentication)]
+
+
+def _cluster_apis(endpoint: ApiContext) -> list[Api]:
+    """APIs about brokers, topics and versions."""
+    return [
         Api(
             ApiKey.LIST_OFFSETS,
             "ListOffsets",
@@ -26,6 +33,32 @@ def endpoint_apis(endpoint: ApiContext) -> list[Api]:
             prepare=list_offsets.prepare,
         ),
         Api(ApiKey.METADATA, "Metadata", 0, 13, 9, partial(cluster.metadata, endpoint), prepare=decoded),
+        Api(
+            ApiKey.FIND_COORDINATOR,
+            "FindCoordinator",
+            0,
+            6,
+            3,
+            partial(cluster.find_coordinator, endpoint),
+            Concurrency.UNORDERED,
+            prepare=decoded,
+        ),
+        Api(
+            ApiKey.API_VERSIONS,
+            "ApiVersions",
+            versions.LOWEST,
+            versions.HIGHEST,
+            versions.FLEXIBLE,
+            partial(versions.api_versions, endpoint),
+            before_login=True,
+        ),
+        Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, endpoint)),
+    ]
+
+
+def _offset_apis(endpoint: ApiContext) -> list[Api]:
+    """APIs about committed offsets."""
+    return [
         Api(
             ApiKey.OFFSET_COMMIT,
             "OffsetCommit",
@@ -47,15 +80,20 @@ def endpoint_apis(endpoint: ApiContext) -> list[Api]:
             prepare=offsets.prepare_fetch,
         ),
         Api(
-            ApiKey.FIND_COORDINATOR,
-            "FindCoordinator",
+            ApiKey.OFFSET_DELETE,
+            "OffsetDelete",
             0,
-            6,
-            3,
-            partial(cluster.find_coordinator, endpoint),
-            Concurrency.UNORDERED,
+            0,
+            _NEVER,
+            partial(offsets.offset_delete, endpoint),
             prepare=decoded,
         ),
+    ]
+
+
+def _group_apis(endpoint: ApiContext) -> list[Api]:
+    """APIs about groups."""
+    return [
         Api(
             ApiKey.DESCRIBE_GROUPS,
             "DescribeGroups",
@@ -74,46 +112,29 @@ def endpoint_apis(endpoint: ApiContext) -> list[Api]:
             partial(groups.list_groups, endpoint),
             prepare=decoded,
         ),
+        Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, endpoint), prepare=decoded),
+    ]
+
+
+def _login_apis(authentication: Authentication) -> list[Api]:
+    """APIs of a login."""
+    return [
         Api(
-            ApiKey.API_VERSIONS,
-            "ApiVersions",
-            versions.LOWEST,
-            versions.HIGHEST,
-            versions.FLEXIBLE,
-            partial(versions.api_versions, endpoint),
+            ApiKey.SASL_HANDSHAKE,
+            "SaslHandshake",
+            1,
+            1,
+            _NEVER,
+            partial(sasl.sasl_handshake, authentication),
             before_login=True,
         ),
-        Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, endpoint), prepare=decoded),
         Api(
-            ApiKey.OFFSET_DELETE,
-            "OffsetDelete",
+            ApiKey.SASL_AUTHENTICATE,
+            "SaslAuthenticate",
             0,
-            0,
-            _NEVER,
-            partial(offsets.offset_delete, endpoint),
-            prepare=decoded,
+            2,
+            2,
+            partial(sasl.sasl_authenticate, authentication),
+            before_login=True,
         ),
-        Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, endpoint)),
     ]
-    if (authentication := endpoint.authentication) is not None:
-        apis += [
-            Api(
-                ApiKey.SASL_HANDSHAKE,
-                "SaslHandshake",
-                1,
-                1,
-                _NEVER,
-                partial(sasl.sasl_handshake, authentication),
-                before_login=True,
-            ),
-            Api(
-                ApiKey.SASL_AUTHENTICATE,
-                "SaslAuthenticate",
-                0,
-                2,
-                2,
-                partial(sasl.sasl_authenticate, authentication),
-                before_login=True,
-            ),
-        ]
-    return apis

@@ -17,19 +17,14 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from offsetmgr.core.errors import ConfigError, MalformedData, NotCoordinator, OffsetMgrError, OtherCluster, UsageError
+from offsetmgr.core.errors import MalformedData, NotCoordinator, OffsetMgrError, OtherCluster, UsageError
 from offsetmgr.core.offset_store import OffsetStore, Partitions
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.run_manager_admin import FIRST_MANAGER
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.primitives import DECODING
 from offsetmgr.kafka.protocol.releases import FENCES_WRITERS
-from offsetmgr.manager.log.kafka import transactional_id_prefix
 from offsetmgr.manager.node.manager_node import ManagerNode
-from offsetmgr.manager.node.node_config import NodeConfig
-from offsetmgr.manager.ownership import managers_group
-from offsetmgr.manager.runtime.config import ManagerConfig
-from offsetmgr.manager.shard import ShardLimits
 from offsetmgr.server.apis.admin_api import inspection_api
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.apis.table import endpoint_apis
@@ -38,19 +33,13 @@ from offsetmgr.server.manager_backend import ManagerBackend
 from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
 from offsetmgr.server.network.http import HttpEndpoint, Page, text
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
-from offsetmgr.server.network.tls import server_tls
 from offsetmgr.server.process.config import ServeOptions
+from offsetmgr.server.process.option_objects import _authorizer, _login, _relay, _settings, _tls
 from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.proxy import Proxy
-from offsetmgr.server.security.authentication import Authentication
 from offsetmgr.server.security.authorization import (
-    AllowAllAuthorizer,
-    Authorizer,
     Operation,
-    ReservedGroups,
-    load_rules,
 )
-from offsetmgr.server.security.credentials import load_credentials
 from offsetmgr.stores.crossing import CrossClusterCheck
 
 if TYPE_CHECKING:
@@ -345,27 +334,6 @@ class ManagerProcess:
         return [{**key._asdict(), **value._asdict()} for key, value in found[:most]]
 
 
-def _settings(options: ServeOptions, relay: Proxy | None) -> NodeConfig:
-    return NodeConfig(
-        options.bootstrap,
-        options.connection,
-        topic=options.topic,
-        partitions=options.partitions,
-        replication_factor=options.replication_factor,
-        min_insync_replicas=options.min_insync_replicas,
-        record_format=options.record_format,
-        manager=ManagerConfig(
-            limits=ShardLimits(retention_ms=options.retention_ms),
-            commit_timeout=options.commit_timeout,
-            standby=options.standby,
-            members=None if relay is None else relay.members,
-            own_process=True,
-        ),
-        session=options.session,
-        timeout=options.connection.timeout_ms / 1000,
-    )
-
-
 class _LateBound:
     """A backend that is created after the objects that use it."""
 
@@ -402,30 +370,3 @@ def _shard_json(status: dict[str, Any]) -> dict[str, Any]:
         "state": status["state"].upper(),
         "since": int(status["since"] * 1000),
     }
-
-
-def _login(options: ServeOptions) -> Authentication | None:
-    return None if options.credentials is None else Authentication(load_credentials(options.credentials))
-
-
-def _authorizer(options: ServeOptions) -> Authorizer:
-    if options.rules is None:
-        return AllowAllAuthorizer()
-    if options.credentials is None:
-        raise ConfigError("--rules", "contain rules for users, but clients do not log in", "add --credentials FILE")
-    return load_rules(options.rules)
-
-
-def _relay(options: ServeOptions, security: Security, authorizer: Authorizer) -> Proxy | None:
-    if not options.relay:
-        return None
-    if options.store is not None:
-        return Proxy(options.bootstrap, security, authorizer)
-    reserved = ReservedGroups(options.topic, managers_group(options.topic), transactional_id_prefix(options.topic))
-    return Proxy(options.bootstrap, security, authorizer, reserved)
-
-
-def _tls(options: ServeOptions) -> ssl.SSLContext | None:
-    if options.tls_certificate is None:
-        return None
-    return server_tls(options.tls_certificate, options.tls_key)

@@ -24,6 +24,12 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
+_NO_EXTRAS: Final = {
+    "allow_auto_topic_creation": False,
+    "include_cluster_authorized_operations": False,
+    "include_topic_authorized_operations": False,
+}
+
 _log = logging.getLogger(__name__)
 
 _METADATA: Final = (ApiKey.METADATA, 8)
@@ -194,10 +200,3 @@ class Brokers:
         for node_id in self._versions.keys() - alive:
             del self._versions[node_id]
         await asyncio.gather(*(self._probe(node_id) for node_id in alive), return_exceptions=True)
-
-
-_NO_EXTRAS: Final = {
-    "allow_auto_topic_creation": False,
-    "include_cluster_authorized_operations": False,
-    "include_topic_authorized_operations": False,
-}

@@ -20,6 +20,8 @@ from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.member_fencing import MemberFence
 
+_Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
+
 ASK_SECONDS: Final = 4.0
 """How long a commit may wait for the real coordinator, before it fails with COORDINATOR_NOT_AVAILABLE."""
 
@@ -45,9 +47,6 @@ class _Key(NamedTuple):
     group: str
     generation: int
     member_id: str
-
-
-_Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
 
 
 class MemberFencingBackend:

@@ -16,9 +16,9 @@ from typing import Final, NoReturn
 
 from offsetmgr.core.errors import InvalidPattern, UnsupportedOperation
 from offsetmgr.zookeeper.groups.java_classes import ALPHABET, ESCAPES, both_cases, property_class
+from offsetmgr.zookeeper.groups.java_quotation import _NOTHING_MATCHES, _class_text, _without_quotation
 
 MOST_NESTED: Final = 50
-_NOTHING_MATCHES: Final = r"[^\s\S]"
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 _ANCHORS: Final = {"b": r"\b", "B": r"\B", "A": r"\A", "G": r"\A", "z": r"\Z", "Z": r"\Z"}
 _OPENINGS: Final = ("?:", "?=", "?!", "?>", "?<=", "?<!")
@@ -392,29 +392,3 @@ class _Translation:
             f"uses {what}, which is not known to mean the same here as in Java",
             "write the pattern without it",
         )
-
-
-def _without_quotation(pattern: str) -> tuple[str, list[bool]]:
-    """The pattern without ``\\Q`` and ``\\E``, and a flag for each character that was between them."""
-    text, quoted = "", []
-    at, inside = 0, False
-    while at < len(pattern):
-        pair = pattern[at : at + 2]
-        if not inside and pair == "\\Q":
-            inside, at = True, at + 2
-        elif inside and pair == "\\E":
-            inside, at = False, at + 2
-        else:
-            taken = pair if pair[0] == "\\" and not inside else pair[0]
-            text += taken
-            quoted += [inside] * len(taken)
-            at += len(taken)
-    return text, quoted
-
-
-def _class_text(characters: frozenset[str]) -> str:
-    if not characters:
-        return _NOTHING_MATCHES
-    if characters == ALPHABET:
-        return "."
-    return re.escape("".join(characters)) if len(characters) == 1 else f"[{re.escape(''.join(sorted(characters)))}]"
