@@ -40,7 +40,7 @@ def parameters(function: Function) -> int:
 
 
 def excesses(path: Path, name: str) -> Iterator[str]:
-    """What exceeds a limit in one module."""
+    """Yields one line for each exceeded limit of a module."""
     source = path.read_text(encoding="utf-8")
     lines = source.count("\n")
     if lines > MODULE_LINES and name not in TABLES:

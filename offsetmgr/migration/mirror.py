@@ -3,8 +3,7 @@
 It only moves forward, in either direction. For a store with compare-and-set every write is conditional on the version
 that was read. For Kafka the mirror locks each group (as a static member, so that a restarted mirror takes over from a
 dead one at once, and a frozen one is fenced), and refuses groups to which others commit. Brokers of 0.8.2 have no lock:
-there the store compares just before each write, and other clients may commit. The mirror keeps no state of its own:
-after a kill the next one compares both sides and continues.
+there the store compares just before each write. The mirror keeps no state: the next one compares both sides again.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from offsetmgr.core.lockable_store import LockableStore
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, OffsetStore
 from offsetmgr.migration.chunking import READ_GROUPS, batched
-from offsetmgr.migration.mirror_feed import Feed
+from offsetmgr.migration.mirror_feed import Feed, _moved
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
 from offsetmgr.migration.mirror_safety import NOBODY, AskOldGroups, LegacyGroup
 from offsetmgr.migration.plan import PlanOptions
@@ -399,8 +398,3 @@ class Mirror:
         else:
             mirrored.held, mirrored.quiet = None, None
             mirrored.fail(error)
-
-
-def _moved(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
-    """Returns a partition whose commit changed between two reads; None if none did (or could be read)."""
-    return next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)

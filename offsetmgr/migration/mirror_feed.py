@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from offsetmgr.core.clock import Clock
+from offsetmgr.core.model import TopicPartition
+from offsetmgr.core.offset_store import GroupOffsets
 
 
 class Feed(Protocol):
@@ -34,3 +36,8 @@ class PollingFeed:
             return set()
         self._last = self.clock.monotonic()
         return None
+
+
+def _moved(before: GroupOffsets, after: GroupOffsets) -> TopicPartition | None:
+    """Returns a partition whose commit changed between two reads; None if none did (or could be read)."""
+    return next((tp for tp, found in after.offsets.items() if before.offsets.get(tp) != found), None)

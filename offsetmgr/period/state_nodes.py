@@ -40,7 +40,8 @@ from offsetmgr.period.records import (
     encode_progress,
 )
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
-from offsetmgr.zookeeper.client.session import Node, WatchCallback, ZookeeperSession
+from offsetmgr.zookeeper.client.session import WatchCallback, ZookeeperSession
+from offsetmgr.zookeeper.client.session_reads import Node
 from offsetmgr.zookeeper.client.transactions import (
     Create,
     Delete,

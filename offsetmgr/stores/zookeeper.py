@@ -36,20 +36,13 @@ from offsetmgr.zookeeper.nodes.offset_data import SURE_DIGITS
 from offsetmgr.zookeeper.nodes.topics import parse_topic
 from offsetmgr.zookeeper.offsets.bulk_edits import execute
 from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
-from offsetmgr.zookeeper.offsets.layouts import ConsumersLayout, layout_named
+from offsetmgr.zookeeper.offsets.layouts import OTHER_LAYOUT_HINTS, ConsumersLayout, layout_named
 from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories, in_directory
 
 GROUPS_AT_ONCE: Final = 200
 """The number of groups of a scan in flight, which limits its memory."""
 
 _KNOWN_PARTITIONS: Final = 100_000
-
-_OTHER_LAYOUT: Final = {
-    "0.8": "offsets named BROKER-PARTITION are of layout 0.7; otherwise ask for the partitions by name",
-    "0.7": "there it is BROKER-PARTITION (up to 65534-32767); offsets named by a number alone are of layout 0.8",
-    "storm": "there it is partition_N; is root= the spouts' zkRoot, with their ids directly under it?",
-}
-"""The possible meaning of a name that is no partition, by layout."""
 
 
 class ZookeeperStore(StoreBase):
@@ -328,7 +321,7 @@ class ZookeeperStore(StoreBase):
         return CorruptData(
             f"ZooKeeper node {self.session.chroot}{path}",
             f"its name is no partition in layout {self._layout.name}, so the group's offsets are not all known",
-            _OTHER_LAYOUT[self._layout.name],
+            OTHER_LAYOUT_HINTS[self._layout.name],
         )
 
     def _all_or_partial_failure(

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from offsetmgr.sandbox import ZooKeeperServer
-from offsetmgr.zookeeper.client.session import Node, ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session_reads import Node
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
 
 LEAST_GAIN = 15.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
+pytest.register_assert_rewrite("offsetmgr.testing")
 
 from offsetmgr.config.connection import ConnectionConfig  # noqa: E402
 from offsetmgr.core.offset_store import OffsetStore  # noqa: E402

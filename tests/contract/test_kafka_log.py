@@ -22,16 +22,10 @@ from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.records.base import Record
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 
-pytest.register_assert_rewrite("offsetmgr.testing.log_contract")
+pytest.register_assert_rewrite("offsetmgr.testing")
 
-from offsetmgr.testing.log_contract import (  # noqa: E402
-    PARTITIONS,
-    TIMEOUT,
-    LogContract,
-    numbered,
-    read,
-    read_to,
-)
+from offsetmgr.testing.log_contract import LogContract  # noqa: E402
+from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT, numbered, read, read_to  # noqa: E402
 
 pytestmark = pytest.mark.servers
 

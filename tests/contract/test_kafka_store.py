@@ -10,7 +10,7 @@ import pytest
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.stores.kafka import KafkaStore
 
-pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
+pytest.register_assert_rewrite("offsetmgr.testing")
 
 from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
 

@@ -13,9 +13,10 @@ from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, P
 from offsetmgr.manager.log.memory import Failure, MemoryLog, MemoryWriter
 from offsetmgr.records.base import Record
 
-pytest.register_assert_rewrite("offsetmgr.testing.log_contract")
+pytest.register_assert_rewrite("offsetmgr.testing")
 
-from offsetmgr.testing.log_contract import PARTITIONS, LogContract  # noqa: E402
+from offsetmgr.testing.log_contract import LogContract  # noqa: E402
+from offsetmgr.testing.log_read_contract import PARTITIONS  # noqa: E402
 
 
 class TestMemoryLog(LogContract):

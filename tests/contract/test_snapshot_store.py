@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
+pytest.register_assert_rewrite("offsetmgr.testing")
 
 from offsetmgr.core.offset_store import OffsetStore  # noqa: E402
 from offsetmgr.snapshots.base import SnapshotHeader  # noqa: E402

@@ -14,7 +14,7 @@ from offsetmgr.stores.zookeeper import ZookeeperStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.groups.membership import ensure
 
-pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
+pytest.register_assert_rewrite("offsetmgr.testing")
 
 from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
 

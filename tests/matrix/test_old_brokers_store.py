@@ -14,7 +14,7 @@ from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, OffsetSto
 from offsetmgr.segments.offsets_partition import read_partition
 from offsetmgr.stores.kafka import KafkaStore
 
-pytest.register_assert_rewrite("offsetmgr.testing.store_contract")
+pytest.register_assert_rewrite("offsetmgr.testing")
 
 from offsetmgr.testing.store_contract import StoreContract  # noqa: E402
 

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
-import itertools
 import os
 import ssl
-import struct
-from collections import deque
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
@@ -23,9 +19,6 @@ from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
 from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
-from kio.static.protocol import Payload
 
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import (
@@ -36,59 +29,22 @@ from offsetmgr.core.errors import (
     TimedOut,
     Unreachable,
 )
+from offsetmgr.kafka.client.frame_connection import _SILENT, ConnectionClosedByBroker, FrameConnection, _shown
 from offsetmgr.kafka.client.sasl import Mechanism
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
-from offsetmgr.kafka.protocol.codec_thread import LARGE_BYTES, in_codec_thread
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, LOGS_IN, Versions, before, release
 
-R = TypeVar("R", bound=Payload)
-
-_LARGEST_FRAME: Final = 256 * 1024 * 1024
-_MOST_IN_FLIGHT: Final = 200
 _LOGIN_PATIENCE_S: Final = 2.0
 """Seconds without a response to ApiVersions after which a login checks whether the broker is older than that
 request."""
-_SILENT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
-_HEADER: Final = struct.Struct(">hhi")
-_INT32: Final = struct.Struct(">i")
 
 
-class ConnectionClosedByBroker(Exception):
-    """The broker closed the connection, which may not be a failure: the next connection continues."""
-
-    def __init__(self, versions: Versions | None = None) -> None:
-        super().__init__()
-        self.versions = versions
-        """The API versions of the broker if they are known; None if ApiVersions has to be sent."""
-
-
-class BrokerConnection:
+class BrokerConnection(FrameConnection):
     """An open connection, returned by `open`. Many tasks may use `call` at once."""
-
-    def __init__(
-        self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str
-    ) -> None:
-        self.address = address
-        self.versions: Versions = {}
-        """The API versions of the broker; empty until they are known."""
-        self._reader = reader
-        self._writer = writer
-        name = client_id.encode()
-        self._client_id = struct.pack(">h", len(name)) + name
-        self._correlation = itertools.count(1)
-        self._waiting: deque[tuple[int, asyncio.Future[bytes]]] = deque()
-        self._shard_groups = asyncio.Semaphore(_MOST_IN_FLIGHT)
-        self._failure: OffsetMgrError | None = None
-        self._answered = False
-        self._unproved = False
-        """Whether the broker has so far answered only requests that need no login, and we sent none."""
-        self._bare = False
-        """Whether SASL tokens without headers are exchanged now."""
-        self._receiver = asyncio.create_task(self._receive())
 
     @classmethod
     async def open(
@@ -265,160 +221,6 @@ class BrokerConnection:
             raise Unreachable(f"broker {self.address}", "the connection broke")
         transport.resume_reading()
         return transport
-
-    @property
-    def closed(self) -> bool:
-        return self._failure is not None
-
-    async def call(
-        self, request: Payload | EncodedRequest, response: type[R], timeout: float, *, yielding: bool = False
-    ) -> R:
-        """Sends a request and waits for its response, at most ``timeout`` seconds. If the broker does not support the
-        version of the request, `old_versions` translates it.
-
-        ``yielding``: the codec thread decodes a large response, so that the event loop can do other work. This takes
-        longer than decoding on the event loop.
-
-        Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the response is not valid).
-        """
-        api_key, version, _ = _named(request)
-        if self.speaks(api_key, version):
-            frame = await self._exchange(request, timeout)
-        else:
-            frame = await self._translated(request, timeout)
-        flexible = response.__flexible__ and response is not ApiVersionsResponse
-        try:
-            start = 5 if flexible else 4  # the correlation id and, in flexible headers, an empty set of tags
-            if yielding and len(frame) > LARGE_BYTES:
-                return (await in_codec_thread(entity_reader(response), frame, start))[0]
-            return entity_reader(response)(frame, start)[0]
-        except (SerialError, ValueError, IndexError) as error:
-            self._fail(self._not_kafka())
-            raise self._not_kafka() from error
-
-    def speaks(self, api_key: int, version: int) -> bool:
-        """Returns whether the broker supports this version of an API; True until its versions are known."""
-        low, high = self.versions.get(api_key, (0, -1))
-        return low <= version <= high or not self.versions
-
-    async def _translated(self, request: Payload | EncodedRequest, timeout: float) -> bytes:
-        """Returns the response as a broker with the version of the request would send it."""
-        from offsetmgr.kafka.protocol.old_versions import ask_older
-        from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
-
-        api_key, version, body = _named(request)
-        if body is None:
-            buffer = io.BytesIO()
-            payload = cast(Payload, request)
-            entity_writer(type(payload))(buffer, payload)
-            body = buffer.getvalue()
-        answer = await ask_older(self, api_key, version, decode_request(api_key, version, body, 0), timeout)
-        head = bytes(5 if request_is_flexible(api_key, version) else 4)
-        return head + encode_response(api_key, version, answer)
-
-    async def call_raw(self, request: EncodedRequest, timeout: float) -> bytes:
-        """Works as `call` and returns the bytes after the correlation id."""
-        return (await self._exchange(request, timeout))[4:]
-
-    async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:
-        """Sends an encoded request and returns the whole response, its correlation id first.
-
-        Raises `TimedOut`, `Unreachable` (the connection broke).
-        """
-        return await self._exchange(request, timeout)
-
-    async def _exchange(self, request: Payload | EncodedRequest | bytes, timeout: float) -> bytes:
-        """Sends a request. Bytes are a SASL token, which has no header in either direction."""
-        async with self._shard_groups:
-            if self._failure is not None:
-                raise self._failure
-            correlation = 0 if isinstance(request, bytes) else next(self._correlation)
-            answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            self._waiting.append((correlation, answer))
-            self._writer.write(self._frame(request, correlation))
-            try:
-                async with asyncio.timeout(timeout):
-                    return await answer
-            except TimeoutError:
-                error = TimedOut(f"broker {self.address}", f"no answer within {_shown(timeout)} s")
-                self._fail(error)
-                raise error from None
-
-    def _frame(self, request: Payload | EncodedRequest | bytes, correlation: int) -> bytes:
-        if isinstance(request, bytes):
-            return _INT32.pack(len(request)) + request
-        if isinstance(request, EncodedRequest):
-            head = _HEADER.pack(request.api_key, request.version, correlation) + self._client_id
-            body = request.body
-        else:
-            head = _HEADER.pack(request.__api_key__, request.__version__, correlation) + self._client_id
-            if request.__flexible__:
-                head += b"\0"
-            buffer = io.BytesIO()
-            entity_writer(type(request))(buffer, request)
-            body = buffer.getvalue()
-        return _INT32.pack(len(head) + len(body)) + head + body
-
-    async def _receive(self) -> None:
-        try:
-            while True:
-                (length,) = _INT32.unpack(await self._reader.readexactly(4))
-                if not (0 if self._bare else 4) <= length <= _LARGEST_FRAME:
-                    raise self._not_kafka()
-                frame = await self._reader.readexactly(length)
-                correlation = 0 if self._bare else _INT32.unpack_from(frame)[0]
-                # Kafka 0.8.2 sends the correlation id 0 with some failed requests.
-                if not self._waiting or correlation not in (self._waiting[0][0], 0):
-                    raise self._not_kafka()
-                self._answered, self._unproved = True, False
-                _, answer = self._waiting.popleft()
-                if not answer.done():
-                    answer.set_result(frame)
-        except OffsetMgrError as error:
-            self._fail(error)
-        except (OSError, asyncio.IncompleteReadError):
-            self._fail(self._broke() if self._answered else self._not_kafka())
-
-    def _broke(self) -> Unreachable:
-        hint = "a listener that wants a login hangs up so: is security.protocol set (--command-config FILE)?"
-        return Unreachable(f"broker {self.address}", "the connection broke", hint if self._unproved else "")
-
-    def _not_kafka(self) -> ServerError:
-        return ServerError(
-            f"broker {self.address}",
-            "what listens there does not answer as a Kafka broker does",
-            "check the port, and security.protocol (a TLS listener closes plain-text connections)",
-        )
-
-    def _fail(self, error: OffsetMgrError) -> None:
-        if self._failure is not None:
-            return
-        self._failure = error
-        while self._waiting:
-            _, answer = self._waiting.popleft()
-            if not answer.done():
-                answer.set_exception(error)
-                answer.exception()  # a cancelled caller does not read it
-        self._writer.close()
-        self._receiver.cancel()
-
-    async def close(self) -> None:
-        """Closes the connection; requests in flight fail."""
-        self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
-        with contextlib.suppress(asyncio.CancelledError, OSError):
-            await self._receiver
-
-
-def _named(request: Payload | EncodedRequest) -> tuple[int, int, bytes | None]:
-    """Returns the API key, the version, and the body if it is already encoded."""
-    if isinstance(request, EncodedRequest):
-        return request
-    return int(request.__api_key__), int(request.__version__), None
-
-
-def _shown(seconds: float) -> str:
-    """Rounds for messages: 3 s minus a millisecond is shown as 3 s."""
-    return f"{round(seconds, 1 if seconds >= 1 else 3):g}"
 
 
 async def versions_without_asking(

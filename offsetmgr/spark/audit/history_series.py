@@ -34,14 +34,12 @@ def commit_rate(commits: DataFrame, times: Sequence[int]) -> dict[str, list[Poin
     """Commits of offsets per minute, from each moment to the next, plotted at the later one."""
     if len(times) < 2:
         return {}
-    shard_groups = len(times) - 1
-    width = (times[-1] - times[0]) / shard_groups
-    interval = sql.least(sql.floor((sql.col("commit_timestamp") - times[0]) / width), sql.lit(shard_groups - 1))
+    intervals = len(times) - 1
+    width = (times[-1] - times[0]) / intervals
+    interval = sql.least(sql.floor((sql.col("commit_timestamp") - times[0]) / width), sql.lit(intervals - 1))
     within = commits.where("not tombstone").where(sql.col("commit_timestamp") >= times[0])
-    found = {
-        row["shard_group"]: row["count"] for row in within.groupBy(interval.alias("shard_group")).count().collect()
-    }
-    return {"all groups": [(times[n + 1], found.get(n, 0) * 60_000 / width) for n in range(shard_groups)]}
+    found = {row["interval"]: row["count"] for row in within.groupBy(interval.alias("interval")).count().collect()}
+    return {"all groups": [(times[n + 1], found.get(n, 0) * 60_000 / width) for n in range(intervals)]}
 
 
 def lag_over_time(

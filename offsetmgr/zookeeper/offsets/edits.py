@@ -19,7 +19,8 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError, RewindRefused, Unrea
 from offsetmgr.core.model import ABSENT, Absent, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.zookeeper.client.jute import NodeData, ZookeeperError
-from offsetmgr.zookeeper.client.session import Node, ZookeeperSession
+from offsetmgr.zookeeper.client.session import ZookeeperSession
+from offsetmgr.zookeeper.client.session_reads import Node
 from offsetmgr.zookeeper.client.transactions import (
     BYTES_A_TRANSACTION,
     OPERATIONS_A_TRANSACTION,

@@ -9,12 +9,23 @@ from __future__ import annotations
 import re
 from typing import Final, Protocol
 
-from offsetmgr.core.errors import UsageError
+from offsetmgr.core.errors import (
+    UsageError,
+)
 from offsetmgr.core.model import BrokerPartition, TopicPartition
-from offsetmgr.core.offset_store import Partitions
+from offsetmgr.core.offset_store import (
+    Partitions,
+)
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import check_offset, parse_decimal
 from offsetmgr.zookeeper.offsets.storm_layout import StormLayout
+
+OTHER_LAYOUT_HINTS: Final = {
+    "0.8": "offsets named BROKER-PARTITION are of layout 0.7; otherwise ask for the partitions by name",
+    "0.7": "there it is BROKER-PARTITION (up to 65534-32767); offsets named by a number alone are of layout 0.8",
+    "storm": "there it is partition_N; is root= the spouts' zkRoot, with their ids directly under it?",
+}
+"""The possible meaning of a name that is no partition, by layout."""
 
 LAYOUTS: Final = ("0.8", "0.7", "storm")
 

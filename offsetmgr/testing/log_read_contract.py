@@ -1,0 +1,250 @@
+"""The contract of a log's readers, as tests; part of `offsetmgr.testing.log_contract`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pytest
+
+from offsetmgr.manager.log.base import (
+    LogClosed,
+    LogReader,
+    LogRecord,
+    PartitionLog,
+    ShardGroupWriter,
+    TooLarge,
+)
+from offsetmgr.records.base import Record
+
+PARTITIONS = 10
+
+TIMEOUT = 20.0
+"""Seconds within which every expected event must happen."""
+
+
+def numbered(first: int, end: int) -> list[Record]:
+    """Records whose keys are numbers from ``first`` up to ``end``, in order."""
+    return [(b"%06d" % number, b"value %d" % number) for number in range(first, end)]
+
+
+def read(reader: LogReader, count: int) -> list[LogRecord]:
+    """The next ``count`` records, and those that arrive with them."""
+    records: list[LogRecord] = []
+    deadline = time.monotonic() + TIMEOUT
+    while len(records) < count:
+        assert time.monotonic() < deadline, f"{len(records)} of {count} records after {TIMEOUT:g} s"
+        records += reader.poll(1000, 1)
+    return records
+
+
+def read_to(reader: LogReader, ends: Mapping[int, int]) -> list[LogRecord]:
+    """The records up to the position ``ends``."""
+    records: list[LogRecord] = []
+    deadline = time.monotonic() + TIMEOUT
+    while any(reader.position(partition) < end for partition, end in ends.items()):
+        assert time.monotonic() < deadline, f"not at {ends} after {TIMEOUT:g} s"
+        records += reader.poll(1000, 1)
+    return records
+
+
+class LogReadContract:
+    """The part of the contract of `PartitionLog` that concerns loading and following."""
+
+    too_large = 2_000_000
+    """A size of a single value, in bytes, that the log always rejects."""
+
+    @pytest.fixture
+    def log(self) -> PartitionLog | Iterator[PartitionLog]:
+        """A new, empty log of `PARTITIONS` partitions; the override closes it afterwards."""
+        raise NotImplementedError("override the fixture `log`")
+
+    def leave_unfinished(self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
+        """Claims the shard group, begins an append and abandons it, as a process that dies in the middle does."""
+        raise NotImplementedError("override `leave_unfinished`")
+
+    @pytest.fixture
+    def reader(self, log: PartitionLog) -> Iterator[LogReader]:
+        reader = log.reader()
+        yield reader
+        reader.close()
+
+    @pytest.fixture
+    def claim(self, log: PartitionLog) -> Iterator[Callable[[int], ShardGroupWriter]]:
+        """Returns a function that creates a writer that has claimed a shard group; closes it after the test."""
+        writers: list[ShardGroupWriter] = []
+
+        def claim(shard_group: int) -> ShardGroupWriter:
+            writer = log.writer(shard_group)
+            writers.append(writer)
+            writer.claim(TIMEOUT)
+            return writer
+
+        yield claim
+        for writer in writers:
+            writer.close()
+
+    # --- loading ------------------------------------------------------------------------------------
+
+    def test_load_keeps_the_newest_value_of_each_key_and_tombstones(
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+    ) -> None:
+        writer = claim(0)
+        writer.append({0: [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")], 8: [(b"a", b"8")]}, TIMEOUT)
+        writer.append({0: [(b"b", None), (b"c", None), (b"c", b"1")]}, TIMEOUT)
+        claim(0)
+        ends = log.end_offsets([0, 8, 2], TIMEOUT)
+        newest: dict[int, dict[bytes, bytes | None]] = {0: {}, 8: {}, 2: {}}
+        passed: list[int] = []
+
+        reached = reader.load({0: 0, 8: 0, 2: 0}, ends, newest, progress=passed.append)
+
+        assert newest == {0: {b"a": b"2", b"b": None, b"c": b"1"}, 8: {b"a": b"8"}, 2: {}}
+        assert all(reached[partition] >= end for partition, end in ends.items())
+        assert sum(passed) == sum(reached.values())
+
+    def test_load_begins_where_it_is_told_to(
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+    ) -> None:
+        writer = claim(1)
+        start = writer.append({1: [(b"old", b"1"), (b"both", b"1")]}, TIMEOUT)[1] + 1
+        writer.append({1: [(b"both", b"2"), (b"new", b"2")]}, TIMEOUT)
+        claim(1)
+        newest: dict[int, dict[bytes, bytes | None]] = {1: {b"both": b"1"}}
+
+        reader.load({1: start}, log.end_offsets([1], TIMEOUT), newest)
+
+        assert newest == {1: {b"both": b"2", b"new": b"2"}}
+
+    def test_load_of_what_has_been_read_already_reads_nothing(self, log: PartitionLog, reader: LogReader) -> None:
+        newest: dict[int, dict[bytes, bytes | None]] = {1: {}}
+
+        assert reader.load({1: 0}, log.end_offsets([1], TIMEOUT), newest) == {1: 0}
+        assert newest == {1: {}}
+
+    def test_load_that_is_stopped_comes_back_and_says_how_far_it_came(
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+    ) -> None:
+        ends = claim(1).append({1: numbered(0, 10)}, TIMEOUT)
+
+        reached = reader.load({1: 0}, {1: ends[1] + 1}, {1: {}}, stopped=lambda: True)
+
+        assert reached == {1: 0}
+
+    # --- following ----------------------------------------------------------------------------------
+
+    def test_poll_of_nothing_waits_and_comes_back_with_nothing(self, reader: LogReader) -> None:
+        reader.follow({1: 0, 9: 0})
+
+        assert list(reader.poll(10, 0.05)) == []
+        assert reader.position(1) == 0
+
+    def test_poll_gives_what_is_appended_while_it_waits(
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+    ) -> None:
+        writer = claim(1)
+        reader.follow({1: 0, 9: 0})
+        read_to(reader, {1: 0, 9: 0})
+
+        appending = threading.Thread(target=writer.append, args=({9: [(b"k", b"v")]}, TIMEOUT))
+        appending.start()
+        records = read(reader, 1)
+        appending.join()
+
+        assert [(record.partition, record.key) for record in records] == [(9, b"k")]
+
+    def test_poll_brings_no_more_than_asked_for_and_loses_nothing(
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+    ) -> None:
+        claim(0).append({0: numbered(0, 30), 8: numbered(0, 30)}, TIMEOUT)
+        reader.follow({0: 0, 8: 0})
+        got: list[LogRecord] = []
+        deadline = time.monotonic() + TIMEOUT
+        while len(got) < 60 and time.monotonic() < deadline:
+            some = reader.poll(7, 1)
+            assert len(some) <= 7
+            got += some
+
+        for partition in (0, 8):
+            assert [r.key for r in got if r.partition == partition] == [key for key, _ in numbered(0, 30)]
+
+    def test_the_position_passes_markers_and_aborted_records_up_to_the_end(
+        self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+    ) -> None:
+        writer = claim(1)
+        reader.follow({1: 0, 9: 0})
+        for number in range(3):
+            writer.append({1: [(b"k", b"%d" % number)]}, TIMEOUT)
+        with pytest.raises(TooLarge):
+            writer.append({1: [(b"k", b"small")], 9: [(b"k", b"x" * self.too_large)]}, TIMEOUT)
+        self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
+        claim(1)
+        ends = log.end_offsets([1, 9], TIMEOUT)
+
+        records = read_to(reader, ends)
+
+        assert [record.value for record in records] == [b"0", b"1", b"2"]
+        assert {partition: reader.position(partition) for partition in ends} == ends
+
+    def test_following_other_partitions_leaves_the_rest_where_they_were(
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+    ) -> None:
+        one, two = claim(1), claim(2)
+        one.append({1: numbered(0, 5)}, TIMEOUT)
+        reader.follow({1: 0})
+        first = read(reader, 5)
+        two.append({2: numbered(0, 5)}, TIMEOUT)
+        one.append({1: numbered(5, 10)}, TIMEOUT)
+
+        reader.follow({1: reader.position(1), 2: 0})
+        second = read(reader, 10)
+        reader.follow({2: reader.position(2)})
+        one.append({1: numbered(10, 15)}, TIMEOUT)
+        two.append({2: numbered(5, 10)}, TIMEOUT)
+        third = read(reader, 5)
+
+        assert [r.key for r in first] == [key for key, _ in numbered(0, 5)]
+        assert [r.key for r in second if r.partition == 1] == [key for key, _ in numbered(5, 10)]
+        assert [r.key for r in second if r.partition == 2] == [key for key, _ in numbered(0, 5)]
+        assert [(r.partition, r.key) for r in third] == [(2, key) for key, _ in numbered(5, 10)]
+
+    def test_following_from_another_offset_reads_from_there(
+        self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
+    ) -> None:
+        last = claim(1).append({1: numbered(0, 5)}, TIMEOUT)[1]
+        reader.follow({1: 0})
+        read(reader, 5)
+
+        reader.follow({1: last - 1})
+
+        assert [record.key for record in read(reader, 2)] == [key for key, _ in numbered(3, 5)]
+
+    def test_closing_a_reader_ends_the_poll_of_another_thread(self, log: PartitionLog) -> None:
+        reader = log.reader()
+        reader.follow({1: 0})
+        polling, ended = threading.Event(), threading.Event()
+
+        def poll() -> None:
+            try:
+                while True:
+                    polling.set()
+                    reader.poll(10, TIMEOUT)
+            except LogClosed:
+                ended.set()
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        assert polling.wait(TIMEOUT)
+
+        reader.close()
+
+        assert ended.wait(TIMEOUT / 2)
+        thread.join()
+        reader.close()
+
+    def all_of(self, log: PartitionLog, reader: LogReader, partition: int) -> list[LogRecord]:
+        """All readable records of a partition."""
+        reader.follow({partition: 0})
+        found = list(read_to(reader, log.end_offsets([partition], TIMEOUT)))
+        return found + [record for record in reader.poll(1000, 0.2) if record.partition == partition]
