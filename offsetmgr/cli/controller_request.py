@@ -19,8 +19,8 @@ from offsetmgr.core.errors import OffsetMgrError
 if TYPE_CHECKING:
     from offsetmgr.zookeeper.admin.state import RequestProgress
 
-WAIT: Final = 300.0
-_LOG_EVERY: Final = 10.0
+WAIT_S: Final = 300.0
+_LOG_EVERY_S: Final = 10.0
 
 Wait = Annotated[
     float,
@@ -198,7 +198,7 @@ class _Line:
             sys.stderr.flush()
         elif text != self._last or time.monotonic() >= self._next:
             note(f"{self._name}: {text}")
-            self._next = time.monotonic() + _LOG_EVERY
+            self._next = time.monotonic() + _LOG_EVERY_S
         self._last = text
 
     def end(self) -> None:

@@ -26,10 +26,10 @@ BATCH: Final = 4_000
 _CACHED: Final = 20_000
 _NARROWEST: Final = 20
 """Minimum width at which a table's last column is wrapped."""
-PROGRESS_AFTER: Final = 1.0
+PROGRESS_AFTER_S: Final = 1.0
 """Seconds before progress is shown."""
-_TTY_EVERY: Final = 0.1
-_LOG_EVERY: Final = 10.0
+_TTY_EVERY_S: Final = 0.1
+_LOG_EVERY_S: Final = 10.0
 
 T = TypeVar("T")
 
@@ -235,7 +235,7 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
     """
     started = time.monotonic()
     on_terminal = sys.stderr.isatty()
-    next_at = started + PROGRESS_AFTER
+    next_at = started + PROGRESS_AFTER_S
     drawn = False
     done = 0
     try:
@@ -243,7 +243,7 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
             yield item
             done += 1
             if done & 15 == 0 and (now := time.monotonic()) >= next_at:
-                next_at = now + (_TTY_EVERY if on_terminal else _LOG_EVERY)
+                next_at = now + (_TTY_EVERY_S if on_terminal else _LOG_EVERY_S)
                 line = _progress_line(what, done, total, now - started)
                 if on_terminal:
                     sys.stderr.write(f"\r\x1b[K{line}")
@@ -264,7 +264,7 @@ class Meter:
         self._what = what
         self._unit = unit
         self._started = time.monotonic()
-        self._next_at = self._started + PROGRESS_AFTER
+        self._next_at = self._started + PROGRESS_AFTER_S
         self._drawn = False
 
     def show(self, done: int, total: int) -> None:
@@ -273,7 +273,7 @@ class Meter:
         if now < self._next_at:
             return
         on_terminal = sys.stderr.isatty()
-        self._next_at = now + (_TTY_EVERY if on_terminal else _LOG_EVERY)
+        self._next_at = now + (_TTY_EVERY_S if on_terminal else _LOG_EVERY_S)
         line = _progress_line(self._what, done // self._unit, total // self._unit, now - self._started)
         if on_terminal:
             sys.stderr.write(f"\r\x1b[K{line}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from offsetmgr.cli.confirm import RunFlags
-from offsetmgr.cli.controller_request import WAIT, ControllerRequest, Row, Wait
+from offsetmgr.cli.controller_request import WAIT_S, ControllerRequest, Row, Wait
 from offsetmgr.cli.options import ConnectFlags, Execute, Format, Topics, Yes, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnknownTopicOrPartition, UsageError
@@ -41,7 +41,7 @@ def elect(
     connect: ConnectFlags,
     topic: Topics = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All topics of the cluster.")] = False,
-    wait: Wait = WAIT,
+    wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
     output: Format = OutputFormat.TABLE,
@@ -152,7 +152,7 @@ def reassign(
             show_default=False,
         ),
     ] = None,
-    wait: Wait = WAIT,
+    wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
     output: Format = OutputFormat.TABLE,
@@ -257,7 +257,7 @@ def delete_topic(
     topic: Annotated[
         list[str], typer.Option("--topic", metavar="NAME", help="A topic, by its whole name; repeatable.")
     ],
-    wait: Wait = WAIT,
+    wait: Wait = WAIT_S,
     execute: Execute = False,
     yes: Yes = False,
     output: Format = OutputFormat.TABLE,

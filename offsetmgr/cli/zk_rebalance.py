@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-LOOK_AGAIN_AFTER: Final = 0.25
+LOOK_AGAIN_AFTER_S: Final = 0.25
 
 
 def _change(flag: str, metavar: str, text: str) -> Any:
@@ -184,7 +184,7 @@ def _compare(
         prediction = predict(snapshot, snapshot, chosen, internal=internal)
         if not prediction.moves.changed or time.monotonic() >= deadline:
             break
-        time.sleep(LOOK_AGAIN_AFTER)
+        time.sleep(LOOK_AGAIN_AFTER_S)
     write_owners(prediction, snapshot, output, by_partition=by_partition)
     summary_line(prediction, why, OWNED_NOW)
     if not snapshot.members:

@@ -18,7 +18,7 @@ from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import FileFailure
 
 T = TypeVar("T")
-_POLL_SECONDS: Final = 0.02
+_POLL_S: Final = 0.02
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
@@ -79,7 +79,7 @@ def only_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None]:
     while (descriptor := _try_lock(beside, path)) is None:
         if clock.monotonic() >= deadline:
             raise FileFailure(f"file {path}", "another process is writing it", "try again when it is done")
-        clock.sleep(_POLL_SECONDS)
+        clock.sleep(_POLL_S)
     try:
         yield
     finally:

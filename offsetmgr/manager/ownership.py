@@ -38,18 +38,18 @@ PROTOCOL: Final = "offsetmgr-1"
 """The name of the group protocol; it changes with the format of `assignment_format`."""
 RULES: Final = 1
 """`SharedConfig.protocol` of this version."""
-SESSION: Final = 10.0
+SESSION_TIMEOUT_S: Final = 10.0
 """Seconds."""
-REBALANCE: Final = 30.0
+REBALANCE_TIMEOUT_S: Final = 30.0
 """Seconds; at least twice the session, so that a lease ends long before the coordinator removes a late member."""
 
-_PATIENCE: Final = 0.25
+_REVOCATION_SHARE: Final = 0.25
 """The part of the rebalance timeout for which a rebalance waits for shard groups that are being revoked."""
-_RETRY: Final = 5.0
+_RETRY_PAUSE_S: Final = 5.0
 """Seconds until the next attempt after an error that only an administrator can repair."""
-_CALM: Final = 10.0
+_STABLE_AFTER_S: Final = 10.0
 """Seconds without a loss after which the next loss counts as a new one."""
-_LEAVE_TIMEOUT: Final = 2.0
+_LEAVE_TIMEOUT_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -103,8 +103,8 @@ class OwnershipManager:
         member: Callable[[OwnershipManager], ManagerMember],
         *,
         relay: Mapping[str, Any] | None = None,
-        session: float = SESSION,
-        rebalance: float = REBALANCE,
+        session: float = SESSION_TIMEOUT_S,
+        rebalance: float = REBALANCE_TIMEOUT_S,
         clock: Callable[[], float] = boottime,
     ) -> None:
         """``host`` and ``port`` are the address for clients. ``member`` creates the group's member, whose events
@@ -112,7 +112,7 @@ class OwnershipManager:
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
-        self._wait_s = rebalance * _PATIENCE
+        self._wait_s = rebalance * _REVOCATION_SHARE
         self._lease = OwnershipLease(session, rebalance, clock)
         self._member = member(self)
         self._holder: OwnershipListener | None = None
@@ -202,7 +202,7 @@ class OwnershipManager:
         await asyncio.gather(*self._giving_up.values())
         self._lease.end()
         self._owned.clear()
-        await self._member.leave(_LEAVE_TIMEOUT)
+        await self._member.leave(_LEAVE_TIMEOUT_S)
 
     # --- events of the member ------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class OwnershipManager:
                     self._first.set_exception(error)
                     return
                 _log.error("managers' group: %s", error)
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(_RETRY_PAUSE_S)
                 continue
             await self._adopt(joined)
             await self._need_to_rejoin()
@@ -337,10 +337,10 @@ class OwnershipManager:
         """Does not pause after the first loss, and pauses longer if another process claims against the group
         repeatedly."""
         now = asyncio.get_running_loop().time()
-        if now - self._last_loss > _CALM:
+        if now - self._last_loss > _STABLE_AFTER_S:
             self._losses = 1
         self._last_loss = now
-        return min(0.05 * 2**self._losses, _RETRY) if self._losses > 1 else 0.0
+        return min(0.05 * 2**self._losses, _RETRY_PAUSE_S) if self._losses > 1 else 0.0
 
     # --- the runtime ---------------------------------------------------------------------------------
 

@@ -33,14 +33,14 @@ class TimePosition(Enum):
 class ReportStatus(Enum):
     """The status of a report that a partition has finished a period."""
 
-    ACCEPTED = "counted"
-    DUPLICATE = "repeated"
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
     """It was already reported."""
     LATE = "late"
     """The period was closed without it: the partition joined later."""
-    TOO_EARLY = "jumped"
+    TOO_EARLY = "too early"
     """The period is not open yet, so the partition cannot have finished it."""
-    NOT_PARTICIPATING = "not asked"
+    NOT_PARTICIPATING = "not participating"
     """The partition takes part from the next period on."""
 
 

@@ -32,7 +32,7 @@ from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
-_CANCEL: Final = 0.05
+_CANCEL_POLL_S: Final = 0.05
 """Seconds between two checks of the event that cancels a wait."""
 
 
@@ -193,7 +193,7 @@ class PeriodCoordinator:
         in ZooKeeper. A mapping adds each partition's offsets of the period, for the history.
 
         Without ``number`` it is the period that the caller received last: for a partition from `place` or
-        `current_period_complete`, else from `wait` or `start`. Reports other than `ReportStatus.COUNTED` and
+        `current_period_complete`, else from `wait` or `start`. Reports other than `ReportStatus.ACCEPTED` and
         `DUPLICATE` have no effect: the caller has skipped a period, or is late. Raises `OpenPeriodUnknown`, `TimedOut`
         (the report will be written later; repeating it is safe), and the error that ended the membership.
         """
@@ -283,4 +283,4 @@ class _Deadline:
             raise TimedOut(what, f"{why} after {self._timeout:g} s")
         if self._cancel is None:
             return left
-        return _CANCEL if left is None else min(left, _CANCEL)
+        return _CANCEL_POLL_S if left is None else min(left, _CANCEL_POLL_S)

@@ -25,12 +25,12 @@ HISTORY_KEPT: Final = 10_000
 """Number of closed periods in the history: all of their names must fit into one response of ZooKeeper."""
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
-_FRESH: Final = 1.0
+_CACHE_S: Final = 1.0
 """Seconds for which a result of `Topics`, or its failure, is cached, so that a round does not wait for a cluster each
 time."""
-_LOOKS: Final = (1.0, 30.0)
+_IDLE_CHECKS_S: Final = (1.0, 30.0)
 """Seconds between two checks of partitions that may have no records: the first and the longest interval."""
-_LONGEST_SLEEP: Final = 60.0
+_LONGEST_SLEEP_S: Final = 60.0
 """Seconds after which the wall clock is read again, in case it was set."""
 _KEPT: Final = 2
 """Number of periods after which dead members' progress is deleted."""
@@ -57,7 +57,7 @@ class LeaderRound:
         self._partitions = frozenset[TopicPartition]()
         self._asked = -float("inf")
         self._looked = -float("inf")
-        self._pause = _LOOKS[0]
+        self._pause = _IDLE_CHECKS_S[0]
 
     def step(self, nodes: BarrierStateStore, view: BarrierView, leader: Leader) -> bool:
         """Runs one round; returns whether there may be more to do at once. Raises what reading and writing raise, and
@@ -72,7 +72,7 @@ class LeaderRound:
                 number = turn.closed.period.number
                 _LOG.info("period %d is closed; open: %s", number, turn.open_.stopped or turn.open_.number)
                 self._forget(nodes, view, number)
-            self._pause = _LOOKS[0]
+            self._pause = _IDLE_CHECKS_S[0]
             return True
         return bool(turn) and self._close_idle(nodes, view, turn, leader)
 
@@ -83,12 +83,12 @@ class LeaderRound:
             return None
         over_in = (barrier.period.end_ms + self._grace_ms - self._clock.now_ms()) / 1000
         due_in = self._looked + self._pause - self._clock.monotonic()
-        return min(max(over_in, due_in, 0.0), _LONGEST_SLEEP)
+        return min(max(over_in, due_in, 0.0), _LONGEST_SLEEP_S)
 
     def _now_there(self, view: BarrierView) -> Iterator[TopicPartition]:
         """The present participants; if unknown, the previous ones. Raises if neither is known."""
         now = self._clock.monotonic()
-        if now - self._asked > _FRESH:
+        if now - self._asked > _CACHE_S:
             # Never a cached result of its own from long ago, because another member may have led since.
             before = view.seen.partitions.partitions if view.seen.partitions else self._partitions
             try:
@@ -112,7 +112,7 @@ class LeaderRound:
             return False
         if self._clock.now_ms() < barrier.period.end_ms + self._grace_ms:
             return False
-        self._looked, self._pause = now, min(2 * self._pause, _LOOKS[1])
+        self._looked, self._pause = now, min(2 * self._pause, _IDLE_CHECKS_S[1])
         number = barrier.period.number
         try:
             empty = set(self._idle(barrier.period, held)) & set(held)

@@ -25,7 +25,7 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
-_PAUSE: Final = 0.5
+_PAUSE_S: Final = 0.5
 """Seconds before a failed operation is tried again."""
 _END_S: Final = (0.5, 3.0)
 """Limits for the thread's end: by itself, and after its session was closed."""
@@ -100,7 +100,7 @@ class MemberThread:
                 self._knowledge.forget_session()
                 lease.end()
                 session.close()
-            self._stopping.wait(_PAUSE)
+            self._stopping.wait(_PAUSE_S)
 
     def _end(self, error: OffsetMgrError) -> None:
         self._stopping.set()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from offsetmgr.core.errors import SandboxError
 
-POLL = 0.05
+POLL_S = 0.05
 """Seconds between two checks of a condition."""
 
 
@@ -23,7 +23,7 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(POLL)
+        time.sleep(POLL_S)
     return True
 
 

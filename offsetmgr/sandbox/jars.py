@@ -65,7 +65,7 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
 }
 USUAL: Final = ("kafka-3.9", "kafka-4.1", "kafka-0.10.2")
 """The sets that the sandbox uses unless another release is requested."""
-RESOLUTION_TIMEOUT: Final = 900.0
+RESOLUTION_TIMEOUT_S: Final = 900.0
 _COMPLETE: Final = ".complete"
 
 
@@ -176,7 +176,7 @@ def _run_ivy(name: str, command: list[str], scratch: Path, say: Progress) -> Non
                 downloaded += 1
                 if downloaded % 10 == 0:
                     say(f"fetching the jars of {name}: {downloaded} so far")
-        code = process.wait(RESOLUTION_TIMEOUT)
+        code = process.wait(RESOLUTION_TIMEOUT_S)
     except BaseException:
         process.kill()
         process.wait()

@@ -21,7 +21,7 @@ from offsetmgr.core.errors import FileFailure, OffsetMgrError
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
-_POLL: Final = 0.2
+_POLL_S: Final = 0.2
 """Seconds between two reads of the workers' progress."""
 _GARBAGE: Final = 1_000_000
 """Millions of records are held, in no cycles."""
@@ -54,7 +54,7 @@ def map_directories(
     try:
         futures = [pool.submit(_called, function, argument) for argument in arguments]
         for argument, future in zip(arguments, futures, strict=True):
-            while not wait([future], _POLL).done:
+            while not wait([future], _POLL_S).done:
                 if progress is not None:
                     progress(counter.value)
             yield argument, _result(future, argument)

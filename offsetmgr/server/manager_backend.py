@@ -9,7 +9,7 @@ from typing import TypeVar
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, LOG_FEATURE
 from offsetmgr.manager.log.base import shard_group_of
 from offsetmgr.manager.ownership import OwnershipManager
-from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
+from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse
 from offsetmgr.manager.runtime.manager import ManagerRuntime
 from offsetmgr.server.backend import ManagerAddress
 
@@ -17,13 +17,20 @@ T = TypeVar("T")
 
 
 class ManagerBackend:
-    """See `offsetmgr.server.backend.Backend`."""
+    """See `offsetmgr.server.backend.Backend`. Methods that need no translation are the runtime's own."""
 
     def __init__(self, runtime: ManagerRuntime, ownership: OwnershipManager, partitions: int, topic: str) -> None:
         self._runtime = runtime
         self._ownership = ownership
         self._partitions = partitions
         self._features = {CONDITIONAL_FEATURE: 1, f"{LOG_FEATURE}{topic}": 1}
+        self.owns = runtime.owns
+        self.ownership_epoch = runtime.ownership_epoch
+        self.commit = runtime.commit
+        self.delete_offsets = runtime.delete_offsets
+        self.delete_group = runtime.delete_group
+        self.settled = runtime.settled
+        self.backpressure = runtime.backpressure
 
     def nodes(self) -> Sequence[ManagerAddress]:
         # A manager inside a program (`offsetmgr.manager.embedded`) has no port: it shares the work, and clients cannot
@@ -35,32 +42,11 @@ class ManagerBackend:
         owner = self._ownership.owner_of(shard_group)
         return None if owner is None or not owner.port else ManagerAddress(owner.node_id, owner.host, owner.port)
 
-    def owns(self, group: str) -> int:
-        return self._runtime.owns(group)
-
-    def ownership_epoch(self, group: str) -> int:
-        return self._runtime.ownership_epoch(group)
-
-    def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
-        return self._runtime.commit(request)
-
     def fetch(self, request: FetchRequest) -> Awaitable[FetchResponse]:
         return _done(self._runtime.fetch(request))
 
-    def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> Awaitable[DeleteResponse]:
-        return self._runtime.delete_offsets(group, topics)
-
-    def delete_group(self, group: str) -> Awaitable[int]:
-        return self._runtime.delete_group(group)
-
     def list_groups(self) -> Awaitable[tuple[int, Sequence[str]]]:
         return _done(self._runtime.list_groups())
-
-    def settled(self, group: str) -> Awaitable[None]:
-        return self._runtime.settled(group)
-
-    def backpressure(self) -> asyncio.Future[None] | None:
-        return self._runtime.backpressure()
 
     def features(self) -> Mapping[str, int]:
         return self._features

@@ -34,7 +34,7 @@ _A_TASK: Final = 250_000
 _AT_ONCE: Final = 500
 """See `offsetmgr.manager.log.kafka.reader`."""
 _A_BATCH: Final = 20_000
-_SLICE: Final = 0.1
+_SLICE_S: Final = 0.1
 _READER: Final = "offsetmgr-spark"
 """The client library's group id; nothing is committed to it."""
 
@@ -183,7 +183,7 @@ def runs(
         positions, unread = consumer.positions, set(ends)
         passed, moved = sum(positions.values()), time.monotonic()
         while unread:
-            taken = consumer.take(_AT_ONCE, _SLICE)
+            taken = consumer.take(_AT_ONCE, _SLICE_S)
             for partition, messages in taken:
                 end = ends[partition]
                 if messages[-1].offset() >= end:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOG: Final = logging.getLogger("offsetmgr.spark")
-_PAUSES: Final = (0.2, 5.0)
+_PAUSES_S: Final = (0.2, 5.0)
 
 
 class CommitStep(Enum):
@@ -282,7 +282,7 @@ class PeriodWork:
     def _persist(self, call: Callable[[], T]) -> T:
         """Retries temporary failures. All of its uses are safe to repeat."""
         deadline = self._clock.monotonic() + self._job.rules.wait_s
-        pause, longest = _PAUSES
+        pause, longest = _PAUSES_S
         while True:
             try:
                 return call()

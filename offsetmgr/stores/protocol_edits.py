@@ -28,10 +28,10 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import EditDecision, Outcomes, all_failed, bad_group, execute, malformed, scanned
 
 COMPARED: Final = "read and compared just before the write, which was not conditional"
-_STALE_AFTER: Final = 0.05
+_STALE_AFTER_S: Final = 0.05
 """Seconds after which a value is read again before it is compared and overwritten: only a stopped process or a very
 busy machine takes so long."""
-_ANSWERED_WITHIN: Final = 1.0
+_ANSWERED_WITHIN_S: Final = 1.0
 """Seconds after which a response counts as old: a process that was stopped reads it when it continues."""
 _ATTEMPTS: Final = 20
 OVERWRITTEN: Final = "nothing was compared: the last commit wins, as among consumers"
@@ -162,7 +162,7 @@ class ProtocolEdits:
             asked_at = now()
             held = await self.fetch(group, partitions, deadline)
             try:
-                if now() - asked_at > _ANSWERED_WITHIN:
+                if now() - asked_at > _ANSWERED_WITHIN_S:
                     raise _Stale
                 return await write(held, now())
             except _Stale:
@@ -187,7 +187,7 @@ class ProtocolEdits:
         """
 
         async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
-            if read_at is not None and asyncio.get_running_loop().time() - read_at > _STALE_AFTER:
+            if read_at is not None and asyncio.get_running_loop().time() - read_at > _STALE_AFTER_S:
                 raise _Stale
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 

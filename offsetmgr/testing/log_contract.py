@@ -31,7 +31,7 @@ from offsetmgr.manager.log.base import (
     TooLarge,
     partitions_of,
 )
-from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT, LogReadContract, numbered, read, read_to
+from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, LogReadContract, numbered, read, read_to
 
 
 class LogContract(LogReadContract):
@@ -43,15 +43,15 @@ class LogContract(LogReadContract):
         everywhere = list(range(PARTITIONS))
 
         assert log.partitions == PARTITIONS
-        assert dict(log.start_offsets(everywhere, TIMEOUT)) == dict.fromkeys(everywhere, 0)
-        assert dict(log.end_offsets(everywhere, TIMEOUT)) == dict.fromkeys(everywhere, 0)
+        assert dict(log.start_offsets(everywhere, TIMEOUT_S)) == dict.fromkeys(everywhere, 0)
+        assert dict(log.end_offsets(everywhere, TIMEOUT_S)) == dict.fromkeys(everywhere, 0)
 
     def test_what_was_appended_is_read_with_keys_values_and_tombstones(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         before = time.time_ns() // 1_000_000
 
-        ends = claim(1).append({1: [(b"a", b"1"), (b"empty", b"")], 9: [(b"gone", None)]}, TIMEOUT)
+        ends = claim(1).append({1: [(b"a", b"1"), (b"empty", b"")], 9: [(b"gone", None)]}, TIMEOUT_S)
 
         reader.follow({1: 0, 9: 0})
         records = read(reader, 3)
@@ -68,8 +68,8 @@ class LogContract(LogReadContract):
         writer = claim(0)
         reader.follow({0: 0, 8: 0})
 
-        first = writer.append({0: numbered(0, 40), 8: numbered(0, 3)}, TIMEOUT)
-        second = writer.append({0: numbered(40, 60)}, TIMEOUT)
+        first = writer.append({0: numbered(0, 40), 8: numbered(0, 3)}, TIMEOUT_S)
+        second = writer.append({0: numbered(40, 60)}, TIMEOUT_S)
 
         records = [r for r in read(reader, 63) if r.partition == 0]
         assert [record.key for record in records] == [key for key, _ in numbered(0, 60)]
@@ -82,7 +82,7 @@ class LogContract(LogReadContract):
     ) -> None:
         batches = {partition: numbered(0, 2500) for partition in partitions_of(1, PARTITIONS)}
 
-        ends = claim(1).append(batches, TIMEOUT)
+        ends = claim(1).append(batches, TIMEOUT_S)
 
         newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in batches}
         reader.load(dict.fromkeys(batches, 0), {p: end + 1 for p, end in ends.items()}, newest)
@@ -93,9 +93,9 @@ class LogContract(LogReadContract):
     ) -> None:
         writer = claim(1)
         with pytest.raises(TooLarge):
-            writer.append({1: [(b"small", b"1")], 9: [(b"big", b"x" * self.too_large)]}, TIMEOUT)
+            writer.append({1: [(b"small", b"1")], 9: [(b"big", b"x" * self.too_large)]}, TIMEOUT_S)
 
-        writer.append({1: [(b"next", b"2")]}, TIMEOUT)
+        writer.append({1: [(b"next", b"2")]}, TIMEOUT_S)
 
         assert [record.key for record in self.all_of(log, reader, 1)] == [b"next"]
 
@@ -106,7 +106,7 @@ class LogContract(LogReadContract):
         writer.close()
 
         with pytest.raises(LogClosed):
-            writer.append({2: [(b"k", b"v")]}, TIMEOUT)
+            writer.append({2: [(b"k", b"v")]}, TIMEOUT_S)
 
     # --- identity of the log -------------------------------------------------------------------------
 
@@ -117,16 +117,16 @@ class LogContract(LogReadContract):
     def test_its_generation_stays_until_it_is_recreated(
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter]
     ) -> None:
-        before = log.generation(TIMEOUT)
-        claim(1).append({1: numbered(0, 5)}, TIMEOUT)
-        assert log.generation(TIMEOUT) == before
+        before = log.generation(TIMEOUT_S)
+        claim(1).append({1: numbered(0, 5)}, TIMEOUT_S)
+        assert log.generation(TIMEOUT_S) == before
 
         self.recreate(log)
 
-        after = log.generation(TIMEOUT)
+        after = log.generation(TIMEOUT_S)
         assert after != before or after == ""
         if after:
-            assert log.end_offsets([1], TIMEOUT) == {1: 0}
+            assert log.end_offsets([1], TIMEOUT_S) == {1: 0}
 
     # --- claiming -----------------------------------------------------------------------------------
 
@@ -134,15 +134,15 @@ class LogContract(LogReadContract):
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         earlier = claim(1)
-        earlier.append({1: [(b"k", b"before")]}, TIMEOUT)
+        earlier.append({1: [(b"k", b"before")]}, TIMEOUT_S)
         later = claim(1)
 
         for _ in range(2):
             with pytest.raises(Fenced):
-                earlier.append({1: [(b"k", b"zombie")], 9: [(b"k", b"zombie")]}, TIMEOUT)
-        later.append({1: [(b"k", b"after")]}, TIMEOUT)
+                earlier.append({1: [(b"k", b"zombie")], 9: [(b"k", b"zombie")]}, TIMEOUT_S)
+        later.append({1: [(b"k", b"after")]}, TIMEOUT_S)
         with pytest.raises(Fenced):
-            earlier.append({9: [(b"k", b"zombie")]}, TIMEOUT)
+            earlier.append({9: [(b"k", b"zombie")]}, TIMEOUT_S)
 
         claim(1)
         assert [record.value for record in self.all_of(log, reader, 1)] == [b"before", b"after"]
@@ -156,9 +156,9 @@ class LogContract(LogReadContract):
 
         for fenced in writers[:-1]:
             with pytest.raises(Fenced):
-                fenced.append({1: [(b"k", b"v")]}, TIMEOUT)
-        writers[-1].append({1: [(b"k", b"v")]}, TIMEOUT)
-        other.append({2: [(b"k", b"v")]}, TIMEOUT)
+                fenced.append({1: [(b"k", b"v")]}, TIMEOUT_S)
+        writers[-1].append({1: [(b"k", b"v")]}, TIMEOUT_S)
+        other.append({2: [(b"k", b"v")]}, TIMEOUT_S)
 
     def test_a_writer_made_before_but_claiming_after_fences_the_others(
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter]
@@ -166,24 +166,24 @@ class LogContract(LogReadContract):
         prepared = log.writer(1)
         current = claim(1)
 
-        prepared.claim(TIMEOUT)
+        prepared.claim(TIMEOUT_S)
 
         with pytest.raises(Fenced):
-            current.append({1: [(b"k", b"v")]}, TIMEOUT)
-        prepared.append({1: [(b"k", b"v")]}, TIMEOUT)
+            current.append({1: [(b"k", b"v")]}, TIMEOUT_S)
+        prepared.append({1: [(b"k", b"v")]}, TIMEOUT_S)
         prepared.close()
 
     def test_an_unfinished_append_moves_no_end_and_is_never_read(
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
-        claim(1).append({1: [(b"k", b"whole")]}, TIMEOUT)
+        claim(1).append({1: [(b"k", b"whole")]}, TIMEOUT_S)
         claim(1)
-        before = log.end_offsets([1, 9], TIMEOUT)
+        before = log.end_offsets([1, 9], TIMEOUT_S)
         reader.follow({1: 0, 9: 0})
 
         self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
 
-        assert log.end_offsets([1, 9], TIMEOUT) == before
+        assert log.end_offsets([1, 9], TIMEOUT_S) == before
         assert [record.value for record in read(reader, 1)] == [b"whole"]
         assert list(reader.poll(10, 0.3)) == []
 
@@ -195,21 +195,21 @@ class LogContract(LogReadContract):
 
         heir = claim(1)
 
-        ends = log.end_offsets([1, 9], TIMEOUT)
+        ends = log.end_offsets([1, 9], TIMEOUT_S)
         assert all(end > 0 for end in ends.values())
         assert read_to(reader, ends) == []
-        heir.append({9: [(b"k", b"whole")]}, TIMEOUT)
+        heir.append({9: [(b"k", b"whole")]}, TIMEOUT_S)
         assert [record.value for record in read(reader, 1)] == [b"whole"]
 
     def test_after_a_claim_the_end_offset_covers_everything_that_was_acknowledged(
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         for round_ in range(5):
-            acknowledged = claim(1).append({1: [(b"%d" % round_, b"v")], 9: [(b"%d" % round_, b"v")]}, TIMEOUT)
+            acknowledged = claim(1).append({1: [(b"%d" % round_, b"v")], 9: [(b"%d" % round_, b"v")]}, TIMEOUT_S)
 
             claim(1)
 
-            ends = log.end_offsets([1, 9], TIMEOUT)
+            ends = log.end_offsets([1, 9], TIMEOUT_S)
             assert {p: ends[p] > acknowledged[p] for p in ends} == {1: True, 9: True}
             newest: dict[int, dict[bytes, bytes | None]] = {1: {}, 9: {}}
             reader.load({1: 0, 9: 0}, ends, newest)

@@ -20,7 +20,7 @@ from offsetmgr.records.base import Record
 
 PARTITIONS = 10
 
-TIMEOUT = 20.0
+TIMEOUT_S = 20.0
 """Seconds within which every expected event must happen."""
 
 
@@ -32,9 +32,9 @@ def numbered(first: int, end: int) -> list[Record]:
 def read(reader: LogReader, count: int) -> list[LogRecord]:
     """The next ``count`` records, and those that arrive with them."""
     records: list[LogRecord] = []
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + TIMEOUT_S
     while len(records) < count:
-        assert time.monotonic() < deadline, f"{len(records)} of {count} records after {TIMEOUT:g} s"
+        assert time.monotonic() < deadline, f"{len(records)} of {count} records after {TIMEOUT_S:g} s"
         records += reader.poll(1000, 1)
     return records
 
@@ -42,9 +42,9 @@ def read(reader: LogReader, count: int) -> list[LogRecord]:
 def read_to(reader: LogReader, ends: Mapping[int, int]) -> list[LogRecord]:
     """The records up to the position ``ends``."""
     records: list[LogRecord] = []
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + TIMEOUT_S
     while any(reader.position(partition) < end for partition, end in ends.items()):
-        assert time.monotonic() < deadline, f"not at {ends} after {TIMEOUT:g} s"
+        assert time.monotonic() < deadline, f"not at {ends} after {TIMEOUT_S:g} s"
         records += reader.poll(1000, 1)
     return records
 
@@ -78,7 +78,7 @@ class LogReadContract:
         def claim(shard_group: int) -> ShardGroupWriter:
             writer = log.writer(shard_group)
             writers.append(writer)
-            writer.claim(TIMEOUT)
+            writer.claim(TIMEOUT_S)
             return writer
 
         yield claim
@@ -91,10 +91,10 @@ class LogReadContract:
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(0)
-        writer.append({0: [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")], 8: [(b"a", b"8")]}, TIMEOUT)
-        writer.append({0: [(b"b", None), (b"c", None), (b"c", b"1")]}, TIMEOUT)
+        writer.append({0: [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")], 8: [(b"a", b"8")]}, TIMEOUT_S)
+        writer.append({0: [(b"b", None), (b"c", None), (b"c", b"1")]}, TIMEOUT_S)
         claim(0)
-        ends = log.end_offsets([0, 8, 2], TIMEOUT)
+        ends = log.end_offsets([0, 8, 2], TIMEOUT_S)
         newest: dict[int, dict[bytes, bytes | None]] = {0: {}, 8: {}, 2: {}}
         passed: list[int] = []
 
@@ -108,25 +108,25 @@ class LogReadContract:
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
-        start = writer.append({1: [(b"old", b"1"), (b"both", b"1")]}, TIMEOUT)[1] + 1
-        writer.append({1: [(b"both", b"2"), (b"new", b"2")]}, TIMEOUT)
+        start = writer.append({1: [(b"old", b"1"), (b"both", b"1")]}, TIMEOUT_S)[1] + 1
+        writer.append({1: [(b"both", b"2"), (b"new", b"2")]}, TIMEOUT_S)
         claim(1)
         newest: dict[int, dict[bytes, bytes | None]] = {1: {b"both": b"1"}}
 
-        reader.load({1: start}, log.end_offsets([1], TIMEOUT), newest)
+        reader.load({1: start}, log.end_offsets([1], TIMEOUT_S), newest)
 
         assert newest == {1: {b"both": b"2", b"new": b"2"}}
 
     def test_load_of_what_has_been_read_already_reads_nothing(self, log: PartitionLog, reader: LogReader) -> None:
         newest: dict[int, dict[bytes, bytes | None]] = {1: {}}
 
-        assert reader.load({1: 0}, log.end_offsets([1], TIMEOUT), newest) == {1: 0}
+        assert reader.load({1: 0}, log.end_offsets([1], TIMEOUT_S), newest) == {1: 0}
         assert newest == {1: {}}
 
     def test_load_that_is_stopped_comes_back_and_says_how_far_it_came(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
-        ends = claim(1).append({1: numbered(0, 10)}, TIMEOUT)
+        ends = claim(1).append({1: numbered(0, 10)}, TIMEOUT_S)
 
         reached = reader.load({1: 0}, {1: ends[1] + 1}, {1: {}}, stopped=lambda: True)
 
@@ -147,7 +147,7 @@ class LogReadContract:
         reader.follow({1: 0, 9: 0})
         read_to(reader, {1: 0, 9: 0})
 
-        appending = threading.Thread(target=writer.append, args=({9: [(b"k", b"v")]}, TIMEOUT))
+        appending = threading.Thread(target=writer.append, args=({9: [(b"k", b"v")]}, TIMEOUT_S))
         appending.start()
         records = read(reader, 1)
         appending.join()
@@ -157,10 +157,10 @@ class LogReadContract:
     def test_poll_brings_no_more_than_asked_for_and_loses_nothing(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
-        claim(0).append({0: numbered(0, 30), 8: numbered(0, 30)}, TIMEOUT)
+        claim(0).append({0: numbered(0, 30), 8: numbered(0, 30)}, TIMEOUT_S)
         reader.follow({0: 0, 8: 0})
         got: list[LogRecord] = []
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT_S
         while len(got) < 60 and time.monotonic() < deadline:
             some = reader.poll(7, 1)
             assert len(some) <= 7
@@ -175,12 +175,12 @@ class LogReadContract:
         writer = claim(1)
         reader.follow({1: 0, 9: 0})
         for number in range(3):
-            writer.append({1: [(b"k", b"%d" % number)]}, TIMEOUT)
+            writer.append({1: [(b"k", b"%d" % number)]}, TIMEOUT_S)
         with pytest.raises(TooLarge):
-            writer.append({1: [(b"k", b"small")], 9: [(b"k", b"x" * self.too_large)]}, TIMEOUT)
+            writer.append({1: [(b"k", b"small")], 9: [(b"k", b"x" * self.too_large)]}, TIMEOUT_S)
         self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
         claim(1)
-        ends = log.end_offsets([1, 9], TIMEOUT)
+        ends = log.end_offsets([1, 9], TIMEOUT_S)
 
         records = read_to(reader, ends)
 
@@ -191,17 +191,17 @@ class LogReadContract:
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         one, two = claim(1), claim(2)
-        one.append({1: numbered(0, 5)}, TIMEOUT)
+        one.append({1: numbered(0, 5)}, TIMEOUT_S)
         reader.follow({1: 0})
         first = read(reader, 5)
-        two.append({2: numbered(0, 5)}, TIMEOUT)
-        one.append({1: numbered(5, 10)}, TIMEOUT)
+        two.append({2: numbered(0, 5)}, TIMEOUT_S)
+        one.append({1: numbered(5, 10)}, TIMEOUT_S)
 
         reader.follow({1: reader.position(1), 2: 0})
         second = read(reader, 10)
         reader.follow({2: reader.position(2)})
-        one.append({1: numbered(10, 15)}, TIMEOUT)
-        two.append({2: numbered(5, 10)}, TIMEOUT)
+        one.append({1: numbered(10, 15)}, TIMEOUT_S)
+        two.append({2: numbered(5, 10)}, TIMEOUT_S)
         third = read(reader, 5)
 
         assert [r.key for r in first] == [key for key, _ in numbered(0, 5)]
@@ -212,7 +212,7 @@ class LogReadContract:
     def test_following_from_another_offset_reads_from_there(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
-        last = claim(1).append({1: numbered(0, 5)}, TIMEOUT)[1]
+        last = claim(1).append({1: numbered(0, 5)}, TIMEOUT_S)[1]
         reader.follow({1: 0})
         read(reader, 5)
 
@@ -229,22 +229,22 @@ class LogReadContract:
             try:
                 while True:
                     polling.set()
-                    reader.poll(10, TIMEOUT)
+                    reader.poll(10, TIMEOUT_S)
             except LogClosed:
                 ended.set()
 
         thread = threading.Thread(target=poll)
         thread.start()
-        assert polling.wait(TIMEOUT)
+        assert polling.wait(TIMEOUT_S)
 
         reader.close()
 
-        assert ended.wait(TIMEOUT / 2)
+        assert ended.wait(TIMEOUT_S / 2)
         thread.join()
         reader.close()
 
     def all_of(self, log: PartitionLog, reader: LogReader, partition: int) -> list[LogRecord]:
         """All readable records of a partition."""
         reader.follow({partition: 0})
-        found = list(read_to(reader, log.end_offsets([partition], TIMEOUT)))
+        found = list(read_to(reader, log.end_offsets([partition], TIMEOUT_S)))
         return found + [record for record in reader.poll(1000, 0.2) if record.partition == partition]

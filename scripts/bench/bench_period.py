@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.period.coordinator import PeriodCoordinator
+from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.legacy_nodes import parse_limit, parse_progress
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.sandbox import ZooKeeperServer, ports
@@ -66,7 +66,7 @@ def ours(settings: dict[str, Any]) -> list[list[float]]:
         SCHEDULE,
         lambda: everything,
         owned=mine,
-        session_timeout_ms=30_000,
+        options=CoordinatorOptions(session_timeout_ms=30_000),
     ) as coordinator:
         handshake()
         for _ in range(settings["periods"]):

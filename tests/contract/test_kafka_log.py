@@ -25,7 +25,7 @@ from offsetmgr.sandbox import KafkaBroker, KraftBroker
 pytest.register_assert_rewrite("offsetmgr.testing")
 
 from offsetmgr.testing.log_contract import LogContract  # noqa: E402
-from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT, numbered, read, read_to  # noqa: E402
+from offsetmgr.testing.log_read_contract import PARTITIONS, TIMEOUT_S, numbered, read, read_to  # noqa: E402
 
 pytestmark = pytest.mark.servers
 
@@ -52,12 +52,12 @@ class TestKafkaLog(LogContract):
         assert isinstance(log, KafkaLog)
         settings = {"bootstrap.servers": log.bootstrap, "transactional.id": transactional_id(log.topic, shard_group)}
         producer = ck.Producer({**settings, "transaction.timeout.ms": 60_000})
-        producer.init_transactions(TIMEOUT)
+        producer.init_transactions(TIMEOUT_S)
         producer.begin_transaction()
         for partition, records in batches.items():
             for key, value in records:
                 producer.produce(log.topic, value, key, partition)
-        assert producer.flush(TIMEOUT) == 0
+        assert producer.flush(TIMEOUT_S) == 0
 
     def recreate(self, log: PartitionLog) -> None:
         assert isinstance(log, KafkaLog)
@@ -88,9 +88,9 @@ class TestKafkaLog(LogContract):
         process.wait()
 
         heir = log.writer(1)
-        heir.claim(TIMEOUT)
+        heir.claim(TIMEOUT_S)
 
-        ends = log.end_offsets([1, 9], TIMEOUT)
+        ends = log.end_offsets([1, 9], TIMEOUT_S)
         reader = log.reader()
         reader.follow({1: 0, 9: 0})
         records = read_to(reader, ends)
@@ -109,14 +109,14 @@ class TestKafkaLog(LogContract):
     ) -> None:
         set_topic(broker.bootstrap, log.topic, {"max.message.bytes": "5000"})
         writer = log.writer(1)
-        writer.claim(TIMEOUT)
+        writer.claim(TIMEOUT_S)
         assert becomes(lambda: refuses(writer.append, {1: [(b"small", b"1")], 9: [(b"big", b"x" * 9000)]}))
 
-        last = writer.append({1: [(b"small", b"2")]}, TIMEOUT)
+        last = writer.append({1: [(b"small", b"2")]}, TIMEOUT_S)
 
-        log.writer(1).claim(TIMEOUT)
+        log.writer(1).claim(TIMEOUT_S)
         newest: dict[int, dict[bytes, bytes | None]] = {1: {}, 9: {}}
-        log.reader().load({1: last[1], 9: 0}, log.end_offsets([1, 9], TIMEOUT), newest)
+        log.reader().load({1: last[1], 9: 0}, log.end_offsets([1, 9], TIMEOUT_S), newest)
         assert newest[1] == {b"small": b"2"}
 
     def test_many_small_records_fit_through_a_small_batch_limit(
@@ -128,26 +128,26 @@ class TestKafkaLog(LogContract):
         small = ensure_topic(broker.bootstrap, {}, unique, partitions=1).max_message_bytes
         log = KafkaLog(broker.bootstrap, unique, state.partitions, max_message_bytes=small)
         writer = log.writer(0)
-        writer.claim(TIMEOUT)
+        writer.claim(TIMEOUT_S)
 
-        writer.append({0: numbered(0, 2000)}, TIMEOUT)
+        writer.append({0: numbered(0, 2000)}, TIMEOUT_S)
 
         newest: dict[int, dict[bytes, bytes | None]] = {0: {}}
-        log.reader().load({0: 0}, log.end_offsets([0], TIMEOUT), newest)
+        log.reader().load({0: 0}, log.end_offsets([0], TIMEOUT_S), newest)
         assert newest == {0: dict(numbered(0, 2000))}
 
     def test_a_start_that_was_deleted_meanwhile_is_passed_over(
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
         writer = log.writer(1)
-        writer.claim(TIMEOUT)
-        offsets = [writer.append({1: [(b"%d" % number, b"v")]}, TIMEOUT)[1] for number in range(4)]
+        writer.claim(TIMEOUT_S)
+        offsets = [writer.append({1: [(b"%d" % number, b"v")]}, TIMEOUT_S)[1] for number in range(4)]
         # Deletion is for topics with retention; the test may, and then compacts again.
         set_topic(broker.bootstrap, log.topic, {"cleanup.policy": "delete"})
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         asked = [ck.TopicPartition(log.topic, 1, offsets[2])]
         assert becomes(lambda: [f.exception() for f in admin.delete_records(asked).values()] == [None])
-        ends = log.end_offsets([1], TIMEOUT)
+        ends = log.end_offsets([1], TIMEOUT_S)
         newest: dict[int, dict[bytes, bytes | None]] = {1: {}}
 
         reached = log.reader().load({1: 0}, ends, newest)
@@ -156,7 +156,7 @@ class TestKafkaLog(LogContract):
         reader.follow({1: 0})
         followed = read_to(reader, ends)
         reader.close()
-        assert log.start_offsets([1], TIMEOUT) == {1: offsets[2]}
+        assert log.start_offsets([1], TIMEOUT_S) == {1: offsets[2]}
         assert newest == {1: {b"2": b"v", b"3": b"v"}}
         assert [record.key for record in followed] == [b"2", b"3"]
         assert reached == ends
@@ -173,14 +173,16 @@ class TestKafkaLog(LogContract):
         self, log: KafkaLog, broker: KafkaBroker | KraftBroker
     ) -> None:
         writer = log.writer(1)
-        writer.claim(TIMEOUT)
+        writer.claim(TIMEOUT_S)
         delete_topic(broker.bootstrap, log.topic)
 
         with Stopwatch() as watch, pytest.raises(AppendRejected):
             writer.append({1: [(b"k", b"v")]}, 2)
 
         assert watch.seconds < 2.5
-        assert log.topic not in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=TIMEOUT).topics
+        assert (
+            log.topic not in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=TIMEOUT_S).topics
+        )
 
 
 def test_without_brokers_everything_ends_within_its_time_out() -> None:
@@ -214,14 +216,14 @@ def test_a_writer_that_failed_asks_the_brokers_for_nothing_any_more() -> None:
 def test_an_end_below_what_was_confirmed_is_of_the_past_and_not_believed(kraft: KraftBroker, unique: str) -> None:
     log = a_log(kraft.bootstrap, unique)
     writer = log.writer(1)
-    writer.claim(TIMEOUT)
-    last = writer.append({1: [(b"k", b"v")]}, TIMEOUT)
+    writer.claim(TIMEOUT_S)
+    last = writer.append({1: [(b"k", b"v")]}, TIMEOUT_S)
     delete_topic(kraft.bootstrap, unique)
     assert becomes(lambda: a_log(kraft.bootstrap, unique))
 
     with pytest.raises(TimedOut, match="newest records"):
         log.end_offsets([1], 3)
-    assert a_log(kraft.bootstrap, unique).end_offsets([1], TIMEOUT)[1] <= last[1]
+    assert a_log(kraft.bootstrap, unique).end_offsets([1], TIMEOUT_S)[1] <= last[1]
 
 
 def threads() -> set[str]:
@@ -232,18 +234,18 @@ def threads() -> set[str]:
 def test_a_writer_that_has_never_claimed_was_fenced_by_no_client(kraft: KraftBroker, unique: str) -> None:
     log = a_log(kraft.bootstrap, unique)
     with pytest.raises(ValueError, match="append before claim"):
-        log.writer(1).append({1: [(b"k", b"v")]}, TIMEOUT)
+        log.writer(1).append({1: [(b"k", b"v")]}, TIMEOUT_S)
 
 
 def test_a_fenced_claim_that_is_asked_again_stays_fenced(kraft: KraftBroker, unique: str) -> None:
     log = a_log(kraft.bootstrap, unique)
     first, second = log.writer(1), log.writer(1)
-    first.claim(TIMEOUT)
-    second.claim(TIMEOUT)
+    first.claim(TIMEOUT_S)
+    second.claim(TIMEOUT_S)
     with pytest.raises(Fenced):
-        first.append({1: [(b"k", b"v")]}, TIMEOUT)
+        first.append({1: [(b"k", b"v")]}, TIMEOUT_S)
     with pytest.raises(Fenced):
-        first.claim(TIMEOUT)
+        first.claim(TIMEOUT_S)
 
 
 def raised_within(seconds: float, call: Callable[..., object]) -> type[OffsetMgrError] | None:
@@ -260,7 +262,7 @@ def raised_within(seconds: float, call: Callable[..., object]) -> type[OffsetMgr
 
 def refuses(append: Callable[..., object], batches: Mapping[int, Sequence[Record]]) -> bool:
     try:
-        append(batches, TIMEOUT)
+        append(batches, TIMEOUT_S)
     except TooLarge:
         return True
     return False
@@ -268,7 +270,7 @@ def refuses(append: Callable[..., object], batches: Mapping[int, Sequence[Record
 
 def becomes(condition: Callable[..., object]) -> bool:
     """Whether a condition comes true in time: a topic's new settings reach its leader after a moment."""
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -280,8 +282,8 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     """Returns when the broker knows it no more: in a cluster without ZooKeeper the controller answers, and the broker
     hears of it a moment later."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(TIMEOUT)
-    assert becomes(lambda: topic not in admin.list_topics(timeout=TIMEOUT).topics)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    assert becomes(lambda: topic not in admin.list_topics(timeout=TIMEOUT_S).topics)
 
 
 def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
@@ -291,4 +293,4 @@ def set_topic(bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(TIMEOUT)
+        future.result(TIMEOUT_S)

@@ -540,7 +540,7 @@ def test_many_groups_are_held_committed_to_and_released_together_over_few_connec
     store: KafkaStore, bootstrap: str, topic: str, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A broker that is slow because the machine is busy is not taken for one that waits for a rebalance delay.
-    monkeypatch.setattr(lock_membership, "_PARK_AFTER", 60.0)
+    monkeypatch.setattr(lock_membership, "_PARK_AFTER_S", 60.0)
     groups = [f"{unique}-{n:03}" for n in range(150)]
     sockets_before = open_sockets()
 

@@ -313,7 +313,7 @@ def test_a_catch_up_gives_way_to_what_is_committed_meanwhile() -> None:
 
 
 def test_a_catch_up_waits_for_stores_that_cannot_be_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsetmgr.server.storefront.secondary_reconcile._PAUSE", 0.05)
+    monkeypatch.setattr("offsetmgr.server.storefront.secondary_reconcile._PAUSE_S", 0.05)
 
     async def scenario() -> None:
         first, second, store = dual()

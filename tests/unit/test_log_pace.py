@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.manager.log.kafka.linger import LONGEST, REFUSED, AdaptiveLinger
+from offsetmgr.manager.log.kafka.linger import LONGEST_S, REJECTED_S, AdaptiveLinger
 from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
@@ -20,7 +20,7 @@ from offsetmgr.records.base import Record
 def test_a_refusal_makes_the_rest_longer_at_once_and_every_other_transaction_a_little_shorter() -> None:
     pace = AdaptiveLinger()
     first = pace.rest
-    pace.confirmed(REFUSED)
+    pace.confirmed(REJECTED_S)
     longer = pace.rest
     pace.confirmed(0.003)
     assert first < pace.rest < longer
@@ -31,7 +31,7 @@ def test_the_rest_has_a_bound_and_ends_where_the_broker_needs_none() -> None:
     pace = AdaptiveLinger()
     for _ in range(20):
         pace.confirmed(0.030)
-    assert pace.rest == LONGEST
+    assert pace.rest == LONGEST_S
     for _ in range(5_000):
         pace.confirmed(0.001)
     assert pace.rest == 0.0

@@ -20,7 +20,7 @@ from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.proxy import group_requests, response_rewrite
 from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.forwarding import FORWARDED, common
-from offsetmgr.server.proxy.member_fencing import EMPTY_SECONDS, FRESH_SECONDS, MemberFence
+from offsetmgr.server.proxy.member_fencing import EMPTY_S, FRESH_S, MemberFence
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 TENURE = 1
@@ -47,8 +47,8 @@ class Gate:
 
 def test_a_member_that_was_synced_may_commit_while_that_is_fresh() -> None:
     known = Gate()
-    assert known.judged(now=FRESH_SECONDS - 0.01) == 0
-    assert known.judged(now=FRESH_SECONDS) is None, "C must be asked again"
+    assert known.judged(now=FRESH_S - 0.01) == 0
+    assert known.judged(now=FRESH_S) is None, "C must be asked again"
 
 
 def test_a_newer_generation_ends_the_older_one_at_once() -> None:
@@ -119,8 +119,8 @@ def test_who_is_no_member_commits_while_there_are_none() -> None:
     gate = MemberFence()
     assert gate.check_commit("g", TENURE, -1, "", 0.0) is None
     assert gate.described("g", TENURE, gate.epoch("g", TENURE), empty=True, sent=0.0)
-    assert gate.check_commit("g", TENURE, -1, "", EMPTY_SECONDS / 2) == 0
-    assert gate.check_commit("g", TENURE, -1, "", EMPTY_SECONDS) is None
+    assert gate.check_commit("g", TENURE, -1, "", EMPTY_S / 2) == 0
+    assert gate.check_commit("g", TENURE, -1, "", EMPTY_S) is None
     gate.joined("g", TENURE, 1, static=False)
     assert gate.check_commit("g", TENURE, -1, "", 0.0) is None
     assert gate.described("g", TENURE, gate.epoch("g", TENURE), empty=False, sent=0.0)

@@ -219,7 +219,7 @@ def test_one_who_asks_for_channel_binding_or_for_another_identity_is_refused(cre
 
 @pytest.fixture
 def secured(authentication: Authentication, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listening]:
-    monkeypatch.setattr(socket_server, "_SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(socket_server, "_SWEEP_S", 0.05)
     with Listening(MemoryBackend(), authentication=authentication) as listening:
         yield listening
 

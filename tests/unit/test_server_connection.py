@@ -36,7 +36,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 @pytest.fixture(autouse=True)
 def quick_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_server, "_SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(socket_server, "_SWEEP_S", 0.05)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 T = TypeVar("T")
 
-_TRANSACTION_PATIENCE: Final = 1.0
+_HANGING_TRANSACTION_TIMEOUT_S: Final = 1.0
 """Seconds. A group with a hanging transaction must not delay the others of its batch for long."""
 _DEAD_AFTER_S: Final = 5.0
 """Seconds without a response after which a broker counts as dead."""
@@ -149,7 +149,7 @@ class Client:
         """
         found = await self._fetch(asked, deadline)
         loop = asyncio.get_running_loop()
-        wait_s = min(deadline, loop.time() + _TRANSACTION_PATIENCE)
+        wait_s = min(deadline, loop.time() + _HANGING_TRANSACTION_TIMEOUT_S)
         for pause in backoff():
             unstable = {
                 group: asked[group]

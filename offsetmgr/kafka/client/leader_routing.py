@@ -23,11 +23,11 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 
 T = TypeVar("T")
 
-UNKNOWN_PATIENCE: Final = 2.0
+UNKNOWN_TOPIC_TIMEOUT_S: Final = 2.0
 """Seconds for which an unknown topic is asked for again: the topic may be new, or all brokers may have just started."""
 _SHARE: Final = 3
 """A broker that does not respond gets a third of the remaining time, so that the others have theirs."""
-_SHORTEST: Final = 1.0
+_SHORTEST_S: Final = 1.0
 
 
 class PartitionLeaders:
@@ -51,12 +51,12 @@ class PartitionLeaders:
         reached.
         """
         loop = asyncio.get_running_loop()
-        wait_s = min(deadline, loop.time() + UNKNOWN_PATIENCE)
+        wait_s = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
         done: dict[TopicPartition, T | OffsetMgrError] = {}
         pending = list(partitions)
         for pause in backoff():
             now = loop.time()
-            attempt = min(deadline, now + wait + max((deadline - now) / _SHARE, _SHORTEST))
+            attempt = min(deadline, now + wait + max((deadline - now) / _SHARE, _SHORTEST_S))
             answers, unknown = await self._ask_once(pending, ask, attempt)
             done |= answers
             now = loop.time()
@@ -132,7 +132,7 @@ async def layout(
         if address != first.address:
             try:
                 # Waits only briefly for a broker that does not respond, because the others have responded.
-                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST)
+                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST_S)
                 connection = await client.node(address).connection(by_then)
                 found |= await _layout_of(connection, missing, by_then)
             except OffsetMgrError:

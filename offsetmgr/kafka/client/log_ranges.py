@@ -19,7 +19,7 @@ from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 
-_SHORTEST: Final = 1.0
+_SHORTEST_S: Final = 1.0
 """Seconds to wait for a broker that does not respond after another one has responded."""
 
 
@@ -42,7 +42,7 @@ async def partition_counts(client: Client, topics: Collection[str] | None, deadl
             break
         if address != first.address:
             try:
-                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST)
+                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST_S)
                 found |= await _counts_of(await client.node(address).connection(by_then), missing, by_then)
             except OffsetMgrError:
                 continue

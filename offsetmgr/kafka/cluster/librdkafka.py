@@ -48,9 +48,9 @@ _OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
 _ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
 _ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
 
-_SLICE: Final = 0.05
-_RETRY_PAUSE: Final = 0.1
-_FIRST_ATTEMPT: Final = 1.0
+_SLICE_S: Final = 0.05
+_RETRY_PAUSE_S: Final = 0.1
+_FIRST_ATTEMPT_S: Final = 1.0
 _DESCRIBED_AT_ONCE: Final = 500
 """Groups in one call of the Admin client. It sends one request for each group at once, and with 20,000 requests
 confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
@@ -140,7 +140,7 @@ class Admin:
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         client = self.client(timeout)
         done: dict[T, Any] = {}
-        pending, attempt = list(keys), _FIRST_ATTEMPT
+        pending, attempt = list(keys), _FIRST_ATTEMPT_S
         while pending:
             # The first attempts are short: on a new cluster librdkafka waits for its timeout although the broker has
             # responded.
@@ -160,11 +160,11 @@ class Admin:
                 except concurrent.futures.TimeoutError:
                     done[key] = TimedOut(f"{name}{key}", "no answer within the timeout")
                     again.append(key)
-            if time.monotonic() + _RETRY_PAUSE >= deadline:
+            if time.monotonic() + _RETRY_PAUSE_S >= deadline:
                 break
             pending = again
             if pending:
-                time.sleep(_RETRY_PAUSE)
+                time.sleep(_RETRY_PAUSE_S)
             if stale:
                 self._client = None
                 client = self.client(max(deadline - time.monotonic(), 0.1))
@@ -196,7 +196,7 @@ class Admin:
         future = client.describe_cluster(request_timeout=max(timeout, 0.1))
         while True:
             try:
-                return future.result(_SLICE)
+                return future.result(_SLICE_S)
             except ck.KafkaException as error:
                 raise self._why_nobody(what) or error_of(error.args[0], what) from None
             except concurrent.futures.TimeoutError:

@@ -35,10 +35,10 @@ _MEMBERSHIP_OVER: Final = frozenset(
 )
 _NAME_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 """The codes of these after which the member id is invalid too."""
-_SLACK: Final = 10.0
+_SLACK_S: Final = 10.0
 """Seconds beyond the rebalance timeout that a response may take (the first join of a new group waits for the broker's
 group.initial.rebalance.delay.ms)."""
-_MOST_BETWEEN_HEARTBEATS: Final = 0.25
+_MOST_BETWEEN_HEARTBEATS_S: Final = 0.25
 """Seconds. A member learns of a rebalance from its next heartbeat, so a move of a shard group waits for it."""
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class KafkaGroupMember:
         self._session = session
         self._rebalance = rebalance
         self._clock = clock
-        self._interval = min(session / 6, _MOST_BETWEEN_HEARTBEATS)
+        self._interval = min(session / 6, _MOST_BETWEEN_HEARTBEATS_S)
         self._wait_s = session / 5
         """Seconds for one heartbeat or one lookup of the coordinator; several fit into a session."""
         self._coordinator: Address | None = None
@@ -194,7 +194,7 @@ class KafkaGroupMember:
         self._waiting = True
         try:
             sent = self._clock()
-            answer = await connection.call(request, JoinGroupResponse, self._rebalance + _SLACK)
+            answer = await connection.call(request, JoinGroupResponse, self._rebalance + _SLACK_S)
         finally:
             self._waiting, self._overtaken = False, None
         code = int(answer.error_code)

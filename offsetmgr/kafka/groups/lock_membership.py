@@ -54,7 +54,7 @@ SESSION_MS: Final = LOCK_SESSION_S * 1000
 """Milliseconds for which the coordinator keeps a silent member; a killed process blocks its groups for this time.
 Brokers allow 6 s to 30 min by default."""
 
-_PARK_AFTER: Final = 0.1
+_PARK_AFTER_S: Final = 0.1
 """Seconds after which a join counts as waiting for the broker's rebalance delay."""
 
 _READS: Final = 5
@@ -62,7 +62,7 @@ _OLD_AFTER_S: Final = 1.0
 """Seconds after which a response counts as old and the request is repeated, because this process may have been stopped
 meanwhile."""
 
-_LEAST_TO_LEAVE: Final = 1.0
+_LEAST_TO_LEAVE_S: Final = 1.0
 """Minimum number of seconds for the leave request after the deadline."""
 
 
@@ -98,7 +98,7 @@ async def join_as_static_member(
     lane: DedicatedConnection, client: Client, group: str, instance_id: str | None, deadline: float
 ) -> LockMembership:
     """Works as `join_alone`; while the join waits in the broker, another lane may work."""
-    parking = asyncio.get_running_loop().call_later(_PARK_AFTER, lane.park)
+    parking = asyncio.get_running_loop().call_later(_PARK_AFTER_S, lane.park)
     try:
         return await join_alone(lane.connection, client, group, instance_id, deadline)
     finally:
@@ -156,7 +156,7 @@ async def leave(client: Client, connection: BrokerConnection, mine: LockMembersh
     """
     request = member_requests.leave_group(mine.group, mine.member_id, mine.instance_id)
     now = asyncio.get_running_loop().time
-    until = min(max(deadline, now() + _LEAST_TO_LEAVE), now() + SESSION_MS / 1000)
+    until = min(max(deadline, now() + _LEAST_TO_LEAVE_S), now() + SESSION_MS / 1000)
     for pause in backoff():
         try:
             answer = await connection.call(request, LeaveGroupResponse, _left(until))

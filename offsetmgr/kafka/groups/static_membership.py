@@ -32,7 +32,7 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 T = TypeVar("T")
 
-_HEARTBEAT: Final = 1.0
+_HEARTBEAT_INTERVAL_S: Final = 1.0
 """Seconds between heartbeats, which is about how long a consumer that joins waits for the lock."""
 _COORDINATOR_MOVES: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
@@ -181,7 +181,7 @@ class StaticMemberLock:
         """Keeps the session alive until another client joins or the membership ends."""
         session = lock_membership.SESSION_MS / 1000
         while self._lost is None:
-            await asyncio.sleep(_HEARTBEAT)
+            await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
             deadline = asyncio.get_running_loop().time() + session
             try:
                 connection = await self._client.node(self._coordinator).connection(deadline)

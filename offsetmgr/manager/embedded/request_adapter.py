@@ -16,7 +16,7 @@ from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 
 T = TypeVar("T")
 
-_ASK_AGAIN: Final = 0.02
+_ASK_AGAIN_S: Final = 0.02
 """Seconds between two attempts while a shard is loading or changes hands."""
 
 
@@ -55,7 +55,7 @@ class RequestAdapter:
                 elif code != ErrorCode.NONE:
                     failures[tp] = kafka_error(code, what)
             if left:
-                await asyncio.sleep(_ASK_AGAIN)
+                await asyncio.sleep(_ASK_AGAIN_S)
         if failures:
             done = {tp: offset for tp, offset in offsets.items() if tp not in failures}
             raise PartialFailure(f"commit of group {group}", successes=done, failures=failures)
@@ -152,7 +152,7 @@ class RequestAdapter:
                 or loop.time() >= deadline
             ):
                 raise kafka_error(code, what)
-            await asyncio.sleep(_ASK_AGAIN)
+            await asyncio.sleep(_ASK_AGAIN_S)
 
 
 def _offset(found: Offset) -> int:

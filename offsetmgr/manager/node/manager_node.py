@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CATCH_UP: Final = 30.0
+_CATCH_UP_TIMEOUT_S: Final = 30.0
 """Seconds for which a node reads the log before it joins other managers in any case."""
-_ASK_OTHERS: Final = 2.0
-_LOOK: Final = 0.05
+_ASK_OTHERS_S: Final = 2.0
+_POLL_S: Final = 0.05
 
 
 class ManagerNode:
@@ -110,7 +110,7 @@ class ManagerNode:
         what = f"group {self.group}"
         try:
             async with asyncio.timeout(timeout):
-                await self._catch_up(_CATCH_UP if timeout is None else min(_CATCH_UP, timeout / 2))
+                await self._catch_up(_CATCH_UP_TIMEOUT_S if timeout is None else min(_CATCH_UP_TIMEOUT_S, timeout / 2))
                 await self.ownership.start(self.runtime)
         except TimeoutError:
             raise TimedOut(what, f"not joined within {timeout:g} s") from None
@@ -175,7 +175,7 @@ class ManagerNode:
         loop = asyncio.get_running_loop()
         until = loop.time() + most
         try:
-            found = (await self._client.describe([self.group], loop.time() + min(_ASK_OTHERS, most)))[self.group]
+            found = (await self._client.describe([self.group], loop.time() + min(_ASK_OTHERS_S, most)))[self.group]
         except OffsetMgrError:
             return
         if not isinstance(found, GroupDescription) or not found.members:
@@ -183,4 +183,4 @@ class ManagerNode:
         if not self.runtime.caught_up:
             _log.info("reading the log before asking for shards", extra={"managers": len(found.members)})
         while not self.runtime.caught_up and loop.time() < until:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_S)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.manager.log.topic import DEFAULT_PARTITIONS, DEFAULT_TOPIC
-from offsetmgr.manager.ownership import REBALANCE, SESSION
+from offsetmgr.manager.ownership import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S
 from offsetmgr.manager.runtime.config import ManagerConfig
 
 
@@ -23,7 +23,7 @@ class NodeConfig:
     min_insync_replicas: int | None = None
     record_format: str = "avro"
     manager: ManagerConfig = field(default_factory=ManagerConfig)
-    session: float = SESSION
+    session: float = SESSION_TIMEOUT_S
     """The session timeout of the managers' group: after a manager has died, others own its shard groups after this
     time."""
     timeout: float = 30.0
@@ -35,4 +35,4 @@ class NodeConfig:
     @property
     def rebalance(self) -> float:
         """The rebalance timeout of the managers' group."""
-        return max(REBALANCE, 2 * self.session)
+        return max(REBALANCE_TIMEOUT_S, 2 * self.session)

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LOOK_AGAIN = 1.0
+_LOOK_AGAIN_S = 1.0
 
 
 class LoopEnded(Exception):
@@ -45,7 +45,7 @@ class LoopProxy:
             raise LoopEnded from error
         while True:
             # The exception of `result` cannot decide, which the called function may raise too.
-            if concurrent.futures.wait([answer], _LOOK_AGAIN).done:
+            if concurrent.futures.wait([answer], _LOOK_AGAIN_S).done:
                 return answer.result()
             if self._loop.is_closed():
                 raise LoopEnded

@@ -28,8 +28,8 @@ from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
 
 NON_RETRIABLE_BACKOFF_S: Final = 60.0
 """Seconds: the longest pause after an error that will hardly pass; each attempt may read a whole topic again."""
-_LEASE_PAUSE: Final = 0.05
-_LEAST_TIME: Final = 0.1
+_LEASE_PAUSE_S: Final = 0.05
+_LEAST_SHARE: Final = 0.1
 """The part of the commit timeout that must be left for an append to be tried."""
 _TAIL: Final = 50_000
 """Offsets; with more to read it is a load."""
@@ -161,7 +161,7 @@ class ShardWriterThread:
     def _take_over(self) -> bool:
         """Claims the shard group and reads the log. Returns False if this process does not own it (yet)."""
         while not self._ownership.valid():
-            if self._stopping.wait(_LEASE_PAUSE):
+            if self._stopping.wait(_LEASE_PAUSE_S):
                 return False
         self._bridge.post(self._listener.on_loading)
         if not self._of_one_log(self._log.generation(self._config.claim_timeout)):
@@ -272,7 +272,7 @@ class ShardWriterThread:
 
     def _outcomes(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
         """Appends the batches that have time left."""
-        latest = time.monotonic() + _LEAST_TIME * self._config.commit_timeout
+        latest = time.monotonic() + _LEAST_SHARE * self._config.commit_timeout
         late = sum(batch.deadline < latest for batch in batches)  # the oldest come first
         outcomes = failed(batches[:late], split_expired())
         return outcomes + self._append(batches[late:]) if late < len(batches) else outcomes
@@ -318,7 +318,7 @@ def with_load_permit(load: ShardLoader, turns: threading.Semaphore, stopping: th
     """Runs a load; a long one waits for its permit and a short one does not. Returns False if it was stopped."""
     if load.offsets_to_read <= _TAIL:
         return load.run()
-    while not turns.acquire(timeout=_LEASE_PAUSE):
+    while not turns.acquire(timeout=_LEASE_PAUSE_S):
         if stopping.is_set():
             return False
     try:

@@ -32,7 +32,7 @@ from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
 from offsetmgr.records.base import FormatMismatch
 
 _logger: Final = logging.getLogger(__name__)
-_PAUSE: Final = 1.0
+_PAUSE_S: Final = 1.0
 
 
 class Plan(NamedTuple):
@@ -72,7 +72,7 @@ class StandbyReplica:
         self._turns = loading
         self._busy = busy
         self._turn = 0
-        self._pause = _PAUSE
+        self._pause = _PAUSE_S
         self._waiting: dict[int, ShardGroup] = {}
         self._unreadable: set[int] = set()
         """Shard groups that are not followed, see `_leave_alone`."""
@@ -267,7 +267,7 @@ class StandbyReplica:
     def _pause_after(self, error: Exception) -> None:
         """Pauses one second, and longer after repeated errors that will hardly pass."""
         self._bridge.post(self._stumbled, error)
-        self._pause = _PAUSE if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
+        self._pause = _PAUSE_S if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)
 
     def _load(self, shard_group: ShardGroup) -> Plan:

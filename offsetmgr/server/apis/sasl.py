@@ -14,7 +14,7 @@ from offsetmgr.server.security.authentication import Authentication, Exchange
 _EXCHANGE: Final = "sasl exchange"
 _MECHANISM: Final = "sasl mechanism"
 
-_REFUSAL_SECONDS: Final = 0.1
+_REJECTION_S: Final = 0.1
 """Minimum duration of a failed login (connection.failed.authentication.delay.ms)."""
 
 
@@ -47,7 +47,7 @@ async def sasl_authenticate(authentication: Authentication, request: ApiRequest)
     except AuthenticationFailed:
         del connection.state[_EXCHANGE]
         connection.login_failed(exchange.mechanism)
-        await asyncio.sleep(_REFUSAL_SECONDS)
+        await asyncio.sleep(_REJECTION_S)
         return _refusal(request, ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed")
     lifetime = 0
     if principal is not None:

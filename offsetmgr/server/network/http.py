@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.server.network.socket_server import listen_error
 
-_PATIENCE: Final = 5.0
+_TIMEOUT_S: Final = 5.0
 _LONGEST_LINE: Final = 2048
 _REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Unavailable"}
 
@@ -58,7 +58,7 @@ class HttpEndpoint:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT_S):
                 page = self._answer(await reader.readline())
                 head = (
                     f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\nContent-Type: {page.content_type}\r\n"

@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 _NEVER_FLEXIBLE: Final = 32767
 _OTHER_FILES: Final = 500
 """Open files besides clients' connections: connections to brokers, files of libraries."""
-_SWEEP_SECONDS: Final = 0.5
-_FAILED_LOGINS_EVERY: Final = 10.0
+_SWEEP_S: Final = 0.5
+_FAILED_LOGINS_EVERY_S: Final = 10.0
 """Seconds between two warnings about failed logins, since any client can cause them."""
 _KINDS: Final = {Concurrency.COMMITS: "commit", Concurrency.FETCHES: "fetch", Concurrency.FORWARDED: "relayed"}
 
@@ -101,7 +101,7 @@ class SocketServer:
             self._figures['connections_cut_total{why="too many"}'] += 1
             return False
         if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
+            self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
         return True
 
     def dismiss(self, connection: ServerConnection) -> None:
@@ -123,7 +123,7 @@ class SocketServer:
         self._figures[f'logins_failed_total{{mechanism="{mechanism}"}}'] += 1
         self._unsaid += 1
         now = asyncio.get_running_loop().time()
-        if now - self._said >= _FAILED_LOGINS_EVERY:
+        if now - self._said >= _FAILED_LOGINS_EVERY_S:
             what = {"peer": connection.peer, "mechanism": mechanism, "failed": self._unsaid}
             self._said, self._unsaid = now, 0
             _log.warning("logins failed", extra=what)
@@ -157,7 +157,7 @@ class SocketServer:
             if why is not None:
                 self._figures[f'connections_cut_total{{why="{why}"}}'] += 1
                 connection.cut()
-        self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep) if self.connections else None
+        self._sweeper = loop.call_later(_SWEEP_S, self._sweep) if self.connections else None
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
         limits = self.limits

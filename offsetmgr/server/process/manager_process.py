@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_GRACE: Final = 2.0
+_GRACE_S: Final = 2.0
 """Seconds that running requests have after the shards were handed over."""
-_LOOK_AGAIN: Final = 1.0
+_LOOK_AGAIN_S: Final = 1.0
 """Seconds between attempts to reach a store that could not be reached at the start."""
 _OTHER_CLUSTER: Final = (
     "clients would take a number of one log for a record of another; name brokers of the store's cluster, or, if the "
@@ -148,7 +148,7 @@ class ManagerProcess:
         listener = ServerListener(service, *options.listen, tls=tls)
         await listener.start()
         self.listener = listener
-        self._open.push_async_callback(service.close, _GRACE)
+        self._open.push_async_callback(service.close, _GRACE_S)
         # All ports before the other managers rebalance for this one, so that a port in use is detected first.
         if metrics is not None:
             await self._start_figures(metrics)
@@ -250,7 +250,7 @@ class ManagerProcess:
     async def _compare_later(self, front: StoreBackend, store: OffsetStore) -> None:
         """For a store that could not be reached at the start: no client is served until its cluster is known."""
         while front.refusal is not None:
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_LOOK_AGAIN_S)
             try:
                 await self._compare(front, store)
             except OffsetMgrError as error:

@@ -33,8 +33,8 @@ _NO_EXTRAS: Final = {
 _log = logging.getLogger(__name__)
 
 _METADATA: Final = (ApiKey.METADATA, 8)
-_REFRESH_SECONDS: Final = 5.0
-_ASK_SECONDS: Final = 5.0
+_REFRESH_S: Final = 5.0
+_ASK_S: Final = 5.0
 
 Versions = Mapping[int, tuple[int, int]]
 
@@ -170,7 +170,7 @@ class Brokers:
         probe = self._probes.get(node_id)
         if probe is None or probe.closed or probe.address != address:
             # A new connection asks for the versions again, since the broker may have been upgraded.
-            new = await BrokerConnection.open(address, self._security, _ASK_SECONDS)
+            new = await BrokerConnection.open(address, self._security, _ASK_S)
             old = self._probes.get(node_id)
             self._probes[node_id] = new
             self._versions[node_id] = new.versions
@@ -183,9 +183,9 @@ class Brokers:
 
     async def _keep_fresh(self) -> None:
         while True:
-            await asyncio.sleep(_REFRESH_SECONDS)
+            await asyncio.sleep(_REFRESH_S)
             try:
-                await self._refresh(asyncio.get_running_loop().time() + _ASK_SECONDS)
+                await self._refresh(asyncio.get_running_loop().time() + _ASK_S)
             except OffsetMgrError as error:
                 _log.info("the cluster's brokers could not be asked for: %s", error)
             except Exception:

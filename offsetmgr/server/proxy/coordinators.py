@@ -26,7 +26,7 @@ _OFFSET_DELETE: Final = (ApiKey.OFFSET_DELETE, 0)
 _DELETE_GROUPS: Final = (ApiKey.DELETE_GROUPS, 1)
 
 _MOST_REMEMBERED: Final = 50_000
-_SECOND_OPINION_SECONDS: Final = 1.0
+_SECOND_OPINION_S: Final = 1.0
 
 
 class Coordinators:
@@ -163,7 +163,7 @@ class Coordinators:
         others = [address for address in self._brokers.addresses() if address != where]
         random.shuffle(others)
         for other in others:
-            end = min(deadline, asyncio.get_running_loop().time() + _SECOND_OPINION_SECONDS)
+            end = min(deadline, asyncio.get_running_loop().time() + _SECOND_OPINION_S)
             try:
                 connection = await self._client.node(other).connection(end)
                 message = {"key_type": 0, "coordinator_keys": groups}

@@ -22,7 +22,7 @@ from offsetmgr.server.proxy.member_fencing import MemberFence
 
 _Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
 
-ASK_SECONDS: Final = 4.0
+ASK_S: Final = 4.0
 """How long a commit may wait for the real coordinator, before it fails with COORDINATOR_NOT_AVAILABLE."""
 
 VALID: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
@@ -98,7 +98,7 @@ class MemberFencingBackend:
 
     async def _find_out(self, key: _Key, instance_id: str | None) -> None:
         """Asks until the fence can judge, then passes the waiting commits on, all in one step."""
-        deadline = asyncio.get_running_loop().time() + ASK_SECONDS
+        deadline = asyncio.get_running_loop().time() + ASK_S
         verdict: int | None = ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
             for pause in backoff():
@@ -211,7 +211,7 @@ class MemberFencingBackend:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + ASK_SECONDS
+        return asyncio.get_running_loop().time() + ASK_S
 
     def _hold(self, group: str) -> None:
         self._deleting[group] += 1

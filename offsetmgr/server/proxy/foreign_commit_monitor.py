@@ -18,8 +18,8 @@ from offsetmgr.server.proxy.coordinators import Coordinators
 
 _log = logging.getLogger(__name__)
 
-_PAUSE_SECONDS: Final = 30.0
-_ASK_SECONDS: Final = 20.0
+_PAUSE_S: Final = 30.0
+_ASK_S: Final = 20.0
 _NAMED: Final = 10
 """Number of groups that an alarm names; the others are counted."""
 
@@ -49,7 +49,7 @@ class BrokerCommitMonitor:
         code, ours = await self._backend.list_groups()
         if code or not ours:
             return {}
-        deadline = asyncio.get_running_loop().time() + _ASK_SECONDS
+        deadline = asyncio.get_running_loop().time() + _ASK_S
         # A coordinator lists every group with offsets, so most of our groups need no further request.
         known = await self._coordinators.groups(deadline)
         suspects = [group for group in ours if group in known]
@@ -67,7 +67,7 @@ class BrokerCommitMonitor:
             except Exception as error:
                 _log.exception("looking for offsets that the brokers hold failed: a defect; it goes on")
                 self.alarms = (f"whether clients go past the relay is not known: {type(error).__name__}",)
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await asyncio.sleep(_PAUSE_S)
 
 
 def _sentences(found: dict[str, int | OffsetMgrError]) -> list[str]:

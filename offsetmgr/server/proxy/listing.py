@@ -22,7 +22,7 @@ from offsetmgr.server.security.authorization import Operation
 
 _DESCRIBE_FLEXIBLE: Final = 5
 _ERRORS_FOR_UNKNOWN: Final = 6
-_ASK_SECONDS: Final = 4.0
+_ASK_S: Final = 4.0
 _AT_ONCE: Final = 100
 _LISTED_AT_ONCE: Final = 1_000
 """Number of groups described or listed before the handler yields to other clients."""
@@ -123,4 +123,4 @@ class GroupListing:
         return found
 
     def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + _ASK_SECONDS
+        return asyncio.get_running_loop().time() + _ASK_S

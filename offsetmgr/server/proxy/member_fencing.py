@@ -48,10 +48,10 @@ from typing import Final
 
 from offsetmgr.core.error_code import ErrorCode
 
-FRESH_SECONDS: Final = 2.0
+FRESH_S: Final = 2.0
 """How long evidence of a member lasts: less than half of Kafka's shortest session (group.min.session.timeout.ms, 6 s);
 half of the session if a shorter one is seen."""
-EMPTY_SECONDS: Final = 1.0
+EMPTY_S: Final = 1.0
 """How long "no members", or "members", is believed. Joins pass through the relay, so longer would be safe, but not for
 clients that bypass it."""
 
@@ -73,7 +73,7 @@ class _Group:
         """When members of the newest generation were last confirmed."""
         self.empty = _NEVER
         self.occupied = _NEVER
-        self.fresh = FRESH_SECONDS
+        self.fresh = FRESH_S
 
     def prolongs(self, generation: int, member_id: str, sent: float) -> bool:
         return generation == self.newest and sent - self.members.get(member_id, _NEVER) < 2 * self.fresh
@@ -103,9 +103,9 @@ class MemberFence:
         if known is None or known.ownership_epoch != tenure:
             return None
         if generation < 0:
-            if now - known.empty < EMPTY_SECONDS:
+            if now - known.empty < EMPTY_S:
                 return 0
-            return ErrorCode.UNKNOWN_MEMBER_ID if not member_id and now - known.occupied < EMPTY_SECONDS else None
+            return ErrorCode.UNKNOWN_MEMBER_ID if not member_id and now - known.occupied < EMPTY_S else None
         if known.newest is None or generation > known.newest:
             return None
         if generation < known.newest:

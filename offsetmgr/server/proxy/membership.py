@@ -38,7 +38,7 @@ _NAMES: Final = {
     ApiKey.LEAVE_GROUP: "LeaveGroup",
     ApiKey.SYNC_GROUP: "SyncGroup",
 }
-_FIND_SECONDS: Final = 3.0
+_FIND_S: Final = 3.0
 _OURS: Final = frozenset({ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 _ELSEWHERE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
@@ -78,7 +78,7 @@ class ProxiedMembership:
             self._gate.left(group)
         serial, sent = self._gate.epoch(group, tenure), self._clock()
         try:
-            deadline = asyncio.get_running_loop().time() + _FIND_SECONDS
+            deadline = asyncio.get_running_loop().time() + _FIND_S
             coordinator = await self._coordinators.find(group, deadline)
         except OffsetMgrError:
             return refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, asked.member_id)

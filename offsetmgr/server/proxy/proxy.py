@@ -34,7 +34,7 @@ from offsetmgr.server.security.authorization import (
     ReservedGroupsAuthorizer,
 )
 
-_ASK_SECONDS: Final = 10.0
+_ASK_S: Final = 10.0
 _NOTHING: Final = ReservedGroups()
 
 
@@ -127,7 +127,7 @@ class Proxy:
             return {}
         before = {group: self._gate.epoch(group, backend.ownership_epoch(group)) for group in groups}
         try:
-            idle = await self._coordinators.prove_idle(groups, asyncio.get_running_loop().time() + _ASK_SECONDS)
+            idle = await self._coordinators.prove_idle(groups, asyncio.get_running_loop().time() + _ASK_S)
         except OffsetMgrError:
             return {}
         return {

@@ -15,7 +15,7 @@ from offsetmgr.kafka.protocol.primitives import Cursor
 
 _BY_ID: Final = 12
 """The first version of Metadata that names topics by id (KIP-516)."""
-_ASK_SECONDS: Final = 10.0
+_ASK_S: Final = 10.0
 _MOST: Final = 100_000
 _AT_ONCE: Final = 1_000
 _FETCH_HEAD: Final = {13: 25, 14: 25, 15: 21}
@@ -43,7 +43,7 @@ class TopicIds:
         """Asks a broker for the names of these ids; ids that it does not know stay unknown. Raises `OffsetMgrError`."""
         if not ids:
             return
-        deadline = asyncio.get_running_loop().time() + _ASK_SECONDS
+        deadline = asyncio.get_running_loop().time() + _ASK_S
         connection = await self._client.any_connection(deadline)
         if connection.versions.get(ApiKey.METADATA, (0, 0))[1] < _BY_ID:
             return

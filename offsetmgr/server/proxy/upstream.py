@@ -26,8 +26,8 @@ from offsetmgr.server.network.api import ApiRequest, Sink
 if TYPE_CHECKING:
     from offsetmgr.server.network.api import ClientConnection
 
-DIAL_SECONDS: Final = 10.0
-PARTING_SECONDS: Final = 10.0
+DIAL_S: Final = 10.0
+PARTING_S: Final = 10.0
 """How long a broker may take to receive the requests of a disconnected client."""
 LARGEST_ANSWER: Final = 256 * 1024 * 1024
 """Maximum size of a response that is collected whole. Streamed responses may have any size."""
@@ -162,7 +162,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
 
     def _part(self, transport: asyncio.Transport) -> None:
         transport.close()
-        asyncio.get_running_loop().call_later(PARTING_SECONDS, transport.abort)
+        asyncio.get_running_loop().call_later(PARTING_S, transport.abort)
 
     def _forget(self) -> None:
         self._closed = True
@@ -178,7 +178,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     async def _dial(self, security: Security) -> None:
         try:
             # The versions are already known; {} avoids the request.
-            self._owner = await BrokerConnection.open(self.address, security, DIAL_SECONDS, {})
+            self._owner = await BrokerConnection.open(self.address, security, DIAL_S, {})
             self._transport = await self._owner.hand_over(self)
         except OffsetMgrError:
             self._break_off()

@@ -17,7 +17,7 @@ from offsetmgr.server.storefront.store_calls import Outcomes
 from offsetmgr.server.storefront.store_errors import outcome_unknown
 from offsetmgr.server.storefront.store_executor import StoreExecutor
 
-_PAUSE: Final = 0.5
+_PAUSE_S: Final = 0.5
 
 
 class InDoubtWrites:
@@ -56,7 +56,7 @@ class InDoubtWrites:
 
     async def _look(self) -> None:
         while self._doubts:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_PAUSE_S)
             for group, held in [(group, dict(held)) for group, held in self._doubts.items()]:
                 self._settle(group, held, await self._primary.read(group, list(held)))
         self._running = None

@@ -29,11 +29,11 @@ from offsetmgr.server.storefront.store_executor import CHANGES_A_STREAM, StoreEx
 
 _log = logging.getLogger(__name__)
 
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 2.0
-_STUCK_PAUSE: Final = 30.0
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
+_STUCK_PAUSE_S: Final = 30.0
 """Seconds until a partition with a permanent error (not allowed, unreadable) is tried again."""
-_LOG_EVERY: Final = 30.0
+_LOG_EVERY_S: Final = 30.0
 _KNOWN: Final = 200_000
 """Number of partitions for which the secondary's value is cached."""
 
@@ -98,7 +98,7 @@ class Secondary:
         self._running: asyncio.Task[None] | None = None
         self._pause = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._said = self._said_dropped = -_LOG_EVERY
+        self._said = self._said_dropped = -_LOG_EVERY_S
         self._failing = False
         self._closed = False
         self.pending = 0
@@ -245,7 +245,7 @@ class Secondary:
             self._say(error)
         if error is not None and error.retriable:
             self._failing = True
-            self._pause = min(max(self._pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+            self._pause = min(max(self._pause * 2, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             self._let_all_go()
             return self._pause
         if self._failing:
@@ -276,7 +276,7 @@ class Secondary:
         elif error.retriable or isinstance(error, Conflict):
             return error
         else:
-            attempt.wanted.not_before = asyncio.get_running_loop().time() + _STUCK_PAUSE
+            attempt.wanted.not_before = asyncio.get_running_loop().time() + _STUCK_PAUSE_S
             self._let_go(attempt.wanted)
         return error
 
@@ -303,7 +303,7 @@ class Secondary:
     def _drop(self, attempt: _Attempt, error: OffsetMgrError) -> None:
         self.dropped += 1
         now = asyncio.get_running_loop().time()
-        if now - self._said_dropped >= _LOG_EVERY:
+        if now - self._said_dropped >= _LOG_EVERY_S:
             self._said_dropped = now
             what = {"group": attempt.group, "partition": str(attempt.tp), "dropped": self.dropped, "error": str(error)}
             _log.warning("a value is not written to the secondary store", extra=what)
@@ -332,7 +332,7 @@ class Secondary:
 
     def _say(self, error: OffsetMgrError) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._said >= _LOG_EVERY:
+        if now - self._said >= _LOG_EVERY_S:
             self._said = now
             _log.warning(
                 "the secondary store cannot be written; commits go on, and are written there later",

@@ -26,7 +26,7 @@ from offsetmgr.server.storefront.store_executor import StoreExecutor, StoreWrite
 _log = logging.getLogger(__name__)
 
 _GROUPS_AT_ONCE: Final = 200
-_PAUSE: Final = 5.0
+_PAUSE_S: Final = 5.0
 """Seconds until groups that could not be read or written are checked again."""
 
 
@@ -51,7 +51,7 @@ class StartupReconciliation:
         while batch := list(islice(left, _GROUPS_AT_ONCE)):
             looked += len(batch)
             while batch := await self._look(batch):
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_PAUSE_S)
         if self.written:
             what = {"store": self._threads.store.uri, "groups": looked, "partitions": self.written}
             _log.warning("the secondary store was behind the primary, and was brought forward", extra=what)
@@ -61,7 +61,7 @@ class StartupReconciliation:
             try:
                 return await self._threads.call(partial(listed, self._threads.store))
             except OffsetMgrError:
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_PAUSE_S)
 
     async def _look(self, groups: list[str]) -> list[str]:
         """Updates these groups; returns those that have to be checked again."""

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 _FULL: Final = 100_000
 """Number of pending partitions above which the backend applies backpressure."""
-_LOG_EVERY: Final = 10.0
+_LOG_EVERY_S: Final = 10.0
 
 
 class StoreBackend:
@@ -286,7 +286,7 @@ class StoreBackend:
         kind = type(error).__name__
         self._figures[f'store_errors_total{{error="{kind}"}}'] += 1
         now = asyncio.get_running_loop().time()
-        if now - self._said.get(kind, -_LOG_EVERY) >= _LOG_EVERY:
+        if now - self._said.get(kind, -_LOG_EVERY_S) >= _LOG_EVERY_S:
             self._said[kind] = now
             _log.warning("the store could not do what a client asked", extra={"error": str(error), "kind": kind})
         return code_of(error)

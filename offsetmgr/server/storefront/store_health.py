@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 _NOBODY: Final = "offsetmgr-store-probe"
 """A group that need not exist: the probe reads it if no other group has failed."""
-_RECENT: Final = 1.0
+_RECENT_S: Final = 1.0
 """Seconds for which a success outweighs failures."""
 
 
@@ -47,7 +47,7 @@ class StoreHealth:
             if self._error is not None:
                 self._error, self._group = None, _NOBODY
                 _log.info("the store answers again", extra={"store": self._uri})
-        elif now - self._answered >= _RECENT:
+        elif now - self._answered >= _RECENT_S:
             if self._error is None:
                 _log.warning("the store fails", extra={"store": self._uri, "error": str(down)})
             self._error, self._group = down, group

@@ -25,7 +25,7 @@ Message: TypeAlias = Any
 Run: TypeAlias = tuple[int, list[Message]]
 """A partition and consecutive records of it."""
 
-_ASK: Final = 5.0
+_ASK_S: Final = 5.0
 _PASSING: Final = frozenset(
     {
         ck.KafkaError._ALL_BROKERS_DOWN,
@@ -137,7 +137,7 @@ class AssignedConsumer:
         position = self.positions[partition]
         try:
             start, end = self._client.get_watermark_offsets(
-                ck.TopicPartition(self._topic, partition), timeout=_ASK, cached=False
+                ck.TopicPartition(self._topic, partition), timeout=_ASK_S, cached=False
             )
         except ck.KafkaException as raised:
             self._failures.append(error_of(raised.args[0], self._name(partition)))

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Final
 
-LONGEST: Final = 0.005
+LONGEST_S: Final = 0.005
 """Seconds."""
-REFUSED: Final = 0.018
+REJECTED_S: Final = 0.018
 """Seconds: records confirmed as late as this have most likely met a rejection and librdkafka's pause."""
-_FIRST: Final = 0.002
-_LONGER: Final = 0.001
-_SHORTER: Final = 4e-6
+_FIRST_S: Final = 0.002
+_LONGER_S: Final = 0.001
+_SHORTER_S: Final = 4e-6
 """With this value one transaction in 250 is rejected while the smallest sufficient wait is constant."""
 
 
@@ -24,11 +24,11 @@ class AdaptiveLinger:
     """``rest`` is the wait in seconds after the end of a transaction."""
 
     def __init__(self) -> None:
-        self.rest = _FIRST
+        self.rest = _FIRST_S
 
     def confirmed(self, seconds: float) -> None:
         """Records were confirmed this many seconds after the start of their transaction."""
-        if seconds >= REFUSED:
-            self.rest = min(self.rest + _LONGER, LONGEST)
+        if seconds >= REJECTED_S:
+            self.rest = min(self.rest + _LONGER_S, LONGEST_S)
         else:
-            self.rest = max(self.rest - _SHORTER, 0.0)
+            self.rest = max(self.rest - _SHORTER_S, 0.0)

@@ -26,10 +26,10 @@ from offsetmgr.core.errors import (
 from offsetmgr.kafka.cluster.librdkafka import Admin
 from offsetmgr.manager.log.kafka.topics import id_of
 
-_FIRST_ATTEMPT: Final = 0.5
-_FIRST_PAUSE: Final = 0.002
-_LONGEST_PAUSE: Final = 0.25
-_TIME_OF_A_MARKER: Final = 0.1
+_FIRST_ATTEMPT_S: Final = 0.5
+_FIRST_PAUSE_S: Final = 0.002
+_LONGEST_PAUSE_S: Final = 0.25
+_TIME_OF_A_MARKER_S: Final = 0.1
 _FINAL: Final = (AuthenticationFailed, NotAuthorized, UnknownTopicOrPartition, ConfigError)
 
 # confluent-kafka declares no types for these.
@@ -55,7 +55,7 @@ class PartitionOffsets:
 
     def topic_id(self, timeout: float) -> str:
         """Returns the current id of the topic; empty if the brokers have none."""
-        deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT, _FIRST_PAUSE
+        deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT_S, _FIRST_PAUSE_S
         asked = ck.TopicCollection([self._topic])
         while True:
             left = max(min(attempt, deadline - time.monotonic()), 0.05)
@@ -75,7 +75,7 @@ class PartitionOffsets:
             self._admin.close()
             attempt *= 2
             time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def close(self) -> None:
         """Closes the connections; the next call opens new ones."""
@@ -84,7 +84,7 @@ class PartitionOffsets:
     def _ask(
         self, partitions: Sequence[int], which: Any, timeout: float, least: Callable[[int], int]
     ) -> dict[int, int]:
-        deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT, _FIRST_PAUSE
+        deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT_S, _FIRST_PAUSE_S
         offsets: dict[int, int] = {}
         while missing := [partition for partition in partitions if partition not in offsets]:
             left = max(min(attempt, deadline - time.monotonic()), 0.05)
@@ -97,11 +97,11 @@ class PartitionOffsets:
                 continue
             if time.monotonic() + pause >= deadline or isinstance(failure, _FINAL):
                 raise failure
-            if not past or pause > _TIME_OF_A_MARKER:
+            if not past or pause > _TIME_OF_A_MARKER_S:
                 self._admin.close()
                 attempt *= 2
             time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
         return offsets
 
     def _try(self, partitions: list[int], which: Any, timeout: float) -> tuple[dict[int, int], OffsetMgrError | None]:

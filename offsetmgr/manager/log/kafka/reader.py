@@ -21,10 +21,10 @@ from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Message
 _AT_ONCE: Final = 500
 """Records taken at a time in a load: larger batches fall out of the processor's caches (10,000 take half as much time
 again), and other threads wait longer."""
-_SLICE: Final = 0.1
+_SLICE_S: Final = 0.1
 _NO_KEY: Final = b""
 """Stands for a missing key: no format has it, so the record counts as unreadable."""
-_STALLED: Final = 30.0
+_STALLED_S: Final = 30.0
 """Seconds without progress after which a load fails, so that the operator learns the reason."""
 
 _key: Final[Callable[[Message], Any]] = ck.Message.key
@@ -64,14 +64,14 @@ class KafkaReader:
             while unread and not (stopped is not None and stopped()):
                 if self._closed:
                     raise LogClosed(f"load of {self._topic}", "the reader was closed")
-                for partition, run in consumer.take(_AT_ONCE, _SLICE):
+                for partition, run in consumer.take(_AT_ONCE, _SLICE_S):
                     # One call for each run: a loop in Python over the records would take much longer.
                     deque(map(newest[partition].__setitem__, map(_key, run), map(_value, run)), maxlen=0)
                 unread = {partition for partition in unread if positions[partition] < ends[partition]}
                 now_passed = sum(positions.values())
                 if now_passed != passed:
                     moved = time.monotonic()
-                elif time.monotonic() > moved + _STALLED:
+                elif time.monotonic() > moved + _STALLED_S:
                     raise self._stalled(consumer)
                 if progress is not None:
                     progress(now_passed - sum(reached[p] for p in positions))
@@ -105,8 +105,8 @@ class KafkaReader:
                     raise ValueError("poll before follow")
                 before = sum(self._follower.positions.values())
                 left = deadline - time.monotonic()
-                runs = self._follower.take(most, max(min(left, _SLICE), 0))
-                if runs or left <= _SLICE or sum(self._follower.positions.values()) != before:
+                runs = self._follower.take(most, max(min(left, _SLICE_S), 0))
+                if runs or left <= _SLICE_S or sum(self._follower.positions.values()) != before:
                     return [
                         LogRecord(partition, m.offset(), m.key() or _NO_KEY, m.value(), m.timestamp()[1])
                         for partition, run in runs
@@ -135,4 +135,4 @@ class KafkaReader:
         what = f"load of {self._topic}"
         if consumer.last_error is not None:
             return error_of(consumer.last_error, what)
-        return TimedOut(what, f"nothing came for {_STALLED:g} s")
+        return TimedOut(what, f"nothing came for {_STALLED_S:g} s")

@@ -25,7 +25,7 @@ from offsetmgr.manager.log.topic import (
     settings_for,
 )
 
-DEFAULT_TIMEOUT: Final = 30.0
+DEFAULT_TIMEOUT_S: Final = 30.0
 """Seconds."""
 
 
@@ -37,7 +37,7 @@ def ensure_topic(
     partitions: int = DEFAULT_PARTITIONS,
     replication_factor: int | None = None,
     min_insync_replicas: int | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
+    timeout: float = DEFAULT_TIMEOUT_S,
 ) -> OffsetsTopicState:
     """Creates the topic, or finds and checks it; waits until every partition has a leader (``timeout`` seconds).
 
@@ -67,7 +67,7 @@ def ensure_topic(
 
 
 def check_topic(
-    bootstrap: str, properties: Mapping[str, str], known: OffsetsTopicState, *, timeout: float = DEFAULT_TIMEOUT
+    bootstrap: str, properties: Mapping[str, str], known: OffsetsTopicState, *, timeout: float = DEFAULT_TIMEOUT_S
 ) -> OffsetsTopicState:
     """Checks the topic again, for a running manager.
 
@@ -78,7 +78,7 @@ def check_topic(
 
 
 def check_successor(
-    bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT
+    bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT_S
 ) -> OffsetsTopicState:
     """Checks a topic that was recreated while the manager ran, as a start would have done. Raises the errors of
     `check_topic` except `TopicRecreated`."""

@@ -18,7 +18,7 @@ from offsetmgr.core.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartit
 from offsetmgr.kafka.cluster.librdkafka import Admin, error_of
 from offsetmgr.manager.log.topic import ExistingTopic
 
-_PAUSE: Final = 0.1
+_PAUSE_S: Final = 0.1
 _PASSING: Final = frozenset(
     {ck.KafkaError.UNKNOWN, ck.KafkaError.REQUEST_TIMED_OUT, ck.KafkaError.NOT_CONTROLLER, ck.KafkaError._TIMED_OUT}
 )
@@ -97,9 +97,9 @@ class Topics:
                 error = raised.args[0]
                 if error.code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
                     return
-                if error.code() not in _PASSING or time.monotonic() + _PAUSE >= self._deadline:
+                if error.code() not in _PASSING or time.monotonic() + _PAUSE_S >= self._deadline:
                     raise error_of(error, f"creation of topic {name}") from None
-                time.sleep(_PAUSE)
+                time.sleep(_PAUSE_S)
             else:
                 return
 
@@ -113,12 +113,12 @@ class Topics:
                 found = self.find(name)
             if found is not None and not found.leaderless:
                 return found
-            if time.monotonic() + _PAUSE >= self._deadline:
+            if time.monotonic() + _PAUSE_S >= self._deadline:
                 missing = (
                     "it does not appear" if found is None else f"{len(found.leaderless)} partitions have no leader"
                 )
                 raise TimedOut(f"topic {name}", f"{missing} after {self._timeout:g} s", "are enough brokers up?")
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_S)
 
     def close(self) -> None:
         """Closes the connections."""

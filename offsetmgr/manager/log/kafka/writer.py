@@ -34,13 +34,13 @@ from offsetmgr.manager.log.kafka.linger import AdaptiveLinger
 from offsetmgr.manager.log.kafka.settings import SILENT
 from offsetmgr.records.base import Record
 
-_FIRST_CLAIM_SLICE: Final = 0.05
-_CLIENTS_OWN_PAUSE: Final = 0.5
+_FIRST_CLAIM_SLICE_S: Final = 0.05
+_CLIENTS_OWN_PAUSE_S: Final = 0.5
 """Seconds. While the broker ends the transaction of a predecessor it rejects the claim, and the client retries after
 this time whatever its settings are; a new client tries at once."""
 _ABORT_SHARE: Final = 0.3
 """The part of an append's timeout that is reserved for its abort."""
-_LONGEST_ABORT: Final = 2.0
+_LONGEST_ABORT_S: Final = 2.0
 
 _FENCED_CODES: Final = frozenset(
     {ck.KafkaError._FENCED, ck.KafkaError.PRODUCER_FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
@@ -91,7 +91,7 @@ class KafkaShardGroupWriter:
             raise ValueError("append before claim")
         deadline = time.monotonic() + timeout
         began = time.monotonic()
-        offsets = self._send(batches, deadline, min(timeout * _ABORT_SHARE, _LONGEST_ABORT))
+        offsets = self._send(batches, deadline, min(timeout * _ABORT_SHARE, _LONGEST_ABORT_S))
         self._pace.confirmed(time.monotonic() - began)
         self._commit(deadline)
         self._ended = time.monotonic()
@@ -133,7 +133,7 @@ class KafkaShardGroupWriter:
             raise self._used_up
 
     def _fence_others(self, deadline: float) -> None:
-        slice_ = _FIRST_CLAIM_SLICE
+        slice_ = _FIRST_CLAIM_SLICE_S
         while True:
             left = deadline - time.monotonic()
             try:
@@ -144,7 +144,7 @@ class KafkaShardGroupWriter:
                     self._live.poll(0)  # reports the reason
                 if not error.retriable() or time.monotonic() >= deadline:
                     raise self._claim_failure(error) from None
-                if error.code() == ck.KafkaError.CONCURRENT_TRANSACTIONS and slice_ < _CLIENTS_OWN_PAUSE:
+                if error.code() == ck.KafkaError.CONCURRENT_TRANSACTIONS and slice_ < _CLIENTS_OWN_PAUSE_S:
                     self._producer = self._connect()
                     slice_ *= 2
             else:
