@@ -24,7 +24,7 @@ from offsetmgr.kafka.protocol import releases
 from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
 from offsetmgr.sandbox.broker import BROKER_JARS
-from offsetmgr.segments.committed import SavedOffset
+from offsetmgr.segments.committed_offsets import SavedOffset
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.offsets_topic import KafkaOffsetsTopic
 

@@ -26,7 +26,7 @@ from offsetmgr.groups.describe import refuse_active
 from offsetmgr.groups.dual_execute import DualEdit, Image, execute_dual
 from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan
 from offsetmgr.groups.execute import execute
-from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
     from offsetmgr.cli.options import ConnectFlags
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import Translate
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.groups.describe import Directory
-    from offsetmgr.stores.crossing import TranslatingStore
+    from offsetmgr.stores.cross_cluster_check import TranslatingStore
 
 PLAN: Final = (
     Column("group"),

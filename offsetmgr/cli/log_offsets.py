@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from offsetmgr.groups.disk_layout import Sources
     from offsetmgr.groups.disk_recovery import Expiry
     from offsetmgr.groups.selection import TopicSelection
-    from offsetmgr.segments.committed import SavedGroup
+    from offsetmgr.segments.committed_offsets import SavedGroup
     from offsetmgr.stores.scheme import StoreUri
 
 app = typer.Typer()
@@ -206,7 +206,7 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
     from offsetmgr.segments.broker_lock import require_unused_parent
     from offsetmgr.snapshots.base import SnapshotHeader
     from offsetmgr.snapshots.registry import by_name, format_name
-    from offsetmgr.stores.crossing import with_origin
+    from offsetmgr.stores.cross_cluster_check import with_origin
     from offsetmgr.stores.snapshot import write_snapshot
 
     name = format_name(target.address, target.options.get("format"))

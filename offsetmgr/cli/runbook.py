@@ -66,7 +66,7 @@ class PhaseName(StrEnum):
 
 
 def _view(connect: ConnectFlags) -> GroupView:
-    from offsetmgr.stores.crossing import CrossClusterCheck
+    from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
     from offsetmgr.stores.uri import zookeeper_of
     from offsetmgr.stores.zookeeper import ZookeeperStore
 

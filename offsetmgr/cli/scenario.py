@@ -25,7 +25,7 @@ from offsetmgr.groups.reset import (
 
 if TYPE_CHECKING:
     from offsetmgr.groups.export import SnapshotFile
-    from offsetmgr.stores.crossing import CrossClusterCheck
+    from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 _DURATION: Final = re.compile(
     r"(?P<sign>[-+]?)P(?:(?P<d>[-+]?\d{1,18})D)?"

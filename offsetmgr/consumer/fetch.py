@@ -15,7 +15,7 @@ from typing import Any, Final
 import confluent_kafka as ck
 
 from offsetmgr.config.connection import ConnectionConfig
-from offsetmgr.consumer.streams import PartitionState, StreamMessage, StreamState
+from offsetmgr.consumer.streams import PartitionProgress, StreamMessage, StreamState
 from offsetmgr.core.errors import AuthenticationFailed, ConfigError, NotAuthorized, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.cluster.librdkafka import error_of
@@ -64,8 +64,8 @@ class Fetcher:
         self._from_smallest = from_smallest
         self._queued_max = queued_max
         self._failed = failed
-        self._orders: SimpleQueue[tuple[tuple[PartitionState, ...], tuple[PartitionState, ...]]] = SimpleQueue()
-        self._current: dict[TopicPartition, PartitionState] = {}
+        self._orders: SimpleQueue[tuple[tuple[PartitionProgress, ...], tuple[PartitionProgress, ...]]] = SimpleQueue()
+        self._current: dict[TopicPartition, PartitionProgress] = {}
         self._paused: set[TopicPartition] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -79,11 +79,11 @@ class Fetcher:
         self._thread = threading.Thread(target=self._run, args=(consumer,), name="offsetmgr-fetcher", daemon=True)
         self._thread.start()
 
-    def add(self, holdings: Collection[PartitionState]) -> None:
+    def add(self, holdings: Collection[PartitionProgress]) -> None:
         """Fetches these partitions too, each from its ``fetched`` on."""
         self._orders.put((tuple(holdings), ()))
 
-    def remove(self, holdings: Collection[PartitionState]) -> None:
+    def remove(self, holdings: Collection[PartitionProgress]) -> None:
         """Stops fetching these; later states of the same partitions stay."""
         self._orders.put(((), tuple(holdings)))
 
@@ -117,8 +117,8 @@ class Fetcher:
     def _deal_out(self, consumer: Any, batch: Iterable[Any]) -> None:
         """Puts a batch into the streams. Messages before an error of a partition are delivered first, and later ones in
         the batch are dropped, because the position has been set again."""
-        for_holdings: dict[PartitionState, list[StreamMessage]] = {}
-        troubled: set[PartitionState] = set()
+        for_holdings: dict[PartitionProgress, list[StreamMessage]] = {}
+        troubled: set[PartitionProgress] = set()
         for found in batch:
             holding = self._current.get(TopicPartition(found.topic(), found.partition()))
             if found.error() is not None:
@@ -174,7 +174,7 @@ class Fetcher:
                 consumer.resume([ck.TopicPartition(*tp)])
                 self._paused.discard(tp)
 
-    def _trouble(self, consumer: Any, error: ck.KafkaError, holding: PartitionState | None) -> bool:
+    def _trouble(self, consumer: Any, error: ck.KafkaError, holding: PartitionProgress | None) -> bool:
         """Returns whether the partition's position has been, or will be, set again. Raises permanent errors."""
         if error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
             if holding is not None:
@@ -186,7 +186,7 @@ class Fetcher:
         _LOG.warning("%s", found)
         return False
 
-    def _reset(self, consumer: Any, holding: PartitionState) -> None:
+    def _reset(self, consumer: Any, holding: PartitionProgress) -> None:
         """The log does not contain the position: continues according to the settings."""
         place = ck.TopicPartition(*holding.partition)
         try:

@@ -14,7 +14,7 @@ from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
-from offsetmgr.kafka.client.leader_routing import PartitionLeaders
+from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.client.retries import backoff, remaining
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import begins_with_a_whole_batch

@@ -15,7 +15,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.fetch import Fetcher
 from offsetmgr.consumer.offsets import Offsets, OffsetStorage
 from offsetmgr.consumer.settings import ConsumerSettings
-from offsetmgr.consumer.streams import MessageStream, PartitionState, StreamState
+from offsetmgr.consumer.streams import MessageStream, PartitionProgress, StreamState
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
@@ -116,7 +116,9 @@ class PartitionManager:
         positions = {tp: offset.offset for tp, offset in found.items() if isinstance(offset, Committed)}
         positions |= self._initial([tp for tp in found if tp not in positions])
         begun = [
-            PartitionState(tp, self._stream_of(tp.topic, claimed[tp].thread), position, position, position, found[tp])
+            PartitionProgress(
+                tp, self._stream_of(tp.topic, claimed[tp].thread), position, position, position, found[tp]
+            )
             for tp, position in positions.items()
         ]
         for holding in begun:
@@ -191,13 +193,13 @@ class PartitionManager:
         `PartialFailure`."""
         self._commit(None, what)
 
-    def _commit_last(self, holdings: dict[TopicPartition, PartitionState]) -> None:
+    def _commit_last(self, holdings: dict[TopicPartition, PartitionProgress]) -> None:
         try:
             self._commit(holdings, "last commit")
         except PartialFailure as failure:
             _LOG.warning("%s; the next owner gets some messages again", failure)
 
-    def _keep_a_moment(self, holdings: Collection[PartitionState]) -> None:
+    def _keep_a_moment(self, holdings: Collection[PartitionProgress]) -> None:
         """Waits until all of these were committed long enough ago."""
         commits = [holding.committed_at for holding in holdings if holding.committed_at is not None]
         if commits:
@@ -205,7 +207,7 @@ class PartitionManager:
             if left > 0:
                 self._clock.sleep(left)
 
-    def _correct(self, holdings: dict[TopicPartition, PartitionState]) -> bool:
+    def _correct(self, holdings: dict[TopicPartition, PartitionProgress]) -> bool:
         """Commits again what this member has committed and the store has lost. Returns whether there was any."""
         ours = [tp for tp, holding in holdings.items() if holding.committed_at is not None]
         if self._offsets is None or not ours:
@@ -217,7 +219,7 @@ class PartitionManager:
             holdings[tp].known = offset
         return self._commit({tp: holdings[tp] for tp in found}, "correction")
 
-    def _commit(self, chosen: dict[TopicPartition, PartitionState] | None, what: str) -> bool:
+    def _commit(self, chosen: dict[TopicPartition, PartitionProgress] | None, what: str) -> bool:
         """Commits these, or (None) all that are not being released. Returns whether there was anything to commit.
 
         It omits partitions that are released while it waits for another commit, and those lost between two attempts,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.leader_routing import UNKNOWN_TOPIC_TIMEOUT_S, layout
+from offsetmgr.kafka.client.leader_router import UNKNOWN_TOPIC_TIMEOUT_S, layout
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.client.pinned_client import PinnedCoordinatorClient
 from offsetmgr.kafka.client.retries import backoff

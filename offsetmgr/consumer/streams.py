@@ -46,7 +46,7 @@ class StreamMessage(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class PartitionState:
+class PartitionProgress:
     """One owned partition. All offsets are those of the next message.
 
     ``fetched`` is the end of the messages in the stream, ``handed`` of those that readers have received, ``done`` of
@@ -79,7 +79,7 @@ class StreamState:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         """A message has been finished, or the partitions have changed."""
-        self._holdings: dict[TopicPartition, PartitionState] = {}
+        self._holdings: dict[TopicPartition, PartitionProgress] = {}
         self._streams: list[MessageStream] = []
         self._may_hand_out: Callable[[], bool] = lambda: False
         self.error: OffsetMgrError | None = None
@@ -110,16 +110,16 @@ class StreamState:
 
     # --- partitions ----------------------------------------------------------------------------------
 
-    def add(self, holding: PartitionState) -> None:
+    def add(self, holding: PartitionProgress) -> None:
         with self.lock:
             self._holdings[holding.partition] = holding
             self.changed.notify_all()
 
-    def holdings(self) -> dict[TopicPartition, PartitionState]:
+    def holdings(self) -> dict[TopicPartition, PartitionProgress]:
         with self.lock:
             return dict(self._holdings)
 
-    def feed(self, holding: PartitionState, messages: Iterable[StreamMessage]) -> None:
+    def feed(self, holding: PartitionProgress, messages: Iterable[StreamMessage]) -> None:
         """Puts messages into the partition's stream in order; skips those that were there before."""
         with self.lock:
             if holding.stopped:
@@ -133,7 +133,7 @@ class StreamState:
             if was_empty and buffer:
                 holding.stream.readable.notify_all()
 
-    def relocate(self, holding: PartitionState, offset: int) -> None:
+    def relocate(self, holding: PartitionProgress, offset: int) -> None:
         """The log does not contain the next position: continues at ``offset``.
 
         If it is larger, the log's start has passed the position, and waiting messages stay valid. If it is smaller, the
@@ -151,7 +151,7 @@ class StreamState:
             holding.fetched = holding.handed = holding.done = offset
             holding.gap = None
 
-    def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[PartitionState]:
+    def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[PartitionProgress]:
         """From this moment nothing of these partitions is delivered. Waits (at most so long) until readers have
         finished their current messages, and returns the states, which stay until `remove`."""
         with self.lock:
@@ -164,7 +164,7 @@ class StreamState:
                 self.changed.wait(left)
             return found
 
-    def remove(self, partitions: Collection[TopicPartition] | None) -> list[PartitionState]:
+    def remove(self, partitions: Collection[TopicPartition] | None) -> list[PartitionProgress]:
         """Removes these (None: all) at once, with waiting and current messages, and returns them."""
         with self.lock:
             chosen = list(self._holdings) if partitions is None else [tp for tp in partitions if tp in self._holdings]
@@ -175,7 +175,7 @@ class StreamState:
             self._let_go(gone)
             return gone
 
-    def holds(self, holding: PartitionState) -> bool:
+    def holds(self, holding: PartitionProgress) -> bool:
         """Returns whether it is still there: neither removed, nor replaced by a later one of the same partition."""
         with self.lock:
             return self._holdings.get(holding.partition) is holding
@@ -194,12 +194,12 @@ class StreamState:
                 if stream.reader is _MARKS.mine:
                     stream.in_hand = None
 
-    def positions(self, holdings: Iterable[PartitionState]) -> dict[TopicPartition, int]:
+    def positions(self, holdings: Iterable[PartitionProgress]) -> dict[TopicPartition, int]:
         """Returns the offsets that may be committed now."""
         with self.lock:
             return {holding.partition: holding.done for holding in holdings}
 
-    def committable(self) -> Mapping[TopicPartition, PartitionState]:
+    def committable(self) -> Mapping[TopicPartition, PartitionProgress]:
         """Returns all partitions that are not being stopped."""
         with self.lock:
             return {tp: holding for tp, holding in self._holdings.items() if not holding.stopped}
@@ -223,10 +223,10 @@ class StreamState:
             stream.readable.notify_all()
         self.changed.notify_all()
 
-    def _in_hand(self, holdings: list[PartitionState]) -> bool:
+    def _in_hand(self, holdings: list[PartitionProgress]) -> bool:
         return any(stream.in_hand is not None and stream.in_hand[0] in holdings for stream in self._streams)
 
-    def _let_go(self, holdings: list[PartitionState]) -> None:
+    def _let_go(self, holdings: list[PartitionProgress]) -> None:
         """The current messages of these partitions will not count as finished."""
         for stream in self._streams:
             if stream.in_hand is not None and stream.in_hand[0] in holdings:
@@ -251,9 +251,9 @@ class MessageStream:
 
     def __init__(self, desk: StreamState, topic: str | None) -> None:
         self.topic = topic
-        self.buffer: deque[tuple[PartitionState, StreamMessage]] = deque()
+        self.buffer: deque[tuple[PartitionProgress, StreamMessage]] = deque()
         self.readable = threading.Condition(desk.lock)
-        self.in_hand: tuple[PartitionState, int] | None = None
+        self.in_hand: tuple[PartitionProgress, int] | None = None
         self.reader: object = None
         self._desk = desk
 

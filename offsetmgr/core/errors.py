@@ -2,6 +2,8 @@
 
 Every error has *what* failed, *why*, and a *hint* if the reader can do something. The command line prints these three
 parts, so operators read every message here. No text may contain a credential.
+
+A class whose name is a participle (`SessionExpired`, `Superseded`) is the result of a call, like Kafka's exceptions.
 """
 
 from __future__ import annotations

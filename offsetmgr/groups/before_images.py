@@ -13,7 +13,7 @@ from offsetmgr.groups.edit_plan import EditPlan, PlannedChange
 from offsetmgr.snapshots.base import SnapshotHeader
 from offsetmgr.snapshots.group_images import GroupImages, is_images, read_images
 from offsetmgr.snapshots.group_images import write_images as write_stream
-from offsetmgr.stores.crossing import with_origin
+from offsetmgr.stores.cross_cluster_check import with_origin
 
 
 def new_path(directory: Path, operation: str, taken_at_ms: int) -> Path:

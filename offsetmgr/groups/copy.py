@@ -10,7 +10,7 @@ from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.edit_plan import GroupEditPlan
 from offsetmgr.groups.edits import propose_import
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
-from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 
 def propose_copy(

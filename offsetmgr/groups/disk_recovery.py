@@ -24,7 +24,7 @@ from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import OffsetValue
 from offsetmgr.records.kafka import KEY_NAMES
-from offsetmgr.segments.committed import Activity, SavedGroup, SavedOffset
+from offsetmgr.segments.committed_offsets import Activity, SavedGroup, SavedOffset
 from offsetmgr.segments.offsets_partition import SavedPartition, read_decisions, read_partition
 from offsetmgr.segments.partition import partition_of
 from offsetmgr.segments.transaction_state import TOPIC as TRANSACTIONS

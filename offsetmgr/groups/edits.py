@@ -14,7 +14,7 @@ from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.groups.edit_plan import BY_PARTITION, GroupEditPlan, PlannedChange, propose
 from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known, scan_in_order
 from offsetmgr.snapshots.group_images import GroupImages
-from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 
 def propose_delete(store: OffsetStore, groups: Iterable[str], topics: TopicSelection) -> Iterator[GroupEditPlan]:

@@ -19,7 +19,7 @@ from offsetmgr.groups.selection import ALL_TOPICS, TopicSelection, require_known
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.snapshots import registry
 from offsetmgr.snapshots.base import SnapshotHeader, SnapshotReader
-from offsetmgr.stores.crossing import origin_of_snapshot
+from offsetmgr.stores.cross_cluster_check import origin_of_snapshot
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -65,16 +65,16 @@ class SnapshotFile:
         return self._reader.header
 
     def log_origin(self) -> LogOrigin:
-        """See `offsetmgr.stores.crossing.TranslatingStore`."""
+        """See `offsetmgr.stores.cross_cluster_check.TranslatingStore`."""
         return origin_of_snapshot(self.header)
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """See `offsetmgr.stores.crossing.TranslatingStore`: the ids at the time of the snapshot."""
+        """See `offsetmgr.stores.cross_cluster_check.TranslatingStore`: the ids at the time of the snapshot."""
         known = {} if self.header is None else self.header.topic_ids
         return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """See `offsetmgr.stores.crossing.TranslatingStore`: a file does not contain them."""
+        """See `offsetmgr.stores.cross_cluster_check.TranslatingStore`: a file does not contain them."""
         return {}
 
     def groups(self) -> Iterator[str]:

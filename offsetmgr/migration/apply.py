@@ -10,7 +10,7 @@ from offsetmgr.core.log_origin import LogOrigin
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
-from offsetmgr.migration.chunking import READ_GROUPS, batched
+from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
 from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.plan import GroupPlan, PlanStep, StoreEndpoint

@@ -15,7 +15,7 @@ from offsetmgr.core.errors import GateRefused, JournalError
 from offsetmgr.core.model import Committed
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.core.plurals import count_of
-from offsetmgr.migration.chunking import READ_GROUPS, batched
+from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep

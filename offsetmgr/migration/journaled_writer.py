@@ -25,7 +25,7 @@ from offsetmgr.core.offset_store import (
     OffsetStore,
 )
 from offsetmgr.groups.former_locks import POLL_S, Waiting
-from offsetmgr.migration.chunking import batched
+from offsetmgr.migration.batches import batched
 from offsetmgr.migration.journal import Journal, Json, Record
 from offsetmgr.migration.plan import Action, PlanStep
 from offsetmgr.migration.plan_codec import encode_steps

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from offsetmgr.core.errors import CorruptData, OffsetMgrError, OffsetOutOfRange, UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Logs
-from offsetmgr.migration.plan import TopicMissing, clamping
+from offsetmgr.migration.plan import MissingTopic, clamping
 
 
 @dataclass(slots=True)
@@ -41,13 +41,13 @@ class LogRangeCache:
         if stale and self.cluster is not None:
             self._known.update(self.cluster.log_ranges(stale))
 
-    def of(self, tp: TopicPartition) -> LogRange | TopicMissing | OffsetMgrError | None:
+    def of(self, tp: TopicPartition) -> LogRange | MissingTopic | OffsetMgrError | None:
         if self.cluster is None or tp.partition < 0:
             return None
         if tp.topic not in self._topics:
-            return TopicMissing.TOPIC
+            return MissingTopic.TOPIC
         if not 0 <= tp.partition < self._topics[tp.topic]:
-            return TopicMissing.PARTITION
+            return MissingTopic.PARTITION
         return self._known[tp]
 
     def holds(self, tp: TopicPartition, offset: int) -> bool:
@@ -65,7 +65,7 @@ class LogRangeCache:
         if isinstance(found, LogRange):
             why = f"{offset} lies outside its log now; {clamping(offset, found)}"
             return OffsetOutOfRange(str(tp), why, "make a new plan, with --clamp where that is right", log_range=found)
-        if isinstance(found, TopicMissing):
+        if isinstance(found, MissingTopic):
             return UnknownTopicOrPartition(str(tp), found.value, "make a new plan")
         return CorruptData(str(tp), f"its log could not be asked: {found}", "fix that, and apply again")
 

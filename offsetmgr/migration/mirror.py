@@ -17,12 +17,12 @@ from offsetmgr.core.errors import GroupActive, LockLost, OffsetMgrError, Recreat
 from offsetmgr.core.lockable_store import LockableStore
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, GroupEdit, GroupOffsets, OffsetStore
-from offsetmgr.migration.chunking import READ_GROUPS, batched
+from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.mirror_feed import Feed, _moved
 from offsetmgr.migration.mirror_group import GroupMirror, MirrorState, MirrorStatus
 from offsetmgr.migration.mirror_safety import NOBODY, AskOldGroups, LegacyGroup
 from offsetmgr.migration.plan import PlanOptions
-from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 HOLDER = "offsetmgr-mirror"
 """The role under which groups are locked: one mirror for each group, the last one started."""

@@ -235,7 +235,7 @@ class PlanHeader:
         return None if self.retention_ms is None else self.created_at + self.retention_ms
 
 
-class TopicMissing(StrEnum):
+class MissingTopic(StrEnum):
     """The cluster was asked, and this does not exist there."""
 
     TOPIC = "the topic does not exist in the Kafka cluster"
@@ -246,7 +246,7 @@ def decide(
     tp: TopicPartition,
     source: OffsetAndMetadata | OffsetMgrError | None,
     target: Offset | OffsetMgrError,
-    log: LogRange | TopicMissing | OffsetMgrError | None,
+    log: LogRange | MissingTopic | OffsetMgrError | None,
     options: PlanOptions,
 ) -> PlanStep:
     """Decides the step of one partition.
@@ -266,8 +266,8 @@ def decide(
     wanted = source
     if isinstance(log, OffsetMgrError):
         return PlanStep(tp, Action.REFUSE_UNREADABLE, wanted, held, None, f"log: {log}")
-    if isinstance(log, TopicMissing):
-        action = Action.REFUSE_TOPIC_MISSING if log is TopicMissing.TOPIC else Action.REFUSE_PARTITION_MISSING
+    if isinstance(log, MissingTopic):
+        action = Action.REFUSE_TOPIC_MISSING if log is MissingTopic.TOPIC else Action.REFUSE_PARTITION_MISSING
         return PlanStep(tp, action, wanted, held, None, log.value)
     note = ""
     if _is_ahead(target, wanted) and options.if_ahead is AheadPolicy.KEEP:

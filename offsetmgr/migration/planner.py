@@ -30,8 +30,8 @@ from offsetmgr.core.offset_store import (
     Partitions,
 )
 from offsetmgr.kafka.cluster.base import Cluster
+from offsetmgr.migration.batches import READ_GROUPS, batched, prefetch
 from offsetmgr.migration.byte_position_translation import Translator
-from offsetmgr.migration.chunking import READ_GROUPS, batched, prefetch
 from offsetmgr.migration.log_range_cache import LogRangeCache
 from offsetmgr.migration.partition_map import PartitionMap
 from offsetmgr.migration.plan import (
@@ -46,7 +46,7 @@ from offsetmgr.migration.plan import (
     decide,
     literal_of,
 )
-from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 
 class LegacyMembers(Protocol):

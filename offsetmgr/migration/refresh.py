@@ -23,7 +23,7 @@ from offsetmgr.core.lockable_store import HeldLock, LockableStore
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.groups.former_locks import POLL_S, Waiting
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.chunking import batched
+from offsetmgr.migration.batches import batched
 from offsetmgr.migration.journal import Journal
 from offsetmgr.migration.plan import GroupPlan
 from offsetmgr.migration.plan_file import PlanFile

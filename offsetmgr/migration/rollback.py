@@ -14,7 +14,7 @@ from offsetmgr.core.errors import GateRefused, JournalError, OffsetMgrError
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.chunking import READ_GROUPS, batched
+from offsetmgr.migration.batches import READ_GROUPS, batched
 from offsetmgr.migration.journaled_writer import Executor, GroupWrite, Report
 from offsetmgr.migration.plan import Action, GroupPlan, PlanStep
 from offsetmgr.migration.plan_file import PlanFile

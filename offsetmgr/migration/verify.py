@@ -18,9 +18,9 @@ from offsetmgr.core.model import BrokerPartition, Committed, LogRange, TopicPart
 from offsetmgr.core.offset_store import GroupOffsets, OffsetStore
 from offsetmgr.kafka.cluster.base import Logs
 from offsetmgr.migration.apply import check_endpoint
-from offsetmgr.migration.chunking import READ_GROUPS, batched, prefetch
+from offsetmgr.migration.batches import READ_GROUPS, batched, prefetch
 from offsetmgr.migration.log_range_cache import LogRangeCache
-from offsetmgr.migration.plan import Action, GroupPlan, PlanSource, PlanStep, TopicMissing, clamping
+from offsetmgr.migration.plan import Action, GroupPlan, MissingTopic, PlanSource, PlanStep, clamping
 from offsetmgr.migration.plan_file import PlanFile
 from offsetmgr.migration.planner import unfit_name
 from offsetmgr.migration.progress import MigrationState
@@ -293,14 +293,14 @@ def _under_their_new_names(plan: GroupPlan, source: GroupOffsets) -> GroupOffset
     )
 
 
-def _outside(offset: int, log: LogRange | TopicMissing | OffsetMgrError | None) -> _Judgement:
+def _outside(offset: int, log: LogRange | MissingTopic | OffsetMgrError | None) -> _Judgement:
     """The result for an offset outside its log."""
     if isinstance(log, LogRange) and offset < log.start:
         why = f"below the log start by {log.start - offset}; {clamping(offset, log)}"
         return Status.BELOW_LOG_START, VerifyEvidence.SEEN, why
     if isinstance(log, LogRange):
         return Status.BEYOND_LOG_END, VerifyEvidence.SEEN, f"beyond the log end by {offset - log.end}"
-    if isinstance(log, TopicMissing):
+    if isinstance(log, MissingTopic):
         return Status.NO_SUCH_LOG, VerifyEvidence.SEEN, log.value
     return Status.UNKNOWN, VerifyEvidence.UNKNOWN, f"the log's end is not known: {log}"
 

@@ -14,7 +14,7 @@ from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox.identity import wait_until
 from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.logging import log4j_flags
+from offsetmgr.sandbox.log_settings import log4j_flags
 from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import log_tail, properties
 

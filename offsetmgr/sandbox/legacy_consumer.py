@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, TypedDict, Unpack
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.logging import log4j_flags
+from offsetmgr.sandbox.log_settings import log4j_flags
 from offsetmgr.sandbox.process import ServerProcess, properties
 
 JARS: Final[Mapping[str, str]] = {

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from offsetmgr.core.errors import SandboxError
 from offsetmgr.sandbox import jars, ports
 from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.logging import log4j_flags
+from offsetmgr.sandbox.log_settings import log4j_flags
 from offsetmgr.sandbox.port_server import ListeningServer
 from offsetmgr.sandbox.process import properties
 

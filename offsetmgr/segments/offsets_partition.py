@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetMgrError, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.segments.checkpoints import LOG_START, read_checkpoint
-from offsetmgr.segments.committed import DecodedRecord, decode
+from offsetmgr.segments.committed_offsets import DecodedRecord, decode
 from offsetmgr.segments.entries import EntryReader
 from offsetmgr.segments.offsets import OffsetsFold
 from offsetmgr.segments.partition import partition_of, segments_in

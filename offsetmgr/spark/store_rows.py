@@ -33,7 +33,7 @@ from offsetmgr.groups.selection import (
     named_groups,
     require_known,
 )
-from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.uri import open_store
 
 _ROWS_AT_ONCE: Final = 10_000

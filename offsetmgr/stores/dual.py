@@ -39,7 +39,7 @@ from offsetmgr.core.offset_store import (
     StoreIdentity,
     same_value,
 )
-from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.dual_policy import DualDecision, PendingChange, combined, merged, outcome_of, refused
 from offsetmgr.stores.dual_reads import GROUPS_IN_FLIGHT, _batches, _edit, _fetch, _read, _scan
 

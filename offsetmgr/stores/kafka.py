@@ -88,7 +88,7 @@ class KafkaStore(ProtocolStore):
         return (*weaknesses([versions for versions in found.values() if versions is not None]), *silent)
 
     def groups(self) -> Iterator[str]:
-        from offsetmgr.kafka.client.listing import list_groups
+        from offsetmgr.kafka.client.group_lists import list_groups
 
         wire = self.wire()
         yield from wire.run(lambda deadline: list_groups(wire.client, deadline))

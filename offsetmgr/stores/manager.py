@@ -72,7 +72,7 @@ class ManagerStore(ProtocolStore):
         return self._identity
 
     def groups(self) -> Iterator[str]:
-        from offsetmgr.kafka.client.manager_listing import list_manager_groups
+        from offsetmgr.kafka.client.manager_group_lists import list_manager_groups
 
         wire = self.wire()
         yield from wire.run(lambda deadline: list_manager_groups(wire.client, deadline))

@@ -16,12 +16,12 @@ from offsetmgr.core.model import TopicPartition, is_deleted
 from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST, FetchedPartition, FetchLimits
-from offsetmgr.kafka.client.leader_routing import PartitionLeaders
+from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.client.log_ranges import partition_counts
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.segments.batch_reader import LOG_HEADER, LOG_OVERHEAD
-from offsetmgr.segments.committed import SavedOffset, decode
+from offsetmgr.segments.committed_offsets import SavedOffset, decode
 from offsetmgr.segments.offsets import OffsetsFold
 
 _SLICE_BYTES: Final = 1024 * 1024

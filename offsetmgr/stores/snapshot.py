@@ -46,7 +46,7 @@ from offsetmgr.snapshots.base import (
     WriteReport,
 )
 from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
-from offsetmgr.stores.crossing import TranslatingStore, origin_of_snapshot, with_origin
+from offsetmgr.stores.cross_cluster_check import TranslatingStore, origin_of_snapshot, with_origin
 from offsetmgr.stores.snapshot_edit import SnapshotEditor, spooled_entry, spooled_result
 from offsetmgr.stores.snapshot_edit import spool as append
 
@@ -170,7 +170,7 @@ class SnapshotStore(StoreBase):
         return origin_of_snapshot(self.header)
 
     def adopt(self, source: TranslatingStore) -> None:
-        """See `offsetmgr.stores.crossing.OriginRecordingStore`."""
+        """See `offsetmgr.stores.cross_cluster_check.OriginRecordingStore`."""
         self._origin = source
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:

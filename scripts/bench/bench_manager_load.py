@@ -43,7 +43,7 @@ from offsetmgr.manager.log.kafka.topic_admin import ensure_topic
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.manager.protocol_values import CommitRequest, FetchRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
-from offsetmgr.manager.runtime.process_tuning import after_load, tune_process
+from offsetmgr.manager.runtime.process_settings import after_load, tune_process
 from offsetmgr.records.registry import record_format
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 

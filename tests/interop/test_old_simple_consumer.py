@@ -20,7 +20,7 @@ from offsetmgr.core.errors import OffsetOutOfRange, PartialFailure, UnknownTopic
 from offsetmgr.core.model import ABSENT, Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.sandbox import KafkaBroker, jars
 from offsetmgr.sandbox.java import QUICK_START, java_command
-from offsetmgr.sandbox.logging import log4j_flags
+from offsetmgr.sandbox.log_settings import log4j_flags
 
 if TYPE_CHECKING:
     from conftest import MakeTopic

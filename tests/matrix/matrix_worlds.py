@@ -20,7 +20,7 @@ from offsetmgr.sandbox import OldConsumer, jars, java_tool
 from offsetmgr.sandbox.broker import BROKER_JARS
 from offsetmgr.sandbox.java import QUICK_START, java_command
 from offsetmgr.sandbox.legacy_consumer import JARS as OLD_CONSUMERS
-from offsetmgr.sandbox.logging import log4j_flags
+from offsetmgr.sandbox.log_settings import log4j_flags
 from offsetmgr.sandbox.process import ServerProcess
 from offsetmgr.stores.uri import open_store
 

@@ -10,7 +10,7 @@ import pytest
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.fetch import Fetcher
-from offsetmgr.consumer.streams import MessageStream, PartitionState, StreamState
+from offsetmgr.consumer.streams import MessageStream, PartitionProgress, StreamState
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import ABSENT, TopicPartition
 
@@ -75,9 +75,9 @@ class World:
             failed=self.failures.append,
         )
 
-    def hold(self, client: Client, partition: TopicPartition, position: int) -> tuple[PartitionState, MessageStream]:
+    def hold(self, client: Client, partition: TopicPartition, position: int) -> tuple[PartitionProgress, MessageStream]:
         stream = self.desk.stream("t")
-        holding = PartitionState(partition, stream, position, position, position, ABSENT)
+        holding = PartitionProgress(partition, stream, position, position, position, ABSENT)
         self.desk.add(holding)
         self.fetcher.add([holding])
         self.fetcher._obey(client)

@@ -11,7 +11,7 @@ from typing import Any
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.partition_manager import PartitionManager
 from offsetmgr.consumer.settings import ConsumerSettings
-from offsetmgr.consumer.streams import PartitionState, StreamMessage, StreamState
+from offsetmgr.consumer.streams import PartitionProgress, StreamMessage, StreamState
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupEdit, GroupEditResult
@@ -102,7 +102,7 @@ class World:
         session: Any = None
         self.work.joined(session, lease)
         for partition in (P0, P1):
-            self.desk.add(PartitionState(partition, self.stream, 10, 10, 10, ABSENT))
+            self.desk.add(PartitionProgress(partition, self.stream, 10, 10, 10, ABSENT))
         self.consume(10, 11)
 
     def consume(self, *offsets: int) -> None:

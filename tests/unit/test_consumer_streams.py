@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from offsetmgr.consumer.streams import MessageStream, PartitionState, StreamMessage, StreamState
+from offsetmgr.consumer.streams import MessageStream, PartitionProgress, StreamMessage, StreamState
 from offsetmgr.core.errors import CorruptData
 from offsetmgr.core.model import ABSENT, TopicPartition
 
@@ -24,7 +24,7 @@ def a_desk(*partitions: TopicPartition) -> tuple[StreamState, MessageStream]:
     stream = desk.stream("t")
     desk.grant(lambda: True)
     for partition in partitions:
-        desk.add(PartitionState(partition, stream, 10, 10, 10, ABSENT))
+        desk.add(PartitionProgress(partition, stream, 10, 10, 10, ABSENT))
     return desk, stream
 
 
@@ -47,7 +47,7 @@ def test_a_message_is_done_with_when_the_next_one_is_asked_for() -> None:
 def test_committing_says_that_the_readers_own_message_is_done_with_and_no_others() -> None:
     desk, mine = a_desk(P0)
     theirs = desk.stream("t")
-    desk.add(PartitionState(P1, theirs, 10, 10, 10, ABSENT))
+    desk.add(PartitionProgress(P1, theirs, 10, 10, 10, ABSENT))
     desk.feed(desk.holdings()[P0], [message(10)])
     desk.feed(desk.holdings()[P1], [message(10, 1)])
     reader = threading.Thread(target=lambda: theirs.get(0))
@@ -133,7 +133,7 @@ def test_a_partition_that_comes_back_begins_where_it_is_reported() -> None:
     desk, stream = a_desk(P0)
     earlier = desk.holdings()[P0]
     desk.remove([P0])
-    desk.add(PartitionState(P0, stream, 20, 20, 20, ABSENT))
+    desk.add(PartitionProgress(P0, stream, 20, 20, 20, ABSENT))
 
     desk.feed(earlier, [message(11)])
     desk.feed(desk.holdings()[P0], [message(20)])

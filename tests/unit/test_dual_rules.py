@@ -338,7 +338,9 @@ def test_a_rewind_that_the_secondary_did_not_take_does_not_hold_up_the_consumer_
     pair.secondary.fail("write")
     rewound = pair.commit(50, allow_rewind=True)
     assert isinstance(rewound.secondary[T0], Unreachable)
-    assert pair.dual.fetch("g")[T0] == Committed(100)  # as rule 7 has it: the maximum hides it until it is in both
+    assert pair.dual.fetch("g")[T0] == Committed(
+        100
+    )  # data rule "dual commit": the maximum hides it until it is in both
 
     onward = pair.commit(60)
     assert onward.outcomes[T0].status is EditStatus.WRITTEN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offsetmgr.kafka.client.listing import java_hash, probe_groups
+from offsetmgr.kafka.client.group_lists import java_hash, probe_groups
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ from offsetmgr.groups.selection import (
     scan_in_order,
 )
 from offsetmgr.snapshots.group_images import IMAGES_SCHEMA
-from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.memory import MemoryStore
 

@@ -23,8 +23,8 @@ from offsetmgr.kafka.protocol.schema_codec import (
 from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.proxy import response_rewrite
 from offsetmgr.server.proxy.access import ACCESS, listed, refusal, shown_without, without
-from offsetmgr.server.proxy.forwarding import FORWARDED
-from offsetmgr.server.proxy.request_screening import RequestScreen
+from offsetmgr.server.proxy.forwarder import FORWARDED
+from offsetmgr.server.proxy.request_screen import RequestScreen
 from offsetmgr.server.proxy.topic_ids import fetched_ids
 from offsetmgr.server.security.authorization import ADMIN_APIS, AllowAllAuthorizer, ReservedGroups
 

@@ -26,11 +26,11 @@ from offsetmgr.kafka.protocol.schema_codec import (
 )
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.network.api import ApiRequest, Frame
-from offsetmgr.server.proxy import metadata_rewrite, request_screening
-from offsetmgr.server.proxy.forwarding import Forwarder
-from offsetmgr.server.proxy.listing import GroupListing
+from offsetmgr.server.proxy import metadata_rewrite, request_screen
+from offsetmgr.server.proxy.forwarder import Forwarder
+from offsetmgr.server.proxy.group_lists import GroupLists
 from offsetmgr.server.proxy.metadata_rewrite import MetadataRewriter
-from offsetmgr.server.proxy.request_screening import RequestScreen, framed
+from offsetmgr.server.proxy.request_screen import RequestScreen, framed
 from offsetmgr.server.proxy.topic_ids import TopicIds
 from offsetmgr.server.security.authorization import AllowAllAuthorizer, AuthorizationRules, ReservedGroups, Rule
 
@@ -176,7 +176,7 @@ class Relayed(Listening):
         fakes: Any = self
         endpoint = ApiContext(self.backend, 1)
         apis = [
-            *GroupListing(endpoint, fakes.coordinators).apis(),
+            *GroupLists(endpoint, fakes.coordinators).apis(),
             *MetadataRewriter(endpoint, fakes.broker, self.screen, "127.0.0.1").apis(),
         ]
         self.service.apis |= {api.key: api for api in apis}
@@ -226,7 +226,7 @@ def test_groups_are_described_a_few_at_a_time(relayed: Relayed, monkeypatch: pyt
     turns = Turns(monkeypatch)
     turns.count(schema_codec._Schema, "encode_items", lambda _schema, _field, items: len(items))
     turns.count(asyncio, "ensure_future", lambda *_: 1)
-    turns.count(GroupListing, "_described", lambda *_: 1)
+    turns.count(GroupLists, "_described", lambda *_: 1)
     tasks = []
 
     def task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
@@ -265,8 +265,8 @@ def test_groups_are_listed_a_few_at_a_time(relayed: Relayed, monkeypatch: pytest
 
 def watched(turns: Turns) -> None:
     """Counts the bytes that are decoded and the items that are judged on the event loop."""
-    turns.count(request_screening, "decode_request", lambda _key, _version, frame, _at: len(frame))
-    turns.count(request_screening, "fetched_ids", lambda frame, *_: len(frame))
+    turns.count(request_screen, "decode_request", lambda _key, _version, frame, _at: len(frame))
+    turns.count(request_screen, "fetched_ids", lambda frame, *_: len(frame))
     turns.count(RequestScreen, "_code", lambda *_: 1)
 
 

@@ -19,8 +19,8 @@ from offsetmgr.kafka.protocol.schema_codec import encode_request, encode_respons
 from offsetmgr.server.network.api import ApiRequest
 from offsetmgr.server.proxy import group_requests, response_rewrite
 from offsetmgr.server.proxy.brokers import ProxyPorts
-from offsetmgr.server.proxy.forwarding import FORWARDED, common
-from offsetmgr.server.proxy.member_fencing import EMPTY_S, FRESH_S, MemberFence
+from offsetmgr.server.proxy.forwarder import FORWARDED, common
+from offsetmgr.server.proxy.member_fence import EMPTY_S, FRESH_S, MemberFence
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 TENURE = 1

@@ -17,7 +17,7 @@ from offsetmgr.groups.disk_recovery import Expiry, saved_groups
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.segments.batch_builder import batch, end_of_transaction
 from offsetmgr.segments.batch_reader import Record
-from offsetmgr.segments.committed import Activity, SavedOffset
+from offsetmgr.segments.committed_offsets import Activity, SavedOffset
 from offsetmgr.segments.parallel import map_directories
 
 

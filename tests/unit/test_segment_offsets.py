@@ -17,7 +17,7 @@ from offsetmgr.records.base import GroupValue
 from offsetmgr.records.kafka import KafkaRecordFormat
 from offsetmgr.segments.batch_builder import Producer, batch, end_of_transaction, message_set
 from offsetmgr.segments.batch_reader import Record
-from offsetmgr.segments.committed import SavedOffset, decode
+from offsetmgr.segments.committed_offsets import SavedOffset, decode
 from offsetmgr.segments.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from offsetmgr.segments.offsets import Newest, OffsetsFold
 from offsetmgr.segments.transaction_state import TransactionDecision, decisions

@@ -28,7 +28,7 @@ from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupOffsets
 from offsetmgr.snapshots.base import GroupEntry, SnapshotHeader
 from offsetmgr.snapshots.spark import SymbolicOffset
-from offsetmgr.stores.crossing import CrossClusterCheck, with_origin
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck, with_origin
 from offsetmgr.stores.snapshot import SnapshotStore, write_snapshot
 from offsetmgr.stores.uri import open_store
 

@@ -14,7 +14,7 @@ from offsetmgr.kafka.client import fetch
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.fetch import EARLIEST, LATEST
-from offsetmgr.kafka.client.leader_routing import PartitionLeaders
+from offsetmgr.kafka.client.leader_router import PartitionLeaders
 from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address

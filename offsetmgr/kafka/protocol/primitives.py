@@ -31,7 +31,7 @@ cluster has millions of them."""
 
 
 @dataclass(slots=True)
-class StringDecoding:
+class DecodingLimits:
     """Limits of one message; see `DECODING`."""
 
     tags: int = 64
@@ -40,7 +40,7 @@ class StringDecoding:
     """The limit of a string, which is that of the classic encoding; the flexible one has no limit of its own."""
 
 
-DECODING: Final = StringDecoding()
+DECODING: Final = DecodingLimits()
 """The limits of this process. `manager serve` sets them when it starts."""
 
 

@@ -1,7 +1,7 @@
 """`PartitionLog`: an append-only, compacted, partitioned log with one fenced writer for each *shard group*.
 
 The partitions are divided into a fixed number of shard groups (`shard_group_of`): partition p belongs to shard group
-``p % shard groups``. A manager owns shard groups, and a writer claims one and appends to its partitions.
+``p % shard_groups``. A manager owns shard groups, and a writer claims one and appends to its partitions.
 
 Ordering contract: a new owner first claims the shard group (from then on no earlier writer can append, not even one
 that was frozen), then asks for the end offsets (which an unfinished append of the predecessor cannot change any more),

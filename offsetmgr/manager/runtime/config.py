@@ -50,7 +50,7 @@ class ManagerConfig:
     members: Members | None = None
     """Called before offsets expire. If it is None, no group has members, as if all commits were simple ones."""
     own_process: bool = False
-    """Whether the process only runs the manager, so that it may be tuned for it (see `process_tuning`)."""
+    """Whether the process only runs the manager, so that it may be tuned for it (see `process_settings`)."""
 
     def __post_init__(self) -> None:
         for name in ("load_threads", "transaction_records", "transaction_bytes", "most_pending_records"):

@@ -23,7 +23,7 @@ from offsetmgr.manager.runtime.backpressure import Backpressure
 from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.expiration_task import ExpirationTask
 from offsetmgr.manager.runtime.loop_proxy import LoopProxy
-from offsetmgr.manager.runtime.process_tuning import tune_process
+from offsetmgr.manager.runtime.process_settings import tune_process
 from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.shard_group import ShardGroup
 from offsetmgr.manager.runtime.standby import StandbyReplica

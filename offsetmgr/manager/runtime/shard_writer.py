@@ -20,7 +20,7 @@ from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMgrError
 from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, PartitionLog, ShardGroupWriter, TooLarge
 from offsetmgr.manager.runtime.loop_proxy import LoopEnded
-from offsetmgr.manager.runtime.process_tuning import after_load
+from offsetmgr.manager.runtime.process_settings import after_load
 from offsetmgr.manager.runtime.services import RuntimeServices
 from offsetmgr.manager.runtime.write_batch import AppendResult, WriteBatch, failed, merged, split_expired, written
 from offsetmgr.manager.shard import Shard

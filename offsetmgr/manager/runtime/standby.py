@@ -18,7 +18,7 @@ from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import CorruptRecords, LogReader, LogRecord, PartitionLog
 from offsetmgr.manager.runtime.config import ManagerConfig
 from offsetmgr.manager.runtime.loop_proxy import LoopEnded, LoopProxy
-from offsetmgr.manager.runtime.process_tuning import after_load
+from offsetmgr.manager.runtime.process_settings import after_load
 from offsetmgr.manager.runtime.shard_group import ShardGroup
 from offsetmgr.manager.runtime.shard_writer import (
     NON_RETRIABLE_BACKOFF_S,

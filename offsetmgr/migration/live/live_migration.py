@@ -30,7 +30,7 @@ from offsetmgr.core.offset_store import Change, GroupEdit, Guard, OffsetStore
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.live.copy_plan import catch_up_changes, partitions_ahead
 from offsetmgr.migration.live.switch_evidence import FollowerAck, SwitchEvidence, SwitchSnapshot
-from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 from offsetmgr.stores.switched.mode_listener import back
 from offsetmgr.stores.switched.nodes import FollowerState, NodeState, SwitchStateStore
 from offsetmgr.stores.switched.records import StorageModeNode

@@ -40,7 +40,7 @@ from offsetmgr.server.proxy.proxy import Proxy
 from offsetmgr.server.security.authorization import (
     Operation,
 )
-from offsetmgr.stores.crossing import CrossClusterCheck
+from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
     from offsetmgr.server.storefront.store_backend import StoreBackend

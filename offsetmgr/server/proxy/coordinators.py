@@ -67,7 +67,7 @@ class Coordinators:
         """Like `heartbeat`, but the response is certain to come from a coordinator that has loaded the group and still
         is its coordinator.
 
-        `member_fencing` explains why a Heartbeat alone does not prove that. Raises `OffsetMgrError`.
+        `member_fence` explains why a Heartbeat alone does not prove that. Raises `OffsetMgrError`.
         """
         where = await self.find(group, deadline)
         described = await self._ask_about(where, group, deadline)

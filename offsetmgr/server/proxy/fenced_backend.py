@@ -18,7 +18,7 @@ from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.proxy.coordinators import Coordinators
-from offsetmgr.server.proxy.member_fencing import MemberFence
+from offsetmgr.server.proxy.member_fence import MemberFence
 
 _Waiting = deque[tuple[CommitRequest, asyncio.Future[CommitResponse]]]
 

@@ -29,7 +29,7 @@ from offsetmgr.server.proxy.group_requests import (
     read_request,
     refusal,
 )
-from offsetmgr.server.proxy.member_fencing import MemberFence
+from offsetmgr.server.proxy.member_fence import MemberFence
 from offsetmgr.server.security.authorization import Operation
 
 _NAMES: Final = {

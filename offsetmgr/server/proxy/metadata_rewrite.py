@@ -22,8 +22,8 @@ from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, too_
 from offsetmgr.server.network.api import HANG_UP, Answer, Api, ApiRequest, Frame
 from offsetmgr.server.proxy import group_requests, response_rewrite
 from offsetmgr.server.proxy.broker_connections import ProxyLinks
-from offsetmgr.server.proxy.forwarding import common
-from offsetmgr.server.proxy.request_screening import RequestScreen, answer_of, framed, renewed, unhurried
+from offsetmgr.server.proxy.forwarder import common
+from offsetmgr.server.proxy.request_screen import RequestScreen, answer_of, framed, renewed, unhurried
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
 _log = logging.getLogger(__name__)

@@ -20,12 +20,12 @@ from offsetmgr.server.proxy.brokers import Brokers, ProxyPorts
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.fenced_backend import MemberFencingBackend
 from offsetmgr.server.proxy.foreign_commit_monitor import BrokerCommitMonitor
-from offsetmgr.server.proxy.forwarding import FORWARDED, Forwarder
-from offsetmgr.server.proxy.listing import GroupListing
-from offsetmgr.server.proxy.member_fencing import MemberFence
+from offsetmgr.server.proxy.forwarder import FORWARDED, Forwarder
+from offsetmgr.server.proxy.group_lists import GroupLists
+from offsetmgr.server.proxy.member_fence import MemberFence
 from offsetmgr.server.proxy.membership import ProxiedMembership
 from offsetmgr.server.proxy.metadata_rewrite import MetadataRewriter
-from offsetmgr.server.proxy.request_screening import RequestScreen
+from offsetmgr.server.proxy.request_screen import RequestScreen
 from offsetmgr.server.proxy.topic_ids import TopicIds
 from offsetmgr.server.security.authorization import (
     AllowAllAuthorizer,
@@ -81,7 +81,7 @@ class Proxy:
         """The listener's table with the relay's replacements; ``endpoint`` must use the guarded backend."""
         ours = [
             *MetadataRewriter(endpoint, self._links, self._screen, advertised_host).apis(),
-            *GroupListing(endpoint, self._coordinators).apis(),
+            *GroupLists(endpoint, self._coordinators).apis(),
             *ProxiedMembership(endpoint, self._links, self._gate, self._coordinators, boottime).apis(),
         ]
         replaced = {api.key for api in ours} | FORWARDED.keys()

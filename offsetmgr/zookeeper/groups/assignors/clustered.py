@@ -1,4 +1,4 @@
-"""Clustered: the order of Kafka 0.7, which keeps a broker's partitions together.
+"""`ClusteredAssignor`, the strategy of that name: the order of Kafka 0.7, which keeps a broker's partitions together.
 
 In 0.7 a partition was named ``<broker>-<number>``. These names were sorted as text before runs of them were assigned as
 in range, so a thread connects to few brokers. Ten or more partitions of a broker are in text order: ``0-1, 0-10, 0-2``.

@@ -32,7 +32,7 @@ from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.server.network.api import Answer, ApiRequest, Outcome
-from offsetmgr.server.proxy.request_screening import RequestScreen
+from offsetmgr.server.proxy.request_screen import RequestScreen
 from offsetmgr.server.proxy.upstream import UpstreamConnection
 
 FORWARDED: Final[Mapping[int, tuple[str, int]]] = {

@@ -28,7 +28,7 @@ _LISTED_AT_ONCE: Final = 1_000
 """Number of groups described or listed before the handler yields to other clients."""
 
 
-class GroupListing:
+class GroupLists:
     """See the module's docstring."""
 
     def __init__(self, endpoint: ApiContext, coordinators: Coordinators) -> None:
