@@ -65,7 +65,7 @@ def apply_command(
     if plan.header.cluster_id is not None and logs is None:
         note("logs are not asked again: the plan was checked against a cluster that only --bootstrap-server names")
     if state.apply.opened and not state.undo.touched:
-        note(f"an earlier run settled {view.counted(len(state.apply.done), 'group')}; this one goes on")
+        note(f"an earlier run completed {view.counted(len(state.apply.done), 'group')}; this one continues")
     if plan.summary.writes:
         confirm(f"write {view.counted(plan.summary.writes, 'offset')} to {plan.header.target.uri}?", yes=yes)
     with _work(plan, "apply", target, wait_empty) as (executor, state):

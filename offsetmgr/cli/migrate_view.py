@@ -223,7 +223,7 @@ def show_report(report: Report, verb: str) -> None:
     if report.left:
         parts.append(f"{report.left} left as they were")
     if report.skipped:
-        parts.append(f"{counted(report.skipped, 'group')} settled by an earlier run")
+        parts.append(f"{counted(report.skipped, 'group')} completed by an earlier run")
     note("; ".join(parts))
     if report.not_atomic:
         note(
@@ -273,9 +273,9 @@ def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
         "sha256": plan.sha256,
         "phase": phase,
         "groups": groups,
-        "begun": len(work.intents),
-        "settled": len(work.done),
-        "unsettled": len(set(work.intents) - work.done),
+        "started": len(work.intents),
+        "completed": len(work.done),
+        "incomplete": len(set(work.intents) - work.done),
         "writes_planned": plan.summary.writes,
         "refused": plan.summary.refused,
         "created_at": plan.header.created_at,
