@@ -181,12 +181,30 @@ def _strings(path: Path) -> Iterator[Text]:
 def _paragraphs(path: Path) -> Iterator[Text]:
     """Paragraphs, list items and table cells of a Markdown file, without code."""
     code = False
+    first, lines = 0, list[str]()
+
+    def joined() -> Iterator[Text]:
+        if lines:
+            text = re.sub(r"`[^`]*`", "X", " ".join(lines))
+            yield Text(path, first, text.lstrip("#-*0123456789. "))
+
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.lstrip().startswith("```"):
-            code = not code
-        elif not code and line.strip():
+        fence = line.lstrip().startswith("```")
+        code = code != fence
+        begins = re.match(r"\s*(?:[-*#|]|\d+\.)\s?", line) is not None
+        if fence or code or begins or not line.strip():
+            yield from joined()
+            lines = []
+        if fence or code or not line.strip():
+            continue
+        if line.lstrip().startswith("|"):
             for cell in line.strip().strip("|").split(" | "):
-                yield Text(path, number, re.sub(r"`[^`]*`", "X", cell.strip().lstrip("#-*0123456789. ")))
+                yield Text(path, number, re.sub(r"`[^`]*`", "X", cell.strip()))
+            continue
+        if not lines:
+            first = number
+        lines.append(line.strip())
+    yield from joined()
 
 
 def texts(path: Path) -> Iterator[Text]:
