@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -98,14 +98,20 @@ class Side:
 
 
 @contextmanager
-def manager(bootstrap: str, directory: Path, *options: str, wait: bool = True) -> Iterator[str]:
-    """A manager process, once it serves all shards (unless told not to ``wait``); its address."""
+def manager(
+    bootstrap: str,
+    directory: Path,
+    *options: str,
+    wait: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """Starts a manager process and yields its address, with ``wait`` once it serves all shards."""
     address = f"127.0.0.1:{free_port()}"
     with (directory / "manager.log").open("wb") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "offsetmgr", "manager", "serve", "--bootstrap-server", bootstrap,
              "--listen", address, *options],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
         )  # fmt: skip
         try:
             deadline = time.monotonic() + 90

@@ -38,16 +38,16 @@ START_S = 60.0
 OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 
 
-def fill(bootstrap: str, records: int) -> None:
+def fill(bootstrap: str, records: int, topic: str = TOPIC) -> None:
     """Random bytes, the same in every record: they cannot be compressed, and are cheap to produce."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(60)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 1_000_000})
     value = os.urandom(RECORD_BYTES)
     for number in range(records):
         while True:
             try:
-                producer.produce(TOPIC, value, partition=number % PARTITIONS)
+                producer.produce(topic, value, partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -55,7 +55,7 @@ def fill(bootstrap: str, records: int) -> None:
         sys.exit("the topic could not be filled")
 
 
-def read(bootstrap: str, records: int) -> tuple[float, int]:
+def read(bootstrap: str, records: int, topic: str = TOPIC) -> tuple[float, int]:
     """MB/s from the first record's arrival to the last's, and the bytes read."""
     consumer = Consumer(
         {
@@ -69,7 +69,7 @@ def read(bootstrap: str, records: int) -> tuple[float, int]:
             "fetch.max.bytes": 64 * 1024 * 1024,
         }
     )
-    consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     got = size = 0
     began = 0.0
     while got < records:
