@@ -17,8 +17,13 @@ from typer.core import TyperGroup
 
 from offsetmgr.cli import sigint
 from offsetmgr.cli.errors import BROKEN_PIPE, FAILED, INTERRUPTED, report
-from offsetmgr.cli.stdout import forget, take_over
-from offsetmgr.cli.stop_signals import SIGNALS, answer_as_ctrl_c, ending, signals_as_before
+from offsetmgr.cli.stdout import discard_output, replace_streams
+from offsetmgr.cli.stop_signals import (
+    SIGNALS,
+    ignore_first_signal,
+    preserved_signal_handlers,
+    raise_on_termination_signals,
+)
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnsupportedOperation, UsageError
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
@@ -70,7 +75,7 @@ class LazyGroup(TyperGroup):
         command.name = cmd_name
         for one in command.commands.values():  # the whole first paragraph, which typer would cut
             one.short_help = " ".join((one.help or "").split("\n\n")[0].split())
-        sigint.begin()
+        sigint.uninstall()
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -101,15 +106,15 @@ def offsetmgr(
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; all errors have been printed."""
-    with signals_as_before():
+    with preserved_signal_handlers():
         return _run(arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
     """Like `run`, but leaves the command's signal handlers in place."""
-    arguments, debug = _take_debug(arguments)
+    arguments, debug = _strip_debug(arguments)
     try:
-        _refuse_both(arguments)
+        _reject_dry_run_with_execute(arguments)
         command = typer.main.get_command(root)
         with command.make_context("offsetmgr", list(arguments)) as context:
             command.invoke(context)
@@ -117,7 +122,7 @@ def _run(arguments: Sequence[str]) -> int:
     except typer.Exit as done:
         return done.exit_code
     except BrokenPipeError:
-        forget()
+        discard_output()
         return BROKEN_PIPE
     except SystemExit:
         raise
@@ -131,14 +136,14 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+def _strip_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
     """The arguments without ``--debug``, which every command accepts without declaring it."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [a for a in arguments[:end] if a != "--debug"]
     return [*kept, *arguments[end:]], len(kept) != end
 
 
-def _refuse_both(arguments: Sequence[str]) -> None:
+def _reject_dry_run_with_execute(arguments: Sequence[str]) -> None:
     """Raises `UsageError` for --dry-run together with --execute: the option parser would use the last one."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if {"--dry-run", "--execute"} <= set(arguments[:end]):
@@ -155,30 +160,30 @@ def main() -> None:
     sys.setswitchinterval(0.0002)
     code = FAILED
     try:
-        take_over()
-        answer_as_ctrl_c()
+        replace_streams()
+        raise_on_termination_signals()
         code = _run(sys.argv[1:])
-        ending(dict.fromkeys(SIGNALS, signal.SIG_DFL))
+        ignore_first_signal(dict.fromkeys(SIGNALS, signal.SIG_DFL))
         if not code:
             sys.stdout.flush()
     except BrokenPipeError:
-        forget()
+        discard_output()
         code = BROKEN_PIPE
     except FileFailure as failure:
         code = report(failure)
     except KeyboardInterrupt:  # a second Ctrl-C, during the report of the first
         code = INTERRUPTED
     if code:
-        _flush_or_forget()
+        _flush_or_discard()
     # At exit the interpreter searches all objects for cycles, which takes three times as long as the rest; nothing here
     # depends on it.
     gc.freeze()
     sys.exit(code)
 
 
-def _flush_or_forget() -> None:
+def _flush_or_discard() -> None:
     """After a failure, writes the remaining output if possible; a failure to do so was already reported."""
     try:
         sys.stdout.flush()
     except (OSError, OffsetMgrError, AttributeError):
-        forget()
+        discard_output()

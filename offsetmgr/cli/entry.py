@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from offsetmgr.cli import sigint
 
-sigint.watch()
+sigint.install()
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from offsetmgr.cli.options import (
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, write_rows
-from offsetmgr.cli.stale import StaleSnapshot
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
+from offsetmgr.cli.stale_offsets import StaleOffsetCounter
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import Committed, GroupDescription
@@ -95,7 +95,7 @@ def describe(
     topics = TopicSelection.parse(topic or [])
     cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     store, directory = connect.store(), connect.directory()
-    newer = connect.newer_store(store)
+    newer = connect.kafka_counterpart(store)
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
@@ -106,18 +106,18 @@ def describe(
         elif members:
             shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
-            stale = StaleSnapshot(newer)
+            stale = StaleOffsetCounter(newer)
             topic_matches = TopicMatches(topics)
             where = " in these topics" if topic else ""
             rows = _partition_rows(found, errors, topic_matches, only_with_lag=only_with_lag, where=where)
-            shown = write_rows(DESCRIBE, stale.counted(rows), output)
-            stale.finish()
+            shown = write_rows(DESCRIBE, stale.count(rows), output)
+            stale.report()
             try:
                 topic_matches.require_all(store.uri)
             except UnknownTopicOrPartition as missing:
                 errors.append(missing)
         if not shown and not errors:
-            note(nothing_in(store.uri, "groups" if not chosen else "partitions that need attention"))
+            note(empty_note(store.uri, "groups" if not chosen else "partitions that need attention"))
         return report_and_exit_code(errors)
 
     if code := watch_command(once, watch, count):

@@ -13,7 +13,7 @@ from offsetmgr.cli.options import (
     Groups,
     connected,
 )
-from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 
 STATES: Final = (
@@ -90,7 +90,7 @@ def list_groups(
     if wanted:
         rows = (row for row in rows if _plain_state(str(row[-1])) in wanted)
     if not write_rows(LIST[:1] if state is None else LIST, rows, output) and not errors:
-        note(nothing_in(store.uri, "groups" if not names else f"groups in state {state}"))
+        note(empty_note(store.uri, "groups" if not names else f"groups in state {state}"))
     for error in errors:
         note(f"error: {error}")
     if errors:

@@ -53,9 +53,9 @@ _ROWS: Final = (
 )
 _MIB: Final = 1024 * 1024
 _MINUTE_MS: Final = 60_000
-_RETENTION: Final = 7 * 24 * 60
+_DEFAULT_RETENTION_MINUTES: Final = 7 * 24 * 60
 """Minutes: the broker's default since 2.0."""
-_USUAL: Final = 50
+_DEFAULT_PARTITIONS: Final = 50
 """Partitions of ``__consumer_offsets``: the broker's ``offsets.topic.num.partitions`` by default."""
 
 Dirs = Annotated[
@@ -102,7 +102,7 @@ def offsets(
             "--retention-minutes",
             metavar="N",
             min=1,
-            help=f"With --expired-at: the cluster's offsets.retention.minutes ({_RETENTION}).",
+            help=f"With --expired-at: the cluster's offsets.retention.minutes ({_DEFAULT_RETENTION_MINUTES}).",
             show_default=False,
         ),
     ] = None,
@@ -149,7 +149,7 @@ def offsets(
         "--yes": yes,
         "--before-image": before_image is not None,
     }
-    _refuse_unfit(target, {"--overwrite": overwrite}, edits)
+    _reject_inapplicable(target, {"--overwrite": overwrite}, edits)
     if retention_minutes is not None and expired_at is None:
         raise UsageError("--retention-minutes", "says when offsets expire, and none are left out", "add --expired-at")
     for directory in dirs:
@@ -157,7 +157,9 @@ def offsets(
             raise UsageError(f"directory {directory}", "does not exist" if there is None else "is a file")
     expiry = None
     if expired_at is not None:
-        expiry = Expiry(parse_datetime(expired_at, "--expired-at"), (retention_minutes or _RETENTION) * _MINUTE_MS)
+        expiry = Expiry(
+            parse_datetime(expired_at, "--expired-at"), (retention_minutes or _DEFAULT_RETENTION_MINUTES) * _MINUTE_MS
+        )
     sources = find(dirs, offsets_topic)
     saved = _SavedOffsets(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
     failed = 0
@@ -166,12 +168,12 @@ def offsets(
     elif target.kind == "file":
         _write_file(target, saved, overwrite=overwrite)
     else:
-        from offsetmgr.cli.edit_command import Edit, checked_crossing
+        from offsetmgr.cli.edit_command import Edit, cross_cluster_check
         from offsetmgr.groups.disk_layout import SavedLogs
         from offsetmgr.groups.edits import propose_import
 
         store = connect.store(to)
-        crossing = checked_crossing("log offsets", SavedLogs(sources), store, translate)
+        crossing = cross_cluster_check("log offsets", SavedLogs(sources), store, translate)
         edit = Edit(
             "log offsets",
             connect,
@@ -180,22 +182,30 @@ def offsets(
             RunFlags(execute, yes, output),
             before_image,
         )
-        wanted = saved.offsets(errors=False)
-        failed = edit.run(propose_import(store, wanted, allow_rewind=allow_rewind, crossing=crossing))
+        recovered = saved.offsets(errors=False)
+        failed = edit.run(propose_import(store, recovered, allow_rewind=allow_rewind, crossing=crossing))
     if saved.finish(target) or failed:
         raise typer.Exit(FAILED)
 
 
-def _refuse_unfit(target: StoreUri | None, of_files: dict[str, bool], of_stores: dict[str, bool]) -> None:
+def _reject_inapplicable(target: StoreUri | None, of_files: dict[str, bool], of_stores: dict[str, bool]) -> None:
     """Raises `UsageError` for a flag that has no effect on the target."""
     if target is None:
-        unfit, why, hint = {**of_files, **of_stores}, "nothing is written", "name where the offsets go with --to URI"
+        inapplicable, why, hint = (
+            {**of_files, **of_stores},
+            "nothing is written",
+            "name where the offsets go with --to URI",
+        )
     elif target.kind == "file":
-        unfit, why = of_stores, f"a file is written at once: {target.address}"
+        inapplicable, why = of_stores, f"a file is written at once: {target.address}"
         hint = "leave it out; offsets import brings the file into a store"
     else:
-        unfit, why, hint = of_files, f"{target.kind} is no file", "leave it out; --allow-rewind lets offsets go back"
-    for flag in (flag for flag, given in unfit.items() if given):
+        inapplicable, why, hint = (
+            of_files,
+            f"{target.kind} is no file",
+            "leave it out; --allow-rewind lets offsets go back",
+        )
+    for flag in (flag for flag, given in inapplicable.items() if given):
         raise UsageError(flag, why, hint)
 
 
@@ -220,14 +230,14 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
             done = write_snapshot(
                 target.address,
                 header,
-                _some(saved.offsets(errors=keeps)),
+                _require_any(saved.offsets(errors=keeps)),
                 format=name,
                 group=group,
                 overwrite=overwrite,
                 keep_errors=keeps,
             )
     except _NothingFound:
-        saved.nothing(f"file {target.address} was not written")
+        saved.report_empty(f"file {target.address} was not written")
         return
     note(f"saved {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {target.address}")
     for lost in done.lost:
@@ -238,7 +248,7 @@ class _NothingFound(OffsetMgrError):
     """Ends the writing of an empty file, so that none is created or replaced."""
 
 
-def _some(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
+def _require_any(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
     first = next(groups, None)
     if first is None:
         raise _NothingFound("file", "there is nothing to write")
@@ -271,7 +281,7 @@ class _SavedOffsets:
         for one in found:
             if self._names and not matching_groups(self._names, [one.group]):
                 continue
-            group = self._meant(one)
+            group = self._selected(one)
             for tp, error in group.errors.items():
                 self.error(OffsetMgrError(f"group {group.group}, {tp}", str(error), error.hint))
             if group.offsets or group.errors:
@@ -306,30 +316,35 @@ class _SavedOffsets:
             if literal is not None and literal not in self._seen:
                 self.error(GroupNotFound(f"group {literal!r}", f"has no committed offsets in {self._where}"))
         count = len(self.sources.partitions)
-        if target is not None and self.sources.topic == CONSUMER_OFFSETS and not self.sources.named and count != _USUAL:
+        if (
+            target is not None
+            and self.sources.topic == CONSUMER_OFFSETS
+            and not self.sources.named
+            and count != _DEFAULT_PARTITIONS
+        ):
             note(
-                f"{CONSUMER_OFFSETS}: {count_of(count, 'partition')} read; clusters have {_USUAL} unless set otherwise"
+                f"{CONSUMER_OFFSETS}: {count_of(count, 'partition')} read; by default a cluster has {_DEFAULT_PARTITIONS}"
             )
         if not self._seen and target is not None and target.kind != "file":
-            self.nothing("nothing was brought there")
+            self.report_empty("nothing was brought there")
         elif not self._seen and not self._failed:
             note(f"no committed offsets in {self._where}")
         return FAILED if self._failed else 0
 
-    def nothing(self, what: str) -> None:
+    def report_empty(self, what: str) -> None:
         """Reports an empty result, which is a failure."""
         hint = "are these the right disks, --offsets-topic, --group and --topic?"
         self.error(OffsetMgrError(what, f"none of the selected offsets can be read in {self._where}", hint))
 
-    def _meant(self, group: SavedGroup) -> SavedGroup:
+    def _selected(self, group: SavedGroup) -> SavedGroup:
         if not self._topics.patterns:
             return group
 
-        def meant(tp: TopicPartition) -> bool:
+        def selected(tp: TopicPartition) -> bool:
             return self._topics.matches(tp)
 
-        offsets = {tp: one for tp, one in group.offsets.items() if meant(tp)}
-        return replace(group, offsets=offsets, errors={tp: e for tp, e in group.errors.items() if meant(tp)})
+        offsets = {tp: one for tp, one in group.offsets.items() if selected(tp)}
+        return replace(group, offsets=offsets, errors={tp: e for tp, e in group.errors.items() if selected(tp)})
 
     # --- Listener ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import ConnectFlags, Format, TranslateOption, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.stop_signals import only_tell_hangups
+from offsetmgr.cli.stop_signals import print_hangups
 from offsetmgr.core.errors import UsageError
 
 app = typer.Typer(
@@ -181,7 +181,7 @@ def serve(
     --store URI it serves that store instead: ZooKeeper for modern clients, dual: for dual commit. The store's offsets
     must belong to the Kafka cluster of --bootstrap-server.
     """
-    only_tell_hangups()
+    print_hangups()
     from offsetmgr.server.logs import start_logging
     from offsetmgr.server.network.limits import ServerLimits
     from offsetmgr.server.process.config import ServeOptions, address, port_range
@@ -192,7 +192,7 @@ def serve(
         raise UsageError("--translate", "is for --store: the manager's own topic is in the cluster of its clients")
     if bootstrap is None:
         raise UsageError("manager serve", "no brokers are known", "add --bootstrap-server HOST:PORT")
-    _require_partners(tls_certificate, tls_key, relay_ports, relay=relay)
+    _require_paired_options(tls_certificate, tls_key, relay_ports, relay=relay)
     where, reached = _addresses(listen, advertise)
     options = ServeOptions(
         bootstrap=bootstrap,
@@ -236,7 +236,7 @@ def serve(
     run_manager(options)
 
 
-def _require_partners(certificate: str | None, key: str | None, relay_ports: str | None, *, relay: bool) -> None:
+def _require_paired_options(certificate: str | None, key: str | None, relay_ports: str | None, *, relay: bool) -> None:
     """Raises `UsageError` for an option without the option that it belongs to."""
     if (certificate is None) != (key is None):
         raise UsageError("manager serve", "--tls-certificate and --tls-key go together", "add the other one")
@@ -269,14 +269,14 @@ def status(
 
     --bootstrap-server (or --store manager://...) names any manager.
     """
-    from offsetmgr.cli.manager_view import MANAGERS, SHARDS, alarms, manager_rows, serves_a_topic, shard_rows
+    from offsetmgr.cli.manager_output import MANAGERS, SHARDS, alarms, manager_rows, shard_rows, stores_in_topic
     from offsetmgr.kafka.client.managers import Managers
 
     with Managers(_managers(connect), connect.resolved.connection) as running:
         reports = running.reports()
     write_rows(MANAGERS if managers else SHARDS, (manager_rows if managers else shard_rows)(reports), output)
     for report in reports:
-        if not managers and report.status is not None and not serves_a_topic(report.status):
+        if not managers and report.status is not None and not stores_in_topic(report.status):
             note(f"manager {report.address} has no shards: its offsets are in {report.status['store']}")
     wrong = list(alarms(reports))
     for text in wrong:
@@ -305,7 +305,7 @@ def dump(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Print the offsets that the owner of a shard holds in memory; exit code 1 if it cannot decode some."""
-    from offsetmgr.cli.manager_view import unread
+    from offsetmgr.cli.manager_output import unreadable_records
     from offsetmgr.kafka.client.managers import Managers
 
     with Managers(_managers(connect), connect.resolved.connection) as running:
@@ -313,7 +313,11 @@ def dump(
         if not write_rows(ENTRIES, rows, output):
             note("nothing is committed there")
         # Read afterwards: the dump itself decodes every value.
-        hidden = {number: unread(owned) for number in shard if (owned := running.owned(number)) and unread(owned)}
+        hidden = {
+            number: count
+            for number in shard
+            if (owned := running.owned(number)) and (count := unreadable_records(owned))
+        }
     for number, count in hidden.items():
         note(f"alarm: shard {number} has {count} more records, which its owner cannot read; its log names them")
     if hidden:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.migrate_options import From, Rename, To
-from offsetmgr.cli.migrate_plan import _renames
+from offsetmgr.cli.migrate_output import counted
+from offsetmgr.cli.migrate_plan import parse_renames
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
@@ -24,7 +25,7 @@ from offsetmgr.cli.options import (
     require_groups,
 )
 from offsetmgr.cli.render import OutputFormat, note, write_rows
-from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import Partitions
@@ -88,7 +89,7 @@ def mirror_command(
     from offsetmgr.migration.mirror import Mirror
 
     groups = require_groups(group, all_groups)
-    options = PlanOptions(AheadPolicy.KEEP, False, tuple(topic or ()), tuple(groups), _renames(rename))
+    options = PlanOptions(AheadPolicy.KEEP, False, tuple(topic or ()), tuple(groups), parse_renames(rename))
     sides = SourceAndTarget(connect, from_, to, from_command_config, to_command_config)
     source, target = sides.source, sides.target
     _require_equal_layouts(source, target)
@@ -101,14 +102,14 @@ def mirror_command(
             topic_matches.see_group(found)
         topic_matches.require_all(source.uri)
     refresh_s = _show_plan(sides, header, translate)
-    note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
+    note(f"mirrors {counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
     confirm(f"keep {target.uri} following, until stopped?", yes=yes)
     with (
-        stopping("the mirror ends after this round") as stop,
+        stop_on_signal("the mirror ends after this round") as stop,
         sides.feed(options, interval) as feed,
-        sides.old_groups() as old_groups,
+        sides.legacy_groups() as old_groups,
     ):
-        shown = view.MirrorLine()
+        shown = migrate_output.MirrorLine()
         mirror = Mirror(
             source,
             target,
@@ -128,7 +129,7 @@ def mirror_command(
     shown.show(status, last=True)
     bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.good]
     if bad or format is not OutputFormat.TABLE:
-        write_rows(view.MIRROR_COLUMNS, view.mirror_rows(bad or mirror.groups.values()), format)
+        write_rows(migrate_output.MIRROR_COLUMNS, migrate_output.mirror_rows(bad or mirror.groups.values()), format)
     if mirror.cut:
         raise Interrupted("not all was copied")
     if bad:
@@ -153,9 +154,9 @@ def _show_plan(sides: SourceAndTarget, header: PlanHeader, translate: Translate 
     if header.compared is not None:
         note(f"numbers {header.compared.text(translate)}")
     note(f"topics  recreated after the commit: {header.recreation}")
-    view.show_weaknesses(header.weaknesses)
+    migrate_output.show_weaknesses(header.weaknesses)
     refresh_s = 3600.0
     if (retention := sides.retention_ms()) is not None:
         refresh_s = retention / 4000
-        view.show_mirror_expiry(retention, refresh_s)
+        migrate_output.show_mirror_expiry(retention, refresh_s)
     return refresh_s

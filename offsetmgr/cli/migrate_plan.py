@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli import migrate_output
 from offsetmgr.cli.migrate_options import From, Rename, To
+from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-def _renames(pairs: list[str] | None) -> dict[str, str]:
+def parse_renames(pairs: list[str] | None) -> dict[str, str]:
     renames: dict[str, str] = {}
     for pair in pairs or []:
         old, equals, new = pair.partition("=")
@@ -103,7 +104,7 @@ def plan_command(
         raise UsageError("--allow-rewind", "says the same as --if-ahead rewind; give one of them")
     default = AheadPolicy.REFUSE if from_.startswith("file:") else AheadPolicy.KEEP
     options = PlanOptions(
-        rewind or default, clamp, tuple(topic or ()), tuple(groups), _renames(rename), onto_existing=onto_existing
+        rewind or default, clamp, tuple(topic or ()), tuple(groups), parse_renames(rename), onto_existing=onto_existing
     )
     sides = SourceAndTarget(connect, from_, to, from_command_config, to_command_config)
     options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
@@ -114,7 +115,7 @@ def plan_command(
         return
     assert output is not None  # one of the two is given
     confirmed = None if partition_map is None else read_map(partition_map)
-    with sides.old_members() as members:
+    with sides.legacy_members() as members:
         planner = Planner(
             sides.source,
             sides.target,
@@ -133,18 +134,18 @@ def plan_command(
         )
     if not summary.actions and not summary.failed_groups:
         output.unlink()
-        where = f"groups {', '.join(groups)}" if groups else view.counted(len(names), "group")
+        where = f"groups {', '.join(groups)}" if groups else counted(len(names), "group")
         raise _nothing_to_plan(sides.source.uri, where, topic or [])
     plan = PlanFile(output)
-    view.show_plan_header(header)
-    view.show_expiry(header, summary, header.created_at)
-    view.show_plan_summary(summary)
+    migrate_output.show_plan_header(header)
+    migrate_output.show_expiry(header, summary, header.created_at)
+    migrate_output.show_plan_summary(summary)
     if format is OutputFormat.TABLE:
-        view.show_attention(plan)
-    if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= view.SHOWN:
-        write_rows(view.STEP_COLUMNS, view.step_rows(plan.groups()), format)
+        migrate_output.show_attention(plan)
+    if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= migrate_output.SHOWN:
+        write_rows(migrate_output.STEP_COLUMNS, migrate_output.step_rows(plan.groups()), format)
     note(f"plan written to {output} (sha256 {digest[:16]}...); nothing was changed")
-    _say_next(output, summary)
+    _print_next_steps(output, summary)
     if summary.failed_groups:
         raise typer.Exit(1)
 
@@ -157,12 +158,12 @@ def _nothing_to_plan(source: str, where: str, topics: list[str]) -> GroupNotFoun
     )
 
 
-def _say_next(output: Path, summary: PlanSummary) -> None:
+def _print_next_steps(output: Path, summary: PlanSummary) -> None:
     """Prints the commands that follow."""
     if refused := summary.actions[Action.REFUSE_BYTE_POSITION]:
         note(
             f"next: the same command with --draft-partition-map FILE instead of --output, confirm that file, then with "
-            f"--partition-map FILE: {view.counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without"
+            f"--partition-map FILE: {counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without"
         )
     if not refused or refused < sum(summary.actions.values()):
         note(f"next: offsetmgr migrate apply {output}")

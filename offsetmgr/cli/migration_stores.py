@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from offsetmgr.cli.former_locks import patient_cluster
+from offsetmgr.cli.lock_wait import lock_waiting_cluster
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
@@ -92,11 +92,11 @@ class SourceAndTarget:
         for side in ("target", "source"):
             connection = self._connection(side)
             if found := bootstrap_of(self._uris[side], connection):
-                return patient_cluster(self._connect.cluster_at(found, connection))
+                return lock_waiting_cluster(self._connect.cluster_at(found, connection))
         named = self._connect.resolved.bootstrap_server
         if named is None:
             return None
-        return patient_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
+        return lock_waiting_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
 
     def logs(self) -> Logs | None:
         """Like `cluster`, for requests about logs only: an open Kafka store can serve them over its connections."""
@@ -112,7 +112,7 @@ class SourceAndTarget:
         return self.cluster()
 
     @contextmanager
-    def old_members(self) -> Iterator[LegacyMembers | None]:
+    def legacy_members(self) -> Iterator[LegacyMembers | None]:
         """A function that asks ZooKeeper's registry for live old consumers, if one side is (or contains) a
         ZooKeeper."""
         from offsetmgr.stores.uri import zookeeper_of
@@ -160,7 +160,7 @@ class SourceAndTarget:
             yield OffsetWatcher(session, options.wants_group)
 
     @contextmanager
-    def old_groups(self) -> Iterator[AskOldGroups | None]:
+    def legacy_groups(self) -> Iterator[AskOldGroups | None]:
         """A function that asks the source's registry for consumers and owners; None if the source has none."""
         from offsetmgr.stores.uri import parse_uri
 
@@ -227,4 +227,4 @@ class SourceAndTarget:
         connection = self._connection("source")
         bootstrap = bootstrap_of(self._uris["source"], connection)
         assert bootstrap is not None  # its kind is one of _COORDINATED
-        return patient_cluster(self._connect.cluster_at(bootstrap, connection))
+        return lock_waiting_cluster(self._connect.cluster_at(bootstrap, connection))

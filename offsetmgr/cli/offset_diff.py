@@ -16,7 +16,7 @@ from offsetmgr.cli.options import (
     Topics,
     connected,
 )
-from offsetmgr.cli.read_errors import ReadErrors
+from offsetmgr.cli.read_error_report import ReadErrorReport
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.model import Committed
@@ -70,7 +70,7 @@ def diff(
         raise GroupNotFound(
             "nothing to compare", f"no groups in {left.uri} nor in {right.uri}", "check the addresses and the chroot"
         )
-    errors, topic_matches = ReadErrors(), TopicMatches(topics)
+    errors, topic_matches = ReadErrorReport(), TopicMatches(topics)
     found = differences(left, right, progress(chosen, "comparing", len(chosen)), topics, topic_matches)
 
     def rows() -> Iterator[tuple[Any, ...]]:

@@ -70,7 +70,7 @@ def set_offsets(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Commit an offset without checking the log (reset checks it)."""
-    from offsetmgr.cli.edit_command import Edit, run_edit
+    from offsetmgr.cli.edit_command import Edit, exit_edit
     from offsetmgr.groups.reset import propose_set
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
@@ -90,12 +90,12 @@ def set_offsets(
         "offsets set",
         connect,
         store,
-        connect.edited_directory(),
+        connect.directory_for_edit(),
         RunFlags(execute, yes, output),
         before_image,
     )
     proposal = propose_set(store, group, wanted, create=new_group)
-    run_edit(edit.run(require_topics([proposal], topics, store.uri)))
+    exit_edit(edit.run(require_topics([proposal], topics, store.uri)))
 
 
 @app.command("reset")
@@ -152,7 +152,7 @@ def reset(
 
     Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, with a note.
     """
-    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
+    from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
     from offsetmgr.cli.scenario import ScenarioOptions, scenario_of
     from offsetmgr.groups.reset import ToOffsets, propose_reset
     from offsetmgr.groups.selection import TopicSelection, choose_groups
@@ -172,7 +172,7 @@ def reset(
     scenario = scenario_of(
         options,
         group or [],
-        lambda snapshot: checked_crossing("offsets reset", snapshot, connect.store(), translate),
+        lambda snapshot: cross_cluster_check("offsets reset", snapshot, connect.store(), translate),
     )
     names = require_groups(group, all_groups)
     if not isinstance(scenario, ToOffsets) and bool(topic) == all_topics:
@@ -187,13 +187,13 @@ def reset(
         "offsets reset",
         connect,
         store,
-        connect.edited_directory(),
+        connect.directory_for_edit(),
         RunFlags(execute, yes, output),
         before_image,
         as_csv=export_csv,
     )
     proposals = propose_reset(store, cluster, chosen, topics, scenario, create=new_group)
-    run_edit(edit.run(require_topics(proposals, topics, store.uri)))
+    exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
 
 @app.command("delete")
@@ -210,7 +210,7 @@ def delete(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Delete committed offsets."""
-    from offsetmgr.cli.edit_command import Edit, run_edit
+    from offsetmgr.cli.edit_command import Edit, exit_edit
     from offsetmgr.groups.edits import propose_delete
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import require_topics
@@ -227,8 +227,8 @@ def delete(
         "offsets delete",
         connect,
         store,
-        connect.edited_directory(),
+        connect.directory_for_edit(),
         RunFlags(execute, yes, output),
         before_image,
     )
-    run_edit(edit.run(require_topics(propose_delete(store, chosen, topics), topics, store.uri)))
+    exit_edit(edit.run(require_topics(propose_delete(store, chosen, topics), topics, store.uri)))

@@ -143,7 +143,7 @@ TranslateOption = Annotated[
 AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets to go backwards.")]
 
 
-def _reading_offsets_topic() -> Callable[[int, int], None]:
+def _offsets_topic_progress() -> Callable[[int, int], None]:
     """Shows the progress of reading a broker's offsets topic, and removes the line at its end."""
     from offsetmgr.cli.render import Meter
 
@@ -167,7 +167,7 @@ class ConnectFlags:
         self.flags = settings
         """The values of the flags alone."""
         given = (("--command-config", settings.command_config), ("--context", context))
-        self.repeated = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
+        self.followup_options = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
         """The options that a follow-up command needs as well, with a space in front of each."""
         self.resolved: ResolvedConnection = resolve(settings, context)
         self._open = ExitStack()
@@ -208,7 +208,7 @@ class ConnectFlags:
             from offsetmgr.stores.kafka import KafkaStore
 
             if isinstance(store, KafkaStore):
-                store.on_read = _reading_offsets_topic()
+                store.on_read = _offsets_topic_progress()
         return store
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
@@ -246,7 +246,7 @@ class ConnectFlags:
             self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
         return self._clusters[bootstrap]
 
-    def newer_store(self, store: OffsetStore) -> OffsetStore | None:
+    def kafka_counterpart(self, store: OffsetStore) -> OffsetStore | None:
         """The Kafka store of the cluster whose ZooKeeper is ``store``, if the brokers are known: groups that have left
         ZooKeeper commit there. None if the brokers belong, or may belong, to another cluster, which is printed."""
         from offsetmgr.cli.render import note
@@ -284,7 +284,12 @@ class ConnectFlags:
 
         For a command that ``edits`` it waits for the group locks of killed runs.
         """
-        from offsetmgr.cli.members_source import both, cluster_directory, no_directory, registry_directory
+        from offsetmgr.cli.members_source import (
+            cluster_directory,
+            empty_directory,
+            merged_directory,
+            registry_directory,
+        )
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
@@ -292,20 +297,20 @@ class ConnectFlags:
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
             if edits:
-                from offsetmgr.cli.former_locks import patient
+                from offsetmgr.cli.lock_wait import lock_waiting_directory
 
-                coordinators = patient(coordinators)
+                coordinators = lock_waiting_directory(coordinators)
             found.append(coordinators)
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
             found.append(registry_directory(self._session(connect)))
         if not found:
-            return no_directory
-        return found[0] if len(found) == 1 else both(found[0], found[1])
+            return empty_directory
+        return found[0] if len(found) == 1 else merged_directory(found[0], found[1])
 
-    def edited_directory(self, uri: str | None = None) -> Directory:
+    def directory_for_edit(self, uri: str | None = None) -> Directory:
         """Like `directory`, for a command that edits. For a Kafka store, a known ZooKeeper (--zookeeper,
         OFFSETMGR_ZOOKEEPER, the context) is asked as well, since its old consumers may commit to both."""
-        from offsetmgr.cli.members_source import beside
+        from offsetmgr.cli.members_source import with_registered_members
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
@@ -313,7 +318,7 @@ class ConnectFlags:
         bootstrap, known = bootstrap_of(uri, connection), self.resolved.zookeeper
         if known is None or bootstrap is None or zookeeper_of(uri, connection) is not None:
             return directory
-        return beside(directory, self.cluster_at(bootstrap, connection), self._session(known))
+        return with_registered_members(directory, self.cluster_at(bootstrap, connection), self._session(known))
 
     def _session(self, connect: str) -> ZookeeperSession:
         """The session of a store with this connect string, or a new one."""

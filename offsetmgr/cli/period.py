@@ -58,7 +58,7 @@ _HISTORY: Final = (
 )
 
 
-_READS: Final = 20
+_MAX_READS: Final = 20
 """Number of attempts to read nodes that are just changing."""
 
 
@@ -74,13 +74,13 @@ def _duration(ms: int) -> str:
     return f"{ms / 1000:,.1f} s"
 
 
-def _capacity(connect: ConnectFlags, command: str, root: str) -> BarrierStateStore:
+def _state_store(connect: ConnectFlags, command: str, root: str) -> BarrierStateStore:
     from offsetmgr.period.state_nodes import BarrierStateStore
 
     return BarrierStateStore(connect.zookeeper(command), root)
 
 
-def _begun(nodes: BarrierStateStore) -> BarrierView:
+def _read_started(nodes: BarrierStateStore) -> BarrierView:
     """The nodes of a run. Raises `Conflict` if no period was ever opened."""
     view = nodes.read()
     if view.seen.open_ is None:
@@ -90,13 +90,13 @@ def _begun(nodes: BarrierStateStore) -> BarrierView:
     return view
 
 
-def _whole(nodes: BarrierStateStore) -> BarrierView:
+def _read_consistent(nodes: BarrierStateStore) -> BarrierView:
     """The nodes of a run, read again while the run advances. Raises `Conflict` if it has not begun."""
-    view = _begun(nodes)
-    for _ in range(_READS):
+    view = _read_started(nodes)
+    for _ in range(_MAX_READS):
         if view.seen.barrier() is not None:
             break
-        view = _begun(nodes)
+        view = _read_started(nodes)
     return view
 
 
@@ -116,7 +116,7 @@ def status(
     """
     from offsetmgr.period.status import status_of
 
-    found = status_of(_whole(_capacity(connect, "period status", root)), _now_ms())
+    found = status_of(_read_consistent(_state_store(connect, "period status", root)), _now_ms())
     assert found is not None  # the run has begun
     held = found.holding
     kind = "rerun, period" if found.rerun else "period"
@@ -161,14 +161,14 @@ def history(
 
     For jobs with fixed ranges of offsets, also their attempts and published outputs.
     """
-    from offsetmgr.cli.period_view import history_rows
+    from offsetmgr.cli.period_output import history_rows
     from offsetmgr.period.history import History
 
     session = connect.zookeeper("period history")
     from offsetmgr.period.state_nodes import BarrierStateStore
 
     nodes = BarrierStateStore(session, root)
-    _begun(nodes)
+    _read_started(nodes)
     works = History(session, root).works(period)
     if not write_rows(_HISTORY, history_rows(nodes.history(period), works), output):
         note(f"no closed period in the history of {root}")
@@ -216,7 +216,7 @@ def rerun(
         raise UsageError("--then", f"{then!r} is neither close nor live")
     session = connect.zookeeper("period rerun")
     live_nodes = BarrierStateStore(session, root)
-    live = _whole(live_nodes)
+    live = _read_consistent(live_nodes)
     assert live.seen.open_ is not None
     plan = Rerun(
         None if until is None else parse_datetime(until, "--until"),
@@ -249,8 +249,8 @@ def rerun(
 
 def _end(nodes: BarrierStateStore, why: str) -> None:
     """Ends the run even if it advances during the prompt. Raises `Conflict`."""
-    for _ in range(_READS):
-        view = _begun(nodes)
+    for _ in range(_MAX_READS):
+        view = _read_started(nodes)
         assert view.seen.open_ is not None
         if view.seen.open_.stopped:
             raise Conflict(f"run {nodes.root}", f"has ended already: {view.seen.open_.stopped}")
@@ -274,8 +274,8 @@ def abort(
 
     Finished work and the history stay. To begin again, use another root.
     """
-    nodes = _capacity(connect, "period abort", root)
-    view = _begun(nodes)
+    nodes = _state_store(connect, "period abort", root)
+    view = _read_started(nodes)
     assert view.seen.open_ is not None
     if view.seen.open_.stopped:
         raise Conflict(f"run {root}", f"has ended already: {view.seen.open_.stopped}")

@@ -23,8 +23,8 @@ from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
 """Rows formatted together. A table's column widths come from its first batch."""
-_CACHED: Final = 20_000
-_NARROWEST: Final = 20
+_MAX_CACHED: Final = 20_000
+_MIN_WRAP_WIDTH: Final = 20
 """Minimum width at which a table's last column is wrapped."""
 PROGRESS_AFTER_S: Final = 1.0
 """Seconds before progress is shown."""
@@ -58,21 +58,21 @@ class Column:
     time: bool = False
 
 
-class _Cells(dict[Any, str]):
+class _CellCache(dict[Any, str]):
     """A cache of formatted values; most values of a column occur repeatedly."""
 
     def __init__(self, encode: Callable[[Any], str]) -> None:
         self._encode = encode
 
     def __missing__(self, value: Any) -> str:
-        if len(self) >= _CACHED:
+        if len(self) >= _MAX_CACHED:
             self.clear()
         text = self._encode(value)
         self[value] = text
         return text
 
 
-class _PaddedRow(_Cells):
+class _PaddedCells(_CellCache):
     """Cells of one column of a table."""
 
     def __init__(self, encode: Callable[[Any], str], width: int, *, right: bool) -> None:
@@ -120,7 +120,7 @@ def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output:
     return _write_table(columns, rows)
 
 
-def write_varied(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
+def write_structured_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
     """Like `write_rows` for JSON and CSV, for rows with large or structured values: one row is held at a time.
 
     CSV contains objects as JSON.
@@ -146,7 +146,7 @@ def write_varied(columns: Sequence[Column], rows: Iterable[Sequence[Any]], outpu
 def _write_json(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
     fields = ", ".join(f"{_json_value(c.name)}: %s" for c in columns)
     template = "{" + fields + "}"
-    caches = [_Cells(_json_value) for _ in columns]
+    caches = [_CellCache(_json_value) for _ in columns]
     count = 0
     for batch in _batches(rows):
         sys.stdout.write(",\n" if count else "[\n")
@@ -178,12 +178,12 @@ def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
-    shown: list[tuple[int, _PaddedRow]] = []
+    shown: list[tuple[int, _PaddedCells]] = []
     count = 0
     for batch in _batches(rows):
         values = list(zip(*batch, strict=True))
         if not count:
-            shown = _shown(columns, values, whole=len(batch) < BATCH)
+            shown = _table_columns(columns, values, whole=len(batch) < BATCH)
             titles = (cells.padded(columns[i].title or columns[i].name.upper().replace("_", "-")) for i, cells in shown)
             sys.stdout.write("  ".join(titles).rstrip() + "\n")
         lines = map("  ".join, zip(*(map(cells.__getitem__, values[i]) for i, cells in shown), strict=True))
@@ -195,7 +195,9 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
     return count
 
 
-def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool) -> list[tuple[int, _PaddedRow]]:
+def _table_columns(
+    columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool
+) -> list[tuple[int, _PaddedCells]]:
     """The columns that a table shows, with the widths of its first rows (``whole``: all of them) and titles."""
     shown = []
     for i, column in enumerate(columns):
@@ -204,18 +206,18 @@ def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: b
         if column.detail or (whole and column.optional and cells <= {"-", ""}):
             continue
         width = max(len(column.title or column.name), *map(len, cells))
-        shown.append((i, _PaddedRow(encode, width, right=column.right)))
+        shown.append((i, _PaddedCells(encode, width, right=column.right)))
     return shown
 
 
-def _wrapper(shown: list[tuple[int, _PaddedRow]]) -> Callable[[str], str]:
+def _wrapper(shown: list[tuple[int, _PaddedCells]]) -> Callable[[str], str]:
     """Wraps the text of a table's last column at the terminal's width; words and the other columns stay whole."""
     terminal = shutil.get_terminal_size().columns
     indent = sum(len(cells.padded("")) + 2 for _, cells in shown[:-1])
 
     def wrapped(line: str) -> str:
         aligned = line[max(indent - 2, 0) : indent].isspace()  # False if an earlier cell is wider than its column
-        if len(line.rstrip()) <= terminal or terminal - indent < _NARROWEST or not aligned:
+        if len(line.rstrip()) <= terminal or terminal - indent < _MIN_WRAP_WIDTH or not aligned:
             return line
         text = textwrap.wrap(line[indent:], terminal - indent, break_long_words=False, break_on_hyphens=False)
         return line[:indent] + f"\n{' ' * indent}".join(text)
@@ -298,7 +300,7 @@ def _progress_line(what: str, done: int, total: int | None, seconds: float) -> s
     return f"{what}: [{'#' * filled}{'.' * (20 - filled)}] {done:,} of {total:,}, {rate}"
 
 
-def nothing_in(uri: str, what: str) -> str:
+def empty_note(uri: str, what: str) -> str:
     """The note for an empty listing, which names the place that was read."""
-    doubt = "; is the chroot right?" if "zookeeper:" in uri or "zookeeper%3A" in uri else ""
-    return f"no {what} in {uri}{doubt if what == 'groups' else ''}"
+    hint = "; is the chroot right?" if "zookeeper:" in uri or "zookeeper%3A" in uri else ""
+    return f"no {what} in {uri}{hint if what == 'groups' else ''}"

@@ -15,12 +15,12 @@ import typer
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.options import ConnectFlags, Execute, Format, OneGroup, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import FileFailure, OtherCluster, UsageError
-from offsetmgr.migration import bounce as bouncing
+from offsetmgr.migration import bounce as bounces
 from offsetmgr.migration import bounce_plan
-from offsetmgr.migration import runbook as books
+from offsetmgr.migration import runbook as runbooks
 from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, ZookeeperRegistry
@@ -65,7 +65,7 @@ class PhaseName(StrEnum):
     KAFKA = "kafka"
 
 
-def _view(connect: ConnectFlags) -> GroupView:
+def _group_view(connect: ConnectFlags) -> GroupView:
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
     from offsetmgr.stores.uri import zookeeper_of
     from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -97,7 +97,7 @@ def _options(connect: ConnectFlags) -> str:
 
 
 def _baseline(path: Path | None, group: str) -> Observation | None:
-    return None if path is None else books.read_baseline(path, group)
+    return None if path is None else runbooks.read_baseline(path, group)
 
 
 @app.command()
@@ -139,8 +139,8 @@ def write(
         if not file.parent.is_dir():
             raise FileFailure(f"-o {file}", f"{file.parent} is no directory")
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
-    book = books.write_runbook(
-        _view(connect),
+    book = runbooks.write_runbook(
+        _group_view(connect),
         group,
         CommitMode(to.value),
         start=CommitMode(start.value) if start else None,
@@ -150,7 +150,7 @@ def write(
     )
     for file in files:
         as_json = file.suffix == ".json"
-        written = json.dumps(books.to_json(book), indent=2) + "\n" if as_json else text.runbook_markdown(book)
+        written = json.dumps(runbooks.to_json(book), indent=2) + "\n" if as_json else text.runbook_markdown(book)
         try:
             with file.open("x", encoding="utf-8") as out:
                 out.write(written)
@@ -185,8 +185,8 @@ def check(
 
     Watches commits, and stops as soon as the result is certain.
     """
-    report = books.check_phase(
-        _view(connect),
+    report = runbooks.check_phase(
+        _group_view(connect),
         group,
         CommitMode(phase.value),
         baseline=_baseline(baseline, group),
@@ -292,10 +292,10 @@ def bounce(
     state = state or Path(f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', group)}-{to.value}.json")
     try:
         if execute:
-            with stopping("after this look or command; the same command line resumes") as stop:
-                result = bouncing.bounce(_view(connect), spec, state, tell=note, stop=stop)
+            with stop_on_signal("after this look or command; the same command line resumes") as stop:
+                result = bounces.bounce(_group_view(connect), spec, state, tell=note, stop=stop)
         else:
-            result = bounce_plan.plan_bounce(_view(connect), spec, state)
+            result = bounce_plan.plan_bounce(_group_view(connect), spec, state)
     except GateClosed as closed:
         note(text.report_text(closed.report))
         raise

@@ -21,11 +21,11 @@ app = typer.Typer(
     help="Real ZooKeeper and real Kafka on this machine, for trying things.",
 )
 
-StateFolder = Annotated[
+StateDirectory = Annotated[
     str | None,
     typer.Option(
         "--state",
-        metavar="FOLDER",
+        metavar="DIR",
         help="Directory of the sandbox's state and data (OFFSETMGR_SANDBOX, else one of the user's).",
         show_default=False,
     ),
@@ -62,7 +62,7 @@ def _sandbox(state: str | None) -> Sandbox:
 
 @app.command()
 def up(
-    state: StateFolder = None,
+    state: StateDirectory = None,
     brokers: Annotated[int, typer.Option("--brokers", metavar="N", help="Number of brokers; 3 replicate.")] = 1,
     broker_version: Annotated[
         str, typer.Option("--broker-version", metavar="X.Y.Z", help="Their release, from 0.8.2.2 to 3.9.1.")
@@ -107,16 +107,16 @@ def up(
         raise Interrupted("all started servers have been stopped") from stop
     note("the sandbox is up" if fresh else "the sandbox was up already")
     if old_consumers and group is not None and topic is not None:
-        wanted = SampleGroup(old_consumers, group, topic, offsets_storage.value, dual_commit, partitions)
+        sample = SampleGroup(old_consumers, group, topic, offsets_storage.value, dual_commit, partitions)
         try:
-            sandbox.start_old_consumers(wanted, note)
+            sandbox.start_old_consumers(sample, note)
         except KeyboardInterrupt as stop:
             raise Interrupted("the sandbox is up; not all old consumers are running") from stop
     _print_env(sandbox)
 
 
 @app.command()
-def down(state: StateFolder = None) -> None:
+def down(state: StateDirectory = None) -> None:
     """Stop all servers, and remove their data.
 
     Returns when every process is gone.
@@ -127,7 +127,7 @@ def down(state: StateFolder = None) -> None:
 
 @app.command()
 def status(
-    state: StateFolder = None,
+    state: StateDirectory = None,
     output: Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")] = OutputFormat.TABLE,
 ) -> None:
     """List the servers, and whether they run.
@@ -163,7 +163,7 @@ def status(
 
 
 @app.command()
-def env(state: StateFolder = None) -> None:
+def env(state: StateDirectory = None) -> None:
     """Print the variables to export.
 
     For a shell: eval "$(offsetmgr sandbox env)".

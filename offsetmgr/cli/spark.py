@@ -265,13 +265,13 @@ def copy(
     refuse-recreated (the topic was recreated after the commit). With --execute it lists the offsets that were not
     copied, and the exit code is 1 if there are any. For a migration that can be undone, use migrate.
     """
-    from offsetmgr.cli.edit_command import checked_crossing
+    from offsetmgr.cli.edit_command import cross_cluster_check
     from offsetmgr.spark.store_rows import groups_of
 
     _require_spark("spark copy")
     names = require_groups(group, all_groups)
     config, there = connect.connection(from_config), connect.connection(to_config)
-    checked_crossing("spark copy", connect.store(source, config), connect.store(target, there), translate)
+    cross_cluster_check("spark copy", connect.store(source, config), connect.store(target, there), translate)
     groups = groups_of(source, config, names)
     with _spark(master, conf) as spark:
         from offsetmgr.groups.selection import TopicSelection

@@ -49,7 +49,7 @@ class _Messages(io.FileIO):
             return memoryview(data).nbytes
 
 
-def take_over() -> None:
+def replace_streams() -> None:
     """Replaces ``sys.stdout`` and ``sys.stderr`` with such streams.
 
     Raises `FileFailure` if the process has no stdout, before anything is done, since a file opened later would get its
@@ -79,7 +79,7 @@ def take_over() -> None:
     )
 
 
-def forget() -> None:
+def discard_output() -> None:
     """Points stdout at the null device, so that the interpreter's last flush does not fail."""
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

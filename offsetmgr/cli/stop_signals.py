@@ -22,62 +22,64 @@ from typing import Any, Final, TypeAlias
 from offsetmgr.cli.render import note
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_hung_up: Final = threading.Event()
+_hangup_received: Final = threading.Event()
 Handlers: TypeAlias = Mapping[signal.Signals, Any]
 """The handler of each signal, as used by ``signal.signal``."""
 
 
 @contextmanager
-def stopping(what: str) -> Iterator[Callable[[], bool]]:
+def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
     """Yields a function that returns whether to stop. ``what`` names the work that is being ended.
 
-    If the work completes (the block raises nothing), `ending` applies for the rest of the command.
+    If the work completes (the block raises nothing), `ignore_first_signal` applies for the rest of the command.
     """
-    asked = False
+    requested = False
 
-    def ask(number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
+    def request_stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal requested
         if number == signal.SIGHUP:
             ignore_hangups()
-        if asked:
+        if requested:
             if number == signal.SIGHUP:
                 return
             raise KeyboardInterrupt
-        asked = True
-        _say(f"stopping: {what} (again to interrupt at once)")
+        requested = True
+        _print_line(f"stopping: {what} (again to interrupt at once)")
 
-    before = _now()
-    _restore(dict.fromkeys(SIGNALS, ask))
+    before = _current_handlers()
+    _set_handlers(dict.fromkeys(SIGNALS, request_stop))
     done = False
     try:
-        yield lambda: asked
-        done = not asked
+        yield lambda: requested
+        done = not requested
     finally:
         if done:
-            ending(before)
+            ignore_first_signal(before)
         else:
-            _restore(before)
+            _set_handlers(before)
 
 
-def ending(before: Handlers | None = None) -> None:
+def ignore_first_signal(before: Handlers | None = None) -> None:
     """The work is complete: the first Ctrl-C or SIGTERM from here on is ignored, and the next one has the handler
     ``before`` (None: the present handler)."""
-    before = before or _now()
+    before = before or _current_handlers()
 
-    def let_pass(number: int, _frame: FrameType | None) -> None:
+    def ignore_once(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             ignore_hangups()
-        _restore(before)
-        _say("ending (again to interrupt at once)")
+        _set_handlers(before)
+        _print_line("ending (again to interrupt at once)")
 
-    _restore({number: let_pass for number, handler in _now().items() if handler is not signal.SIG_IGN})
+    _set_handlers(
+        {number: ignore_once for number, handler in _current_handlers().items() if handler is not signal.SIG_IGN}
+    )
 
 
-def answer_as_ctrl_c() -> None:
+def raise_on_termination_signals() -> None:
     """From here on SIGTERM and SIGHUP raise KeyboardInterrupt, unless the process was started with them ignored."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
-            _restore({number: _interrupt})
+            _set_handlers({number: _interrupt})
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
@@ -86,49 +88,49 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def hung_up() -> bool:
+def hangup_received() -> bool:
     """Whether a SIGHUP that counts as Ctrl-C has arrived."""
-    return _hung_up.is_set()
+    return _hangup_received.is_set()
 
 
 def ignore_hangups() -> None:
     """Ignores SIGHUP from here on."""
-    _hung_up.set()
+    _hangup_received.set()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def only_tell_hangups() -> None:
+def print_hangups() -> None:
     """From here on SIGHUP only prints a line, even in a process that was started with it ignored."""
 
-    def tell(_number: int, _frame: FrameType | None) -> None:
-        _say("SIGHUP does nothing")
+    def print_line(_number: int, _frame: FrameType | None) -> None:
+        _print_line("SIGHUP does nothing")
 
-    signal.signal(signal.SIGHUP, tell)
+    signal.signal(signal.SIGHUP, print_line)
 
 
 @contextmanager
-def signals_as_before() -> Iterator[None]:
+def preserved_signal_handlers() -> Iterator[None]:
     """Restores the signal handlers at the end of the block."""
-    before = _now()
+    before = _current_handlers()
     try:
         yield
     finally:
-        _restore(before)
+        _set_handlers(before)
 
 
-def _now() -> Handlers:
+def _current_handlers() -> Handlers:
     return {number: signal.getsignal(number) for number in SIGNALS}
 
 
-def _restore(handlers: Handlers) -> None:
+def _set_handlers(handlers: Handlers) -> None:
     if threading.current_thread() is threading.main_thread():  # another one may not, and no signal comes to it
         for number, handler in handlers.items():
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, handler)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     try:
         note(line)
     except RuntimeError:  # the signal arrived during a write to stderr, which is not reentrant

@@ -73,20 +73,22 @@ def elect(
                 for s in steps
             ),
         ),
-        whole=False,
+        all_or_nothing=False,
     )
     wanted = {str(s.partition): (s.partition, s.preferred) for s in steps if s.preferred is not None}
 
-    def ask(rows: list[Row]) -> None:
+    def submit_rows(rows: list[Row]) -> None:
         data = encode_election(wanted[row.key][0] for row in rows)
         submit(session, "preferred replica election", [Create(paths.PREFERRED_REPLICA_ELECTION, data)], state, ())
 
-    def look(rows: list[Row]) -> RequestProgress:
-        asked = dict(wanted[row.key] for row in rows)
-        return progress_of(read_state(session, {tp.topic for tp in asked}), asked)
+    def poll(rows: list[Row]) -> RequestProgress:
+        requested = dict(wanted[row.key] for row in rows)
+        return progress_of(read_state(session, {tp.topic for tp in requested}), requested)
 
-    do = f"elect {count_of(len(request.todo), 'leader')}"
-    _finish(request.run(do=do, flags=RunFlags(execute, yes, output), wait_s=wait, submit=ask, look=look))
+    action = f"elect {count_of(len(request.todo), 'leader')}"
+    _finish(
+        request.run(action=action, flags=RunFlags(execute, yes, output), wait_s=wait, submit=submit_rows, poll=poll)
+    )
 
 
 def _led(wanted: bool) -> str:
@@ -178,35 +180,35 @@ def reassign(
     session = connect.zookeeper("zk reassign")
     state = read_state(session, {tp.topic for tp in wanted})
     steps = {str(s.partition): s for s in plan_reassignment(state, wanted, other_counts=allow_replication_change)}
-    request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), whole=True)
+    request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), all_or_nothing=True)
     image = _image_path(before_image)
     other_counts = any(len(s.before) != len(s.after) for s in steps.values())
     undo = (
         f"offsetmgr zk reassign --reassignment-json-file {quote(str(image))} --zookeeper {quote(session.connect)}"
-        f"{connect.repeated}{' --allow-replication-change' if other_counts else ''} --execute"
+        f"{connect.followup_options}{' --allow-replication-change' if other_counts else ''} --execute"
     )
 
-    def ask(rows: list[Row]) -> None:
+    def submit_rows(rows: list[Row]) -> None:
         moved = [steps[row.key] for row in rows]
         data = encode_reassignment({s.partition: s.after for s in moved})
-        _keep(image, encode_reassignment({s.partition: s.before for s in moved}))
+        _write_before_image(image, encode_reassignment({s.partition: s.before for s in moved}))
         topics, brokers = {s.partition.topic for s in moved}, {broker for s in moved for broker in s.after}
         submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, data)], state, topics, brokers)
 
-    def look(rows: list[Row]) -> RequestProgress:
-        asked = {steps[row.key].partition: steps[row.key].after for row in rows}
-        return progress_of(read_state(session, {tp.topic for tp in asked}), asked)
+    def poll(rows: list[Row]) -> RequestProgress:
+        requested = {steps[row.key].partition: steps[row.key].after for row in rows}
+        return progress_of(read_state(session, {tp.topic for tp in requested}), requested)
 
-    do = f"give {count_of(len(request.todo), 'partition')} other replicas"
+    action = f"give {count_of(len(request.todo), 'partition')} other replicas"
     _finish(
         request.run(
-            do=do,
+            action=action,
             flags=RunFlags(execute, yes, output),
             wait_s=wait,
-            submit=ask,
-            look=look,
+            submit=submit_rows,
+            poll=poll,
             undo=undo,
-            give_up=cancel_command(str(image), connect.bootstrap()),
+            cancel=cancel_command(str(image), connect.bootstrap()),
         )
     )
 
@@ -238,7 +240,7 @@ def _image_path(path: Path | None) -> Path:
     return path or new_path(directory, "zk reassign", SystemClock().now_ms()).with_suffix(".json")
 
 
-def _keep(path: Path, data: bytes) -> None:
+def _write_before_image(path: Path, data: bytes) -> None:
     """Writes the before-image to disk before the request."""
     from offsetmgr.core.atomic_file import replace_file
 
@@ -289,19 +291,21 @@ def delete_topic(
             )
             for s in steps
         ),
-        whole=True,
+        all_or_nothing=True,
     )
 
-    def ask(rows: list[Row]) -> None:
+    def submit_rows(rows: list[Row]) -> None:
         nodes = [Create(f"{paths.DELETE_TOPICS}/{row.key}") for row in rows]
         submit(session, "deletion of topics", nodes, state, [row.key for row in rows])
 
-    def look(rows: list[Row]) -> RequestProgress:
-        asked = {row.key: state.topic(row.key).czxid for row in rows}
-        return progress_of(read_state(session, asked), asked)
+    def poll(rows: list[Row]) -> RequestProgress:
+        requested = {row.key: state.topic(row.key).czxid for row in rows}
+        return progress_of(read_state(session, requested), requested)
 
-    do = f"delete {count_of(len(request.todo), 'topic')} for good"
-    _finish(request.run(do=do, flags=RunFlags(execute, yes, output), wait_s=wait, submit=ask, look=look))
+    action = f"delete {count_of(len(request.todo), 'topic')} for good"
+    _finish(
+        request.run(action=action, flags=RunFlags(execute, yes, output), wait_s=wait, submit=submit_rows, poll=poll)
+    )
 
 
 def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | None:
@@ -311,8 +315,8 @@ def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | N
         note("not checked: delete.topic.enable of the controller (no --bootstrap-server)")
         return None
     try:
-        said = None if controller is None else cluster.broker_setting(controller, "delete.topic.enable")
+        value = None if controller is None else cluster.broker_setting(controller, "delete.topic.enable")
     except OffsetMgrError as error:
         note(f"not checked: delete.topic.enable of the controller ({error})")
         return None
-    return None if said is None else said == "true"
+    return None if value is None else value == "true"

@@ -10,7 +10,7 @@ import typer
 
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import AllGroups, ConnectFlags, Format, Groups, connected, require_groups
-from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import CorruptData, GroupNotFound, UsageError
 from offsetmgr.core.plurals import count_of
@@ -76,7 +76,7 @@ def check(
     since = None if unused_since is None else _date(unused_since)
     session = connect.zookeeper("zk check")
     cluster = connect.cluster_or_none()
-    untold = cluster is not None and not _of_one_cluster(session, cluster)
+    cluster_unknown = cluster is not None and not _is_same_cluster(session, cluster)
 
     def once() -> int:
         consumers = session.children(paths.CONSUMERS)
@@ -102,9 +102,9 @@ def check(
         for text in checking.unchecked():
             note(f"not checked: {text}")
         if not known:
-            note(nothing_in(f"zookeeper://{session.connect}", "groups"))
-        note(_verdict(len(chosen), counts))
-        return FAILED if counts or untold else 0
+            note(empty_note(f"zookeeper://{session.connect}", "groups"))
+        note(_summary(len(chosen), counts))
+        return FAILED if counts or cluster_unknown else 0
 
     if code := watch_command(once, watch, count):
         raise typer.Exit(code)
@@ -121,7 +121,7 @@ def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
     return matching_groups(names, known)
 
 
-def _of_one_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
+def _is_same_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
     """Whether brokers and ZooKeeper are known to belong to one cluster; prints a note if that is unknown.
 
     Raises `UsageError` if they belong to different ones: every offset would be compared with another log.
@@ -174,7 +174,7 @@ def _findings(findings: Iterable[Finding], counts: Counter[str]) -> Iterator[tup
         )
 
 
-def _verdict(groups: int, counts: Counter[str]) -> str:
+def _summary(groups: int, counts: Counter[str]) -> str:
     from offsetmgr.zookeeper.check.findings import Severity
 
     found = ", ".join(f"{counts[severity]} {severity}" for severity in Severity if counts[severity])

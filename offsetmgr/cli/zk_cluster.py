@@ -102,17 +102,17 @@ def topics(
     from offsetmgr.zookeeper.nodes.cluster_nodes import requests
 
     session = connect.zookeeper("zk topics")
-    wanted = TopicSelection.parse(topic or [])
+    selection = TopicSelection.parse(topic or [])
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
         known = topic_names(session)
-        names = [name for name in known if wanted.matches_some_of(name)]
-        if missing := sorted(set(wanted.named()) - set(known)):
+        names = [name for name in known if selection.matches_some_of(name)]
+        if missing := sorted(set(selection.named()) - set(known)):
             raise UnknownTopicOrPartition(f"topic {missing[0]}", f"does not exist in ZooKeeper at {session.connect}")
         asked = requests(session)
         found = progress(read(session, names), "topics", len(names))
-        if not write_rows(TOPICS, _topic_rows(found, wanted, frozenset(asked.deletions), errors), output):
+        if not write_rows(TOPICS, _topic_rows(found, selection, frozenset(asked.deletions), errors), output):
             note(f"no topics in ZooKeeper at {session.connect}{'' if known else '; is the chroot right?'}")
         return report_and_exit_code(errors)
 
@@ -166,7 +166,7 @@ def _cluster_line(cluster: ClusterNodes, live: Iterable[NodeEntry[RegisteredBrok
 
 
 def _topic_rows(
-    found: Iterable[Topic], wanted: TopicSelection, deleted: frozenset[str], errors: list[OffsetMgrError]
+    found: Iterable[Topic], selection: TopicSelection, deleted: frozenset[str], errors: list[OffsetMgrError]
 ) -> Iterator[tuple[Any, ...]]:
     from offsetmgr.core.model import BrokerPartition, TopicPartition
 
@@ -176,7 +176,7 @@ def _topic_rows(
         broken = [error for error in (topic.assignment.error, topic.error) if error is not None]
         broken += [count.error for count in topic.counts.values() if count.error is not None]
         errors += broken
-        partitions = [p for p in topic.partitions if wanted.matches(TopicPartition(topic.name, p))]
+        partitions = [p for p in topic.partitions if selection.matches(TopicPartition(topic.name, p))]
         for partition in partitions:
             if isinstance(partition, BrokerPartition):
                 held = (partition.broker, str(partition.broker), None, None, None, None, None, None)

@@ -14,8 +14,14 @@ from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import ConnectFlags, Format, connected, file_to_write
 from offsetmgr.cli.render import OutputFormat, note
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
-from offsetmgr.cli.zk_changes import changes_of, sized
-from offsetmgr.cli.zk_rebalance_view import OWNED_NOW, WOULD_COME, summary_line, write_owners, write_prediction
+from offsetmgr.cli.zk_rebalance_changes import changes_of, with_initial_sizes
+from offsetmgr.cli.zk_rebalance_output import (
+    CURRENT_TEXTS,
+    PREDICTED_TEXTS,
+    summary_line,
+    write_owners,
+    write_prediction,
+)
 from offsetmgr.core.errors import FileFailure, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-LOOK_AGAIN_AFTER_S: Final = 0.25
+POLL_INTERVAL_S: Final = 0.25
 
 
 def _change(flag: str, metavar: str, text: str) -> Any:
@@ -121,7 +127,7 @@ def rebalance(
                 f"file {from_file}", "does not say who owns what, so nothing can be compared", "add --simulate"
             )
         if kept.owners is None and not kept.topics:  # a list of members
-            kept = sized(kept, grow)
+            kept = with_initial_sizes(kept, grow)
         settle = 0
 
         def read_snapshot() -> GroupSnapshot:
@@ -162,7 +168,7 @@ def _simulate(
     write_prediction(prediction, snapshot, after, output, by_partition=by_partition)
     if not prediction.seen:
         note("before: computed, for the file does not say who owns what")
-    summary_line(prediction, why, WOULD_COME)
+    summary_line(prediction, why, PREDICTED_TEXTS)
     return 0
 
 
@@ -184,9 +190,9 @@ def _compare(
         prediction = predict(snapshot, snapshot, chosen, internal=internal)
         if not prediction.moves.changed or time.monotonic() >= deadline:
             break
-        time.sleep(LOOK_AGAIN_AFTER_S)
+        time.sleep(POLL_INTERVAL_S)
     write_owners(prediction, snapshot, output, by_partition=by_partition)
-    summary_line(prediction, why, OWNED_NOW)
+    summary_line(prediction, why, CURRENT_TEXTS)
     if not snapshot.members:
         note("no live members")
     return FAILED if prediction.moves.changed else 0

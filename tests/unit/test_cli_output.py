@@ -21,7 +21,7 @@ from offsetmgr.cli.app import REGISTRY, run
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import Declined, Interrupted, report
 from offsetmgr.cli.render import BATCH, Column, OutputFormat, progress, write_rows
-from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.errors import GroupNotFound, InvalidUri, PartialFailure, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
@@ -397,7 +397,7 @@ def test_a_stop_that_comes_in_the_middle_of_a_line_is_heard(
         def write(self, text: str) -> int:
             raise RuntimeError("reentrant call")
 
-    with stopping("the work ends") as stopped:
+    with stop_on_signal("the work ends") as stopped:
         monkeypatch.setattr(sys, "stderr", InUse())
         os.kill(os.getpid(), signal.SIGINT)
         monkeypatch.undo()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.cli import migrate_view, plan_work
+from offsetmgr.cli import migrate_output, plan_execution
 from offsetmgr.cli.app import run
-from offsetmgr.cli.stop_signals import ending, signals_as_before, stopping
+from offsetmgr.cli.stop_signals import ignore_first_signal, preserved_signal_handlers, stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
@@ -33,7 +33,7 @@ def interrupt() -> None:
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    with signals_as_before():
+    with preserved_signal_handlers():
         yield
 
 
@@ -156,7 +156,7 @@ def test_a_command_that_was_stopped_before_its_end_says_so_with_its_exit_code(
     if command == "rollback":
         assert run(["migrate", "apply", str(plan), "--yes"]) == 0
     with monkeypatch.context() as patch:
-        interrupted_before(patch, plan_work, "Executor")
+        interrupted_before(patch, plan_execution, "Executor")
         assert run(["migrate", command, str(plan), "--yes"]) == 130
     said = capsys.readouterr().err.splitlines()
     assert said[-1] == ("interrupted: started writes are finished and recorded; run the same command again to continue")
@@ -167,7 +167,7 @@ def test_a_command_that_was_stopped_before_its_end_says_so_with_its_exit_code(
 def test_all_is_done_and_ctrl_c_comes_while_it_is_reported(
     plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupted_before(monkeypatch, migrate_view, "show_report")
+    interrupted_before(monkeypatch, migrate_output, "show_report")
 
     assert run(["migrate", "apply", str(plan), "--yes"]) == 0
 
@@ -184,7 +184,7 @@ def test_a_mirror_that_shall_end_by_itself_and_is_ended_before_is_interrupted(
     mirror = ["migrate", "mirror", "--from", uris[0], "--to", uris[1], "--all-groups", "--once", "--yes"]
 
     with monkeypatch.context() as patch:
-        interrupted_before(patch, migrate_view, "MirrorLine")
+        interrupted_before(patch, migrate_output, "MirrorLine")
         patch.setattr("offsetmgr.migration.mirror.Mirror._still_watching", lambda _self: True)
         assert run(mirror) == 130
     assert capsys.readouterr().err.endswith("\ninterrupted: not all was copied\n")
@@ -196,7 +196,7 @@ def test_a_mirror_that_shall_end_by_itself_and_is_ended_before_is_interrupted(
 
 
 def test_work_that_was_stopped_answers_the_next_ctrl_c_as_before() -> None:
-    with pytest.raises(KeyboardInterrupt), stopping("the work ends") as stop:
+    with pytest.raises(KeyboardInterrupt), stop_on_signal("the work ends") as stop:
         interrupt()
         assert stop()
         interrupt()
@@ -204,7 +204,7 @@ def test_work_that_was_stopped_answers_the_next_ctrl_c_as_before() -> None:
 
 
 def test_work_that_is_done_lets_one_ctrl_c_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    with stopping("the work ends"):
+    with stop_on_signal("the work ends"):
         pass
     interrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -213,7 +213,7 @@ def test_work_that_is_done_lets_one_ctrl_c_pass(capsys: pytest.CaptureFixture[st
 
 
 def test_work_that_failed_lets_none_pass() -> None:
-    with pytest.raises(ZeroDivisionError), stopping("the work ends"):
+    with pytest.raises(ZeroDivisionError), stop_on_signal("the work ends"):
         raise ZeroDivisionError
     with pytest.raises(KeyboardInterrupt):
         interrupt()
@@ -221,5 +221,5 @@ def test_work_that_failed_lets_none_pass() -> None:
 
 def test_a_ctrl_c_that_is_ignored_stays_so() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ending()
+    ignore_first_signal()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -14,10 +14,10 @@ import typer
 
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.former_locks import patient_cluster
+from offsetmgr.cli.lock_wait import lock_waiting_cluster
 from offsetmgr.cli.options import BeforeImage, ConnectFlags, Execute, Format, OneGroup, TranslateOption, Yes, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.log_origin import Relation
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from offsetmgr.migration.live.switch_evidence import SwitchEvidence, SwitchSnapshot
     from offsetmgr.stores.switched.nodes import FollowerState
 
-SAID: Final = {
+STEP_TEXT: Final = {
     "held": "its members are asked to stop committing",
     "acknowledged": "all of them have stopped",
     "copied": "the store that is kept has been looked after",
@@ -107,13 +107,13 @@ def switch_command(
             SwitchSides(
                 first,
                 second,
-                patient_cluster(connect.cluster_at(_brokers(kafka), connection)),
+                lock_waiting_cluster(connect.cluster_at(_brokers(kafka), connection)),
                 translate or _translate(connect),
             ),
             who=f"{getpass.getuser()} on {socket.gethostname()} (process {os.getpid()})",
             record=_recorder(group, before_image),
-            tell=lambda step: note(f"{group}: {SAID[step]}"),
-            waiting=_say_waiting(),
+            tell=lambda step: note(f"{group}: {STEP_TEXT[step]}"),
+            waiting=_waiting_notes(),
         )
         if switch.crossing.compared.relation is not Relation.SAME:
             note(f"numbers {switch.crossing.text()}")
@@ -129,7 +129,7 @@ def switch_command(
             note("hint: add --execute to do it")
             return
         confirm(f"switch group {group} {change}, with {count_of(len(snapshot.followers), 'member')}?", yes=yes)
-        with stopping("the switch goes back to the old mode, unless it says that the new one holds") as stop:
+        with stop_on_signal("the switch goes back to the old mode, unless it says that the new one holds") as stop:
             try:
                 evidence = switch.execute(mode, wait_s=ack_timeout / 1000, stay=stay, stop=stop)
             except Conflict as given_up:
@@ -213,13 +213,13 @@ def _recorder(group: str, path: str | None) -> Record:
     return record
 
 
-def _say_waiting() -> Any:
-    said: set[str] = set()
+def _waiting_notes() -> Any:
+    printed: set[str] = set()
 
     def waiting(late: list[FollowerState]) -> None:
         for follower in late:
-            if follower.name not in said:
-                said.add(follower.name)
+            if follower.name not in printed:
+                printed.add(follower.name)
                 note(f"waiting for {follower}")
 
     return waiting

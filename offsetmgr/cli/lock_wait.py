@@ -34,17 +34,17 @@ class LockWait:
         note(f"waiting up to {max(seconds, 1):.0f} s for the lock of another or a killed run of offsetmgr on {named}")
 
 
-def patient(directory: Directory) -> Directory:
+def lock_waiting_directory(directory: Directory) -> Directory:
     """The directory for a command that edits: it waits for such locks."""
     return outwaited(directory, SystemClock(), LockWait())
 
 
-class _PatientCluster:
+class _LockWaitingCluster:
     """A cluster that describes groups only after such locks have ended."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._directory = patient(cluster.describe_groups)
+        self._directory = lock_waiting_directory(cluster.describe_groups)
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         return self._directory(groups)
@@ -53,5 +53,5 @@ class _PatientCluster:
         return getattr(self._cluster, name)
 
 
-def patient_cluster(cluster: Cluster) -> Cluster:
-    return cast("Cluster", _PatientCluster(cluster))
+def lock_waiting_cluster(cluster: Cluster) -> Cluster:
+    return cast("Cluster", _LockWaitingCluster(cluster))

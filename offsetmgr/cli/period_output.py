@@ -18,7 +18,7 @@ def history_rows(
     for number in sorted({*closed, *(number for number, _ in works)}):
         period = closed.get(number)
         jobs = [work for (of, _), work in sorted(works.items()) if of == number]
-        begin = _begin(number, period, jobs)
+        begin = _period_cells(number, period, jobs)
         by = {tp: member for member, tps in period.by.items() for tp in tps} if period else {}
         ranges = dict(period.ranges) if period else {}
         of_jobs = {tp for work in jobs for tp in work.ranges}
@@ -60,7 +60,7 @@ def history_rows(
             yield (*begin, None, None, "abandoned", None, None, None, None, None, None, period.abandoned)
 
 
-def _begin(number: int, period: ClosedPeriod | None, jobs: list[Work]) -> tuple[Any, ...]:
+def _period_cells(number: int, period: ClosedPeriod | None, jobs: list[Work]) -> tuple[Any, ...]:
     if period is None:
         return number, jobs[0].period.start_ms, jobs[0].period.end_ms, None, None, None
     took = period.closed_ms - period.opened_ms

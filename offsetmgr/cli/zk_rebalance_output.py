@@ -49,7 +49,7 @@ PARTITIONS_NOW: Final = (
     Column("state"),
 )
 
-WOULD_COME: Final = {
+PREDICTED_TEXTS: Final = {
     "kept": "stay",
     "moved": "move to another member",
     "rethreaded": "move to another stream of their member",
@@ -57,7 +57,7 @@ WOULD_COME: Final = {
     "lost": "have no owner any more",
 }
 """Texts for the effect of a change on partitions."""
-OWNED_NOW: Final = {
+CURRENT_TEXTS: Final = {
     "kept": "owned as they should be",
     "moved": "another member's due",
     "rethreaded": "due to another stream of their member",
@@ -97,8 +97,8 @@ def summary_line(prediction: Prediction, why: str, words: Mapping[str, str]) -> 
     """Prints a line with counts, and one for each doubt. ``why`` describes how the strategy was determined."""
     counted = [(getattr(prediction.moves, name), text) for name, text in words.items()]
     total = count_of(len({*prediction.before, *prediction.after}), "partition")
-    told = ", ".join(f"{number:,} {text}" for number, text in counted if number) or "nothing to divide"
-    note(f"strategy {prediction.strategy} ({why}); {total}: {told}")
+    summary = ", ".join(f"{number:,} {text}" for number, text in counted if number) or "nothing to divide"
+    note(f"strategy {prediction.strategy} ({why}); {total}: {summary}")
     for doubt in prediction.doubts:
         note(doubt)
 

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
 
 
-class StaleSnapshot:
-    """Counts the rows whose last cell, the note, reports a larger offset in Kafka; `finish` prints the count."""
+class StaleOffsetCounter:
+    """Counts the rows whose last cell, the note, reports a larger offset in Kafka; `report` prints the count."""
 
     def __init__(self, newer: OffsetStore | None) -> None:
         self._newer = newer
         self._count = 0
 
-    def counted(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    def count(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """The same rows."""
         from offsetmgr.groups.lag import STALE
 
@@ -27,7 +27,7 @@ class StaleSnapshot:
             self._count += row[-1] is not None and row[-1].startswith(STALE)
             yield row
 
-    def finish(self) -> None:
+    def report(self) -> None:
         """Prints the number of stale offsets, and how to show Kafka's."""
         if self._newer is not None and self._count:
             verb = "is" if self._count == 1 else "are"

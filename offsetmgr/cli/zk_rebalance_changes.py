@@ -52,14 +52,14 @@ def changes_of(
     return change
 
 
-def sized(snapshot: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
+def with_initial_sizes(snapshot: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
     """A snapshot without topics, extended with those of ``--grow``: the first value for a topic is its size before."""
     from offsetmgr.zookeeper.rebalance_preview.changes import topic_grows
 
-    said: set[tuple[str, int | None]] = set()
+    seen: set[tuple[str, int | None]] = set()
     for topic, count, broker in map(_growth, grow or []):
-        if (topic, broker) not in said:
-            said.add((topic, broker))
+        if (topic, broker) not in seen:
+            seen.add((topic, broker))
             snapshot = topic_grows(snapshot, topic, count, broker)
     return snapshot
 

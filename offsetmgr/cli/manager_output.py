@@ -38,7 +38,7 @@ SHARDS: Final = (
     Column("error", optional=True),
 )
 
-_UNREAD: Final = [column.name for column in SHARDS].index("unreadable")
+_UNREADABLE: Final = [column.name for column in SHARDS].index("unreadable")
 
 
 def manager_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
@@ -105,7 +105,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
                 f"{100 * shard['load_read'] // shard['load_total']}%" if loading else None,
                 len(standbys),
                 lag,
-                unread(shard),
+                unreadable_records(shard),
                 shard["last_error"] or None,
             )
 
@@ -120,28 +120,28 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
         for text in (report.status or {}).get("alarms", ()):
             yield f"manager {report.address}: {text}"
     rows = list(shard_rows(reports))
-    if not rows and any(report.status is not None and serves_a_topic(report.status) for report in reports):
+    if not rows and any(report.status is not None and stores_in_topic(report.status) for report in reports):
         yield "no manager has any shard"
     unowned = [row[0] for row in rows if row[2] is None]
     if unowned:
         yield f"{len(unowned)} shards have no owner: {_numbers(unowned)}"
-    resting = [row[0] for row in rows if row[2] is not None and row[3] != "ACTIVE"]
-    if resting:
-        yield f"{len(resting)} shards are not served yet: {_numbers(resting)}"
+    unserved = [row[0] for row in rows if row[2] is not None and row[3] != "ACTIVE"]
+    if unserved:
+        yield f"{len(unserved)} shards are not served yet: {_numbers(unserved)}"
     for row in rows:
-        if row[_UNREAD]:
+        if row[_UNREADABLE]:
             yield (
-                f"shard {row[0]}: its owner cannot read {count_of(row[_UNREAD], 'record')}, so groups may look as if"
-                " they had committed nothing; its log names them"
+                f"shard {row[0]}: its owner cannot read {count_of(row[_UNREADABLE], 'record')}, so groups may"
+                " look as if they had committed nothing; its log names them"
             )
 
 
-def unread(shard: Mapping[str, Any]) -> int:
+def unreadable_records(shard: Mapping[str, Any]) -> int:
     """Number of records of a shard that its owner cannot decode: values, and keys of unknown versions."""
     return int(shard["unreadable"]) + int(shard.get("unknown_keys", 0))  # older managers do not report it
 
 
-def serves_a_topic(status: Mapping[str, Any]) -> bool:
+def stores_in_topic(status: Mapping[str, Any]) -> bool:
     """Whether its offsets are in shards, and not in a store of another kind."""
     return str(status["store"]).startswith("topic ")
 

@@ -53,7 +53,7 @@ STEP_COLUMNS: Final = (
     Column("note", optional=True),
 )
 
-VERDICT_COLUMNS: Final = (
+VERIFY_COLUMNS: Final = (
     Column("group"),
     Column("topic"),
     Column("partition", right=True),
@@ -286,18 +286,18 @@ def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
     }
 
 
-def verdict_row(verdict: VerifyVerdict) -> tuple[Any, ...]:
+def verify_row(found: VerifyVerdict) -> tuple[Any, ...]:
     return (
-        verdict.target_group,
-        verdict.tp.topic if verdict.tp else None,
-        verdict.tp.partition if verdict.tp else None,
-        verdict.status.value,
-        verdict.evidence.value,
-        verdict.expected,
-        verdict.source,
-        verdict.target,
-        verdict.log_end,
-        verdict.detail,
+        found.target_group,
+        found.tp.topic if found.tp else None,
+        found.tp.partition if found.tp else None,
+        found.status.value,
+        found.evidence.value,
+        found.expected,
+        found.source,
+        found.target,
+        found.log_end,
+        found.detail,
     )
 
 
