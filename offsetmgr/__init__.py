@@ -1,8 +1,7 @@
-"""offsetmgr shows where the committed offsets of each consumer group are, and moves them without losing or repeating
-work.
+"""Inspects, edits and migrates the committed offsets of Kafka consumer groups.
 
-``__all__`` lists the public API. Python imports each name when a program first uses it, so ``import offsetmgr`` is
-quick.
+``__all__`` lists the public API. ``import offsetmgr`` is quick, because each name is imported only when a program first
+uses it.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _HOME: Final = {
     "open_store": "offsetmgr.stores.uri",
 }
 
-__all__ = [  # noqa: RUF022 - the values first, then what makes and raises them
+__all__ = [  # noqa: RUF022 - the data types first, then stores, manager and errors
     "ABSENT",
     "Absent",
     "Committed",

@@ -43,14 +43,14 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "log": ("offsetmgr.cli.log:app", "Kafka's logs on disk, without a broker: dump, verify, recover, offsets."),
     "spark": ("offsetmgr.cli.spark:app", "Audit, compare and copy offsets with Spark, for very large clusters."),
     "period": ("offsetmgr.cli.period:app", "Runs of the period coordinator: status, history, rerun, abort."),
-    "sandbox": ("offsetmgr.cli.sandbox:app", "Real servers on this machine, for trying things."),
+    "sandbox": ("offsetmgr.cli.sandbox:app", "Real ZooKeeper and Kafka servers on this machine, for experiments."),
 }
 """Command group -> (location of its typer app, one line of help)."""
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 failed, partly failed, or a check found a difference; 2 wrong usage. "
-    "--debug, anywhere, adds the traceback to an error. "
-    "Settings: flags, over OFFSETMGR_* variables, over the config file's context "
+    "--debug, anywhere on the command line, prints the traceback of an error. "
+    "Precedence of settings: flags, then OFFSETMGR_* variables, then the config file's context "
     "($OFFSETMGR_CONFIG, or offsetmgr/config.toml under $XDG_CONFIG_HOME)."
 )
 
@@ -73,8 +73,8 @@ class LazyGroup(TyperGroup):
             raise UnsupportedOperation(f"offsetmgr {cmd_name}", "this installation does not contain it") from missing
         command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
         command.name = cmd_name
-        for one in command.commands.values():  # the whole first paragraph, which typer would cut
-            one.short_help = " ".join((one.help or "").split("\n\n")[0].split())
+        for subcommand in command.commands.values():  # the whole first paragraph, which typer would cut
+            subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
         sigint.uninstall()
         return command
 
@@ -152,11 +152,11 @@ def _reject_dry_run_with_execute(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Runs the process's command line and exits with its code."""
-    # Commands create tens of thousands of rows without reference cycles: a collection after every 700 costs 15 %, after
-    # every 50,000 still 5 %.
+    # Commands create tens of thousands of rows without reference cycles. A garbage collection after every 700 objects
+    # costs 15 % of the time, one after every 50,000 still 5 %.
     gc.set_threshold(400_000, 20, 100)
-    # A client's own thread works for microseconds at each response, but waits for this thread each time: with Python's
-    # 5 ms the server idles while rows are built.
+    # A client's own thread needs microseconds for each response, but it waits for this thread each time. With Python's
+    # default of 5 ms, the server idles while this thread builds rows.
     sys.setswitchinterval(0.0002)
     code = FAILED
     try:
@@ -175,8 +175,8 @@ def main() -> None:
         code = INTERRUPTED
     if code:
         _flush_or_discard()
-    # At exit the interpreter searches all objects for cycles, which takes three times as long as the rest; nothing here
-    # depends on it.
+    # At exit the interpreter searches all objects for cycles, which takes three times as long as the rest of the exit.
+    # Freezing the objects avoids it; no object here needs to be finalized.
     gc.freeze()
     sys.exit(code)
 

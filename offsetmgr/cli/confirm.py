@@ -1,4 +1,4 @@
-"""The question before a command changes production."""
+"""The confirmation prompt of commands that change production."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class RunFlags(NamedTuple):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks, unless ``yes``. Raises `Declined` if the answer is no, `UsageError` if there is no terminal, or it was
-    closed before the answer."""
+    """Asks the user, unless ``yes``. Raises `Declined` if the answer is no, `UsageError` if stdin is no terminal or ends
+    before the answer."""
     if yes:
         return
     if not sys.stdin.isatty():

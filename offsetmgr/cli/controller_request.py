@@ -1,4 +1,4 @@
-"""The steps of every request to the controller: show, ask, write, and wait until the controller has carried it out."""
+"""The steps of every request to the controller: show the plan, ask the user, submit it, and wait until it is done."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Wait = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the plan: ``key`` is its name in `RequestProgress.open`, ``cells`` all columns except outcome and
-    note. ``needed`` is False if nothing has to be done."""
+    """One row of the plan. ``key`` is its name in `RequestProgress.open`; ``cells`` are all columns except outcome and
+    note. ``needed`` is False if the row already has the requested state."""
 
     key: str
     cells: tuple[Any, ...]
@@ -67,7 +67,7 @@ class ControllerRequest:
         return [row for row in self.rows if row.needed and row.refused is None]
 
     def show(self, output: OutputFormat, outcomes: Callable[[Row], tuple[str, str]] | None = None) -> None:
-        """The rows, on stdout."""
+        """Prints the rows on stdout."""
         if outcomes is None:
             columns = [*self.columns, Column("note", optional=True)]
             write_rows(columns, ((*row.cells, _plan_note(row)) for row in self.rows), output)
@@ -102,7 +102,7 @@ class ControllerRequest:
         if not execute or not todo:
             self.show(output, self._untouched if execute and output is not OutputFormat.TABLE else None)
             if self.all_or_nothing and self.refused:
-                note("nothing was changed: everything is refused while one part of it is")
+                note("nothing was changed: one refused part refuses the whole request")
             elif not todo:
                 note("nothing to change")
             else:
@@ -113,13 +113,13 @@ class ControllerRequest:
             self.show(output)
         confirm(f"{self.name}: {action}?", yes=yes)
         submit(todo)
-        note("the controller has been asked")
+        note("submitted to the controller")
         if undo:
             note(f"undo: {undo}")
         seen = self._watch(todo, wait_s, poll)
         code = self._report(todo, seen, wait_s, output)
         if code and cancel and (seen is None or not seen.ended):
-            note(f"hint: where it never ends, take it back: {cancel}")
+            note(f"hint: if it does not finish, cancel it: {cancel}")
         return code or (FAILED if self.refused else 0)
 
     @staticmethod
@@ -144,7 +144,7 @@ class ControllerRequest:
                     seen = found
                     line.show(f"{found.done} of {found.total} done")
         except KeyboardInterrupt as error:
-            raise Interrupted("the controller has been asked, and goes on with it") from error
+            raise Interrupted("the request was submitted, and the controller continues with it") from error
         finally:
             line.clear()
         return seen
@@ -157,7 +157,7 @@ class ControllerRequest:
             if row.key not in asked:
                 return self._untouched(row)
             if seen is None:
-                return "unknown", "the controller's work could not be looked at"
+                return "unknown", "the state of the request could not be read"
             if row.key not in seen.open:
                 return "done", ""
             return ("failed" if failed else "open"), seen.open[row.key]
@@ -170,7 +170,7 @@ class ControllerRequest:
                 note(f"{state}: {row.key}: {why}")
         left = sum(state != "done" for _, state, _ in outcomes)
         if left and not failed:
-            note(f"error: {self.name}: {left} of {len(todo)} still open after {wait_s:g} s; the controller goes on")
+            note(f"error: {self.name}: {left} of {len(todo)} still open after {wait_s:g} s; the controller continues")
         else:
             note(f"done: {len(todo) - left}" + (f", failed: {left}" if left else ""))
         return FAILED if left else 0

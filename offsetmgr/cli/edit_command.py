@@ -1,4 +1,4 @@
-"""The steps of every editing command: show the plan, ask, carry it out, report the results and how to undo them."""
+"""The steps of every editing command: show the plan, ask the user, write, report the results and how to undo them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ MAX_FAILURES_SHOWN: Final = 200
 def cross_cluster_check(
     what: str, source: TranslatingStore, target: OffsetStore, translate: Translate | None
 ) -> CrossClusterCheck:
-    """Compares the logs of both sides and prints the result. Raises `OtherCluster` if that forbids the edit."""
+    """Compares the Kafka clusters of both sides, and prints the result unless they are the same.
+
+    Raises `OtherCluster` if the target must not get the source's offsets.
+    """
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
     if crossing.compared.relation is not Relation.SAME:
@@ -60,7 +63,7 @@ def cross_cluster_check(
 
 
 def _topic_ids(store: OffsetStore, proposal: EditPlan) -> Mapping[str, str]:
-    """Ids of the topics that the edit writes, if the store knows them: before-images are valid only for these."""
+    """The ids of the topics that the edit writes, if the store has them. Before-images are valid only for these ids."""
     return store.topic_ids({change.partition.topic for group in proposal for change in group.changes if change.writes})
 
 
@@ -98,7 +101,7 @@ class Edit:
         """Groups with a rejected or failed partition."""
 
     def run(self, groups: Iterable[GroupEditPlan], *, guard: Guard = Guard.LOCK) -> int:
-        """Shows, asks, acts, reports; the exit code is 1 if anything was rejected or failed."""
+        """Shows the plan, asks the user, writes and reports. Returns 1 if a change was rejected or failed, else 0."""
         try:
             proposal = EditPlan.of(refuse_active(self.directory, progress(groups, "reading")))
         except KeyboardInterrupt as error:
@@ -126,7 +129,7 @@ class Edit:
     def _note_weaknesses(self) -> None:
         self._weaknesses = self.store.weaknesses()
         for weakness in self._weaknesses:
-            note(f"mind: {weakness.text}")
+            note(f"warning: {weakness.text}")
 
     def _show(self, proposal: EditPlan) -> None:
         """Prints the plan on stdout. During execution, machine-readable formats get the outcomes instead, when they are
@@ -186,7 +189,7 @@ class Edit:
             _list_failures(failures)
             done = f"done: {counts[EditStatus.WRITTEN]:,} changed"
             if counts[EditStatus.UNCHANGED]:
-                done += f", {counts[EditStatus.UNCHANGED]:,} already so"
+                done += f", {counts[EditStatus.UNCHANGED]:,} unchanged"
             note(f"{done}, {len(failures):,} failed" if failures else done)
             if counts[EditStatus.WRITTEN] or any(_in_doubt(error) for _, _, error in failures):
                 self.undo = undo
@@ -198,7 +201,7 @@ class Edit:
     def _note_late_deletions(
         self, proposal: EditPlan, other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
     ) -> None:
-        """Prints how many deleted offsets the brokers keep for a while, where they cannot delete single offsets."""
+        """Prints how many deleted offsets remain for a while, if the brokers cannot delete single offsets."""
         if all(weakness.capability != DELETES_OFFSETS for weakness in self._weaknesses):
             return
         deleted = sum(
@@ -209,13 +212,15 @@ class Edit:
         )
         if deleted:
             note(
-                f"mind: the broker keeps {count_of(deleted, 'deleted offset')} until its next check for expired offsets"
-                " or until the group is deleted; a consumer that starts before that starts from them"
+                f"warning: the broker keeps {count_of(deleted, 'deleted offset')} until its next check for expired offsets"
+                " or until the group is deleted; a consumer that starts before that begins at these offsets"
             )
 
     def _execute(self, proposal: EditPlan, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
-        """Returns the commands that undo it, and the results as they arrive. For a pair of stores each has its own
-        before-images."""
+        """Starts the edit. Returns the command lines that undo it, and an iterator of its results.
+
+        Each store of a pair has its own before-images.
+        """
         tool = f"offsetmgr {__version__}"
         store = self.store
         if not isinstance(store, DualEdit):
@@ -239,7 +244,7 @@ class Edit:
 
 
 def _in_doubt(error: OffsetMgrError) -> bool:
-    """Whether a write that failed with this error may have been carried out all the same."""
+    """Whether the store may have applied a write that failed with this error."""
     from offsetmgr.core.errors import OffsetMgrError
 
     return isinstance(error, (TimedOut, Unreachable, ServerError)) or type(error) is OffsetMgrError
@@ -250,7 +255,7 @@ def _size(writes: int, groups: int) -> str:
 
 
 def _kafka_rows(proposal: EditPlan) -> Iterator[tuple[str | int, ...]]:
-    """``topic,partition,offset``, with the group in front if there are several, for everything that is not rejected."""
+    """Rows ``topic,partition,offset`` of all changes that are not rejected; several groups add a first column."""
     single = len({group.group for group in proposal}) == 1
     for group in proposal:
         for change in group.changes if group.problem is None else ():
@@ -275,7 +280,7 @@ def _plan_rows(proposal: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
 
 
 def _refusal(error: OffsetMgrError) -> str:
-    """The text for a rejected row; the members of an active group are listed once, with the errors."""
+    """The note of a rejected row. The members of an active group are not repeated: the list of errors has them."""
     return "refused: active" if isinstance(error, GroupActive) else f"refused: {error.why or error.what}"
 
 
@@ -297,7 +302,7 @@ def _outcome_rows(
 
 
 def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetMgrError]]) -> int:
-    """Prints one line each on stderr, up to a limit that is reported, and returns their number."""
+    """Prints one line per failure on stderr, at most `MAX_FAILURES_SHOWN`. Returns the number of failures."""
     count = 0
     hints: dict[str, None] = {}
     for group, tp, error in (entry for some in failures for entry in some):
@@ -317,7 +322,7 @@ def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetM
 
 
 def exit_edit(code: int) -> None:
-    """Ends the finished command with ``code``."""
+    """Ends a completed editing command with this exit code; the first Ctrl-C from here on has no effect."""
     ignore_first_signal()
     if code:
         raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""The console script: it handles Ctrl-C before anything else is imported."""
+"""The console script, which handles Ctrl-C before it imports anything else."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reports failures: one line with the failure and its cause, one line with the remedy, and the exit code.
 
-The only place that turns exceptions into text and exit codes: 0 done; 1 failed, partly failed, or a check found a
+Only this module turns exceptions into text and exit codes: 0 done; 1 failed, partly failed, or a check found a
 difference; 2 wrong usage; 130 interrupted. Tracebacks are printed only with ``--debug``.
 """
 
@@ -57,7 +57,7 @@ def report(error: BaseException, *, debug: bool = False) -> int:
 
 
 def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
-    """Prints errors that accompany results, each once, with a remedy; returns their exit code."""
+    """Prints errors that accompany results, each text and each remedy once. Returns 1 if there are any, else 0."""
     failed = list(errors)
     for text in dict.fromkeys(_one_line(str(error)) for error in failed):
         _print_line(f"error: {text}")

@@ -73,15 +73,15 @@ def describe(
     state: Annotated[
         bool, typer.Option("--state", help="Show coordinator, assignor, state and number of members instead.")
     ] = False,
-    verbose: Annotated[  # noqa: ARG001 - everything is said already
-        bool, typer.Option("--verbose", help="Taken as by Kafka's tool; nothing is left out here.")
+    verbose: Annotated[  # noqa: ARG001 - the output is always complete
+        bool, typer.Option("--verbose", help="Accepted for compatibility with kafka-consumer-groups; has no effect.")
     ] = False,
     only_with_lag: OnlyWithLag = False,
     watch: Watch = None,
     count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """State, members, committed offsets, log ends, lag and owners of groups."""
+    """Show the state, members, committed offsets, log ends, lag and owners of groups."""
     from offsetmgr.groups.describe import describe as describe_groups
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import TopicMatches
@@ -132,7 +132,7 @@ def _partition_rows(
     only_with_lag: bool,
     where: str,
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows of groups; ``where`` names the selected topics, with a space in front, if there are any."""
+    """Rows of `DESCRIBE`. ``where`` ends the note of a group without offsets, as in " in these topics"."""
     from offsetmgr.groups.lag import needs_log_range
 
     for one in found:

@@ -68,7 +68,7 @@ def delete(
 
 
 def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) -> int:
-    """Removes groups without offsets from stores that keep groups separately."""
+    """Deletes groups without offsets from stores in which a group can exist without offsets. Returns the exit code."""
     from offsetmgr.groups.edits import remove_groups
     from offsetmgr.stores.pair_uri import inner_uris
     from offsetmgr.stores.uri import parse_uri
@@ -177,7 +177,7 @@ def rename(
         code = first.run(propose_copy(store, source, store, target, ALL_TOPICS, crossing=crossing))
         if execute and not code:
             verify_copy(store, source, store, target)
-            note(f"verified: group {target!r} holds all that {source!r} holds")
+            note(f"verified: group {target!r} has all offsets of {source!r}")
             require_idle(directory, [source], "deletion")
             code = second.run(propose_delete(store, [source], ALL_TOPICS)) or _remove(connect, [source])
     finally:

@@ -56,7 +56,7 @@ def list_groups(
         typer.Option(
             "--state",
             metavar="[STATE,...]",
-            help="Show each group's state as well; with names, of these states alone.",
+            help="Also show each group's state; with names, list only the groups in these states.",
             show_default=False,
         ),
     ] = None,

@@ -84,7 +84,7 @@ OnError = Callable[[OffsetMgrError], None]
 
 
 class ErrorReporter:
-    """Reports errors as they occur, since there may be as many of them as rows."""
+    """Prints each error as it occurs, because there may be as many errors as rows."""
 
     def __init__(self) -> None:
         self.any = False
@@ -113,7 +113,7 @@ def dump(
     ] = None,
     to_offset: Annotated[
         int | None,
-        typer.Option("--to-offset", metavar="N", min=0, help="Up to before this offset.", show_default=False),
+        typer.Option("--to-offset", metavar="N", min=0, help="Only before this offset.", show_default=False),
     ] = None,
     from_datetime: Annotated[
         str | None,
@@ -127,7 +127,7 @@ def dump(
     to_datetime: Annotated[
         str | None,
         typer.Option(
-            "--to-datetime", metavar="YYYY-MM-DDTHH:mm:SS.sss", help="Up to before this time.", show_default=False
+            "--to-datetime", metavar="YYYY-MM-DDTHH:mm:SS.sss", help="Only before this time.", show_default=False
         ),
     ] = None,
     max_rows: Annotated[
@@ -136,7 +136,7 @@ def dump(
     ] = None,
     isolation: Annotated[
         Isolation,
-        typer.Option("--isolation-level", help="Whether messages of open and aborted transactions are left out."),
+        typer.Option("--isolation-level", help="read_committed leaves out messages of open and aborted transactions."),
     ] = Isolation.READ_UNCOMMITTED,
     decode: Annotated[
         ValueFormat,
@@ -145,9 +145,9 @@ def dump(
             help="How to decode keys and values: auto (only in known offsets topics), offsets (always), raw (never).",
         ),
     ] = ValueFormat.AUTO,
-    controls: Annotated[bool, typer.Option("--controls", help="Control records too, which are no messages.")] = False,
+    controls: Annotated[bool, typer.Option("--controls", help="Show control records too.")] = False,
     entries: Annotated[
-        bool, typer.Option("--entries", help="A row for each entry of the files instead: batches, and older messages.")
+        bool, typer.Option("--entries", help="Show a row for each entry of the files instead: a batch, or a message of an older format.")
     ] = False,
     limit: Annotated[
         int | None,
@@ -191,11 +191,11 @@ def dump(
     if failed.any:
         raise typer.Exit(FAILED)
     if not count:
-        note("there are no such messages" if not entries else "there are no entries")
+        note("no message matches" if not entries else "no entry matches")
 
 
 def _logs(paths: list[Path], topics: list[str], failed: OnError) -> Iterator[Log]:
-    """The logs that the arguments name. An unreadable one does not hide the others."""
+    """The logs under the given paths. An unreadable one is reported, and the others follow."""
     from offsetmgr.groups.selection import TopicSelection
 
     chosen = TopicSelection.parse(topics)
@@ -234,7 +234,7 @@ def _logs_at(path: Path, chosen: Any, failed: OnError) -> Iterator[Log]:
 
 
 def _partition_named_by(directory: Path) -> TopicPartition | None:
-    """The partition of a file's directory; None if the file was copied elsewhere."""
+    """The partition that the name of a file's directory contains; None if the name is not a partition's."""
     from offsetmgr.segments.partition import partition_of
 
     try:

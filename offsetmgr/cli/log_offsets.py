@@ -69,7 +69,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="URI",
-        help="Target of the offsets: a new file:PATH (.avro, .csv, .zk, .json), written at once; or a store.",
+        help="Target: a new file:PATH (.avro, .csv, .zk, .json), written without --execute; or a store.",
         show_default=False,
     ),
 ]
@@ -85,14 +85,14 @@ def offsets(
     topic: Topics = None,
     offsets_topic: Annotated[
         str,
-        typer.Option("--offsets-topic", metavar="NAME", help="The topic of offsets; an offset manager's, for example."),
+        typer.Option("--offsets-topic", metavar="NAME", help="The offsets topic, such as an offset manager's."),
     ] = "__consumer_offsets",
     expired_at: Annotated[
         str | None,
         typer.Option(
             "--expired-at",
             metavar="TIME",
-            help="Leave out what a broker would have expired by then (YYYY-MM-DDTHH:mm:SS, UTC).",
+            help="Leave out offsets that a broker would have expired by this time (YYYY-MM-DDTHH:mm:SS, UTC).",
             show_default=False,
         ),
     ] = None,
@@ -112,7 +112,7 @@ def offsets(
             "--processes",
             metavar="N",
             min=1,
-            help="Partitions read at a time (as many as processors).",
+            help="Number of partitions read in parallel (default: the number of processors).",
             show_default=False,
         ),
     ] = None,
@@ -126,9 +126,9 @@ def offsets(
 ) -> None:
     """Save committed offsets from the disks of a lost cluster: the latest of each group, read without a broker.
 
-    Without --to the command prints them. Of several brokers' replicas it reads the longest. It cuts a damaged tail as a
-    broker's recovery would; damage elsewhere is an error of that partition, the others continue, and the exit code is
-    1. Offsets of transactions without an end are left out.
+    Without --to the command prints them. If several brokers have replicas of a partition, it reads the longest. It cuts
+    a damaged tail as a broker's recovery would. Damage elsewhere is an error of that partition: the command reads the
+    others, and the exit code is 1. It leaves out the offsets of unfinished transactions.
     """
     from offsetmgr.cli.scenario import parse_datetime
     from offsetmgr.groups.disk_layout import find
@@ -140,7 +140,7 @@ def offsets(
 
     flags = connect.flags
     if flags.store or flags.bootstrap_server or flags.zookeeper:
-        raise UsageError("log offsets", "reads no server", "name where the offsets go with --to URI")
+        raise UsageError("log offsets", "reads no server", "name the target of the offsets with --to URI")
     target = None if to is None else parse_uri(to)
     edits = {
         "--translate": translate is not None,
@@ -151,7 +151,7 @@ def offsets(
     }
     _reject_inapplicable(target, {"--overwrite": overwrite}, edits)
     if retention_minutes is not None and expired_at is None:
-        raise UsageError("--retention-minutes", "says when offsets expire, and none are left out", "add --expired-at")
+        raise UsageError("--retention-minutes", "has no effect without --expired-at", "add --expired-at")
     for directory in dirs:
         if not (there := is_partition_dir(directory)):
             raise UsageError(f"directory {directory}", "does not exist" if there is None else "is a file")
@@ -194,15 +194,15 @@ def _reject_inapplicable(target: StoreUri | None, of_files: dict[str, bool], of_
         inapplicable, why, hint = (
             {**of_files, **of_stores},
             "nothing is written",
-            "name where the offsets go with --to URI",
+            "name the target of the offsets with --to URI",
         )
     elif target.kind == "file":
-        inapplicable, why = of_stores, f"a file is written at once: {target.address}"
-        hint = "leave it out; offsets import brings the file into a store"
+        inapplicable, why = of_stores, f"needs a store as the target: {target.address} is a file"
+        hint = "leave it out: the file is written without --execute; offsets import loads it into a store"
     else:
         inapplicable, why, hint = (
             of_files,
-            f"{target.kind} is no file",
+            f"is for a file, and the target is of kind {target.kind}",
             "leave it out; --allow-rewind lets offsets go back",
         )
     for flag in (flag for flag, given in inapplicable.items() if given):
@@ -241,11 +241,11 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
         return
     note(f"saved {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {target.address}")
     for lost in done.lost:
-        note(f"not in the file, which cannot carry it: {lost}")
+        note(f"not in the file, because its format cannot hold it: {lost}")
 
 
 class _NothingFound(OffsetMgrError):
-    """Ends the writing of an empty file, so that none is created or replaced."""
+    """Raised instead of writing an empty file, so that none is created or replaced."""
 
 
 def _require_any(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
@@ -257,7 +257,7 @@ def _require_any(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
 
 
 class _SavedOffsets:
-    """The offsets read, with the messages about them. A `Listener`."""
+    """The recovered offsets, and the messages about them. It is the `Listener` of the recovery."""
 
     def __init__(
         self, sources: Sources, groups: list[str], topics: TopicSelection, processes: int, expiry: Expiry | None
@@ -326,7 +326,7 @@ class _SavedOffsets:
                 f"{CONSUMER_OFFSETS}: {count_of(count, 'partition')} read; by default a cluster has {_DEFAULT_PARTITIONS}"
             )
         if not self._seen and target is not None and target.kind != "file":
-            self.report_empty("nothing was brought there")
+            self.report_empty("nothing was written")
         elif not self._seen and not self._failed:
             note(f"no committed offsets in {self._where}")
         return FAILED if self._failed else 0
@@ -353,7 +353,7 @@ class _SavedOffsets:
         note(text)
 
     def error(self, error: OffsetMgrError) -> None:
-        """Reports at once, so that the user knows it when the command asks whether to continue."""
+        """Prints the error at once, so that the user sees it before the prompt."""
         self._meter.clear()
         self._failed = True
         report_and_exit_code([error])

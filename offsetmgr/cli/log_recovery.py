@@ -52,7 +52,7 @@ def recover(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Cut also before the first entry whose offset or version is in doubt.")
+        bool, typer.Option("--strict", help="Also cut before the first entry whose offset or version is in doubt.")
     ] = False,
     execute: Execute = False,
     yes: Yes = False,
@@ -68,7 +68,7 @@ def recover(
         both = "both --to and --in-place are given" if in_place else "neither --to nor --in-place is given"
         raise UsageError("log recover", both, "--to DIR writes repaired copies, --in-place cuts the logs themselves")
     if keep is not None and not in_place:
-        raise UsageError("--keep", "is for --in-place alone")
+        raise UsageError("--keep", "works only with --in-place", "add --in-place, or leave out --keep")
     if keep is not None and not keep.is_dir():
         raise FileFailure(f"--keep {keep}", "is no directory")
     errors: list[OffsetMgrError] = []
@@ -112,7 +112,7 @@ class _PlannedRecovery:
 
 
 class _Recovery:
-    """The work of one ``log recover`` on each log."""
+    """Plans and executes one ``log recover``, log by log."""
 
     def __init__(self, to: Path | None, keep: Path | None, strict: bool, errors: list[OffsetMgrError]) -> None:
         self._to = to
@@ -144,11 +144,11 @@ class _Recovery:
         found = progress(steps(), "MiB", mib_in(segment for _, segments in logs for segment in segments))
         ends = [one for one in found if one is not None]
         if older:
-            note(f"{count_of(older, 'segment')} before the recovery points not looked at; log verify does")
+            note(f"{count_of(older, 'segment')} before the recovery points not checked; log verify checks all")
         return ends
 
     def plan(self, source: Path, segment_end: ExaminedSegment) -> _PlannedRecovery:
-        """Where to truncate it. Obstacles are added to the errors."""
+        """Determines where to truncate a log. If it must not be truncated, the reason is added to the errors."""
         from offsetmgr.segments.broker_lock import Use, detect_broker, in_use, refuse_beside
         from offsetmgr.segments.repair import kept_copy
         from offsetmgr.segments.truncation import cut_of
@@ -178,7 +178,7 @@ class _Recovery:
             return _PlannedRecovery(source, segment_end, None, "refused", None)
 
     def execute(self, one: _PlannedRecovery) -> None:
-        """Carries it out; failures are added to the errors."""
+        """Writes the repaired copy, or truncates the log in place. Failures are added to the errors."""
         from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
         from offsetmgr.segments.repair import copy_directory, copy_log, cut_in_place
 

@@ -1,4 +1,4 @@
-"""Formats keys and values of records for people and for programs; pure.
+"""Formats keys and values of records for people and for programs.
 
 Programs get JSON: text as a string, other bytes as ``{"hex": "..."}``, null as null, and known formats as an object.
 People get one line.
@@ -37,7 +37,7 @@ class ValueFormat(StrEnum):
 
 
 class ValueDecoder:
-    """Keys and values of one partition. ``auto`` decodes ``__consumer_offsets`` as Kafka's offsets, and keys in the
+    """Decodes keys and values of one partition. ``auto`` decodes ``__consumer_offsets`` as Kafka's offsets, and keys in the
     offset manager's own format everywhere."""
 
     def __init__(self, decode: ValueFormat, topic: str | None) -> None:
@@ -66,7 +66,7 @@ class ValueDecoder:
 
 
 def raw_json(data: bytes | None) -> Json:
-    """Bytes of an unknown format."""
+    """Bytes of an unknown format as JSON: text if they are UTF-8, else hexadecimal digits."""
     if data is None:
         return None
     try:
@@ -76,7 +76,7 @@ def raw_json(data: bytes | None) -> Json:
 
 
 def display_text(value: Json) -> str | None:
-    """The same for people, shortened if it is long."""
+    """A JSON value as one line of text, shortened to `MAX_SHOWN` characters."""
     if value is None:
         return None
     text = value if isinstance(value, str) else _fields(value)
@@ -135,5 +135,5 @@ def _value(known: RecordFormat, key: Key, value: bytes | None) -> Json:
 
 
 def _failed(data: bytes, error: OffsetMgrError) -> Json:
-    """A record with a known key format that violates it is shown raw, with the reason."""
+    """The raw bytes of a record that violates its own format, with the reason."""
     return {"hex": data.hex(), "error": str(error)}

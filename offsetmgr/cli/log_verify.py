@@ -73,7 +73,7 @@ def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[S
 
 
 def _examined(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[ExaminedSegment]:
-    """Examines each, with progress in MiB; unreadable ones are added to the errors."""
+    """Examines each segment, with progress in MiB. Unreadable segments are added to the errors."""
     from offsetmgr.segments.truncation import looking
 
     def steps() -> Iterator[ExaminedSegment | None]:

@@ -1,4 +1,4 @@
-"""The output of `manager status` from the reports of all managers: one row per shard, and the alarms; pure."""
+"""The output of ``manager status``, computed from the reports of all managers: rows of shards and of managers, alarms."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
                 None,
             )
             continue
-        for report, shard in owners:  # two managers may claim it for a moment while it moves: both are shown
+        for report, shard in owners:  # while a shard moves, two managers may claim it for a moment; both get a row
             loading = shard["state"] == "LOADING" and shard["load_total"]
             yield (
                 partition,
@@ -116,7 +116,7 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
         if report.error is not None:
             yield f"manager {report.address}: {str(report.error).removeprefix(f'manager {report.address}: ')}"
         if report.status is not None and not report.status["lease"]:
-            yield f"manager {report.address}: it cannot reach the managers' group, so it answers no commit and no fetch"
+            yield f"manager {report.address}: it cannot reach the managers' group, so it serves no commits and no fetches"
         for text in (report.status or {}).get("alarms", ()):
             yield f"manager {report.address}: {text}"
     rows = list(shard_rows(reports))

@@ -1,4 +1,4 @@
-"""``offsetmgr migrate``: moves groups between stores, and back. Only combines the commands, each in its own module.
+"""``offsetmgr migrate``: moves groups between stores, and back. This module only combines the commands.
 
 `PARTS` is in the order of the help.
 """

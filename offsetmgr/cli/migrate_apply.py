@@ -38,13 +38,13 @@ def apply_command(
         bool,
         typer.Option(
             "--refresh",
-            help="Write nothing new: commit again what the plan's groups hold in Kafka, so that it does not expire.",
+            help="Write nothing new: commit the present offsets of the plan's groups in Kafka again, so that none expires.",
         ),
     ] = False,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """Write the offsets of a plan; run it again after an interruption, and it continues."""
+    """Write the offsets of a plan. After an interruption, run it again to continue."""
     from offsetmgr.migration.apply import apply, check_endpoint
 
     plan, state = open_plan(plan_path)
@@ -52,10 +52,10 @@ def apply_command(
     target = sides.target
     check_endpoint("target", plan.header.target, target)
     if plan.header.compared is None:
-        why = "it was made by an older offsetmgr, which did not compare the Kafka clusters of both sides"
-        raise PlanError(f"plan {plan_path}", why, "make a new plan")
+        why = "an older offsetmgr created it and did not compare the Kafka clusters of both sides"
+        raise PlanError(f"plan {plan_path}", why, "create a new plan")
     if refresh:
-        confirm(f"commit again what the plan's groups hold in {plan.header.target.uri}?", yes=yes)
+        confirm(f"commit the present offsets of the plan's groups in {plan.header.target.uri} again?", yes=yes)
         _refresh(sides, plan)
         return
     migrate_output.show_plan_header(plan.header)
@@ -64,7 +64,7 @@ def apply_command(
     migrate_output.show_attention(plan)
     logs = sides.logs()
     if plan.header.cluster_id is not None and logs is None:
-        note("logs are not asked again: the plan was checked against a cluster that only --bootstrap-server names")
+        note("log ranges are not checked again; to check them, add the --bootstrap-server that the plan was made with")
     if state.apply.opened and not state.undo.touched:
         note(f"an earlier run completed {counted(len(state.apply.done), 'group')}; this one continues")
     if plan.summary.writes:
@@ -79,7 +79,7 @@ def apply_command(
     if report.written:
         note(f"undo: offsetmgr migrate rollback {plan_path}")
     elif report.skipped and report.ok:
-        note("nothing was left to write; offsets that were deleted or have expired since the copy need a new plan")
+        note("nothing was left to write; to copy offsets that were deleted or have expired since, create a new plan")
     exit_if_interrupted(report)
     if not report.ok or plan.summary.failed_groups or plan.summary.refused:
         raise typer.Exit(1)
@@ -92,7 +92,7 @@ def _refresh(sides: SourceAndTarget, plan: PlanFile) -> None:
         report = renew_retention(plan, state, sides.target, executor.journal, members, executor.stop, executor.waiting)
     migrate_output.show_refresh(report, plan.header, SystemClock().now_ms())
     if report.interrupted:
-        raise Interrupted("renewed groups are recorded; the same command renews all")
+        raise Interrupted("the journal records the renewed groups; run the same command again to renew all")
     if not report.ok:
         raise typer.Exit(1)
 

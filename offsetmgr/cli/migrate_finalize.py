@@ -29,16 +29,16 @@ def finalize_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
     delete_source: Annotated[
-        bool, typer.Option("--delete-source", help="Also remove the moved offsets from the source.")
+        bool, typer.Option("--delete-source", help="Also delete the copied offsets from the source.")
     ] = False,
     window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=0, help="How long to watch live members, at most.")
+        float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch live members.")
     ] = 60.0,
     accept_idle: Annotated[
-        bool, typer.Option("--accept-idle", help="Let partitions without traffic pass where nothing can be lost.")
+        bool, typer.Option("--accept-idle", help="Accept partitions without traffic if no message can be lost.")
     ] = False,
     accept_refused: Annotated[
-        bool, typer.Option("--accept-refused", help="Leave out the partitions that the plan refused.")
+        bool, typer.Option("--accept-refused", help="Ignore the partitions that the plan refused.")
     ] = False,
     yes: Yes = False,
     from_command_config: FromConfig = None,
@@ -46,8 +46,8 @@ def finalize_command(
 ) -> None:
     """End the dual phase: verify again, prove that no member writes only to the source, and record it.
 
-    With --delete-source the source's offsets are removed too; their before-images stay in the journal. Afterwards the
-    way back is a plan in the other direction (migrate rollback --reverse-plan).
+    With --delete-source it also deletes the source's offsets; the journal keeps their before-images. To go back after
+    that, create a plan in the other direction (migrate rollback --reverse-plan).
     """
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import finalize
@@ -76,7 +76,7 @@ def finalize_command(
     if done.deleted is not None:
         migrate_output.show_report(done.deleted, "removed from the source")
         if late := late_deletion_note(verifier.source):
-            note(f"mind: {late}")
+            note(f"warning: {late}")
         for line in done.kept:
             note(f"  ! kept in the source: {line}")
         exit_if_interrupted(done.deleted)

@@ -54,22 +54,22 @@ def mirror_command(
     translate: TranslateOption = None,
     once: Annotated[bool, typer.Option("--once", help="End as soon as nothing is left to copy.")] = False,
     interval: Annotated[
-        int, typer.Option("--interval", metavar="MS", min=50, help="How often a source without watches is read.")
+        int, typer.Option("--interval", metavar="MS", min=50, help="Polling interval of a source without watches.")
     ] = 1000,
     settle: Annotated[
         int,
         typer.Option(
-            "--settle", metavar="MS", min=0, help="How long Kafka groups are watched for commits of others, first."
+            "--settle", metavar="MS", min=0, help="How long to watch a Kafka group for commits of other clients before the first copy."
         ),
     ] = 2000,
     window: Annotated[
         float,
-        typer.Option("--window", metavar="SECONDS", min=0, help="How long --once watches live old consumers, at most."),
+        typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time that --once watches live old consumers."),
     ] = 150.0,
     trust_zookeeper_only: Annotated[
         bool,
         typer.Option(
-            "--trust-zookeeper-only", help="Live old consumers commit to ZooKeeper alone: take their groups unseen."
+            "--trust-zookeeper-only", help="Live old consumers commit only to ZooKeeper: accept their groups without watching them."
         ),
     ] = False,
     yes: Yes = False,
@@ -79,7 +79,7 @@ def mirror_command(
 ) -> None:
     """Keep a target in step with a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
 
-    For consumers that cannot commit to both. On Kafka 0.9 and later the mirror holds each group of the target, so no
+    This is for consumers that cannot commit to both. On Kafka 0.9 and later the mirror holds each group of the target, so no
     other client can commit to it; a consumer that starts with the group takes it over, and the mirror of that group
     ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares just before each write, and reads again
     after it. The mirror accepts a group with live old consumers after it has seen each consumer that owns partitions
@@ -103,7 +103,7 @@ def mirror_command(
         topic_matches.require_all(source.uri)
     refresh_s = _show_plan(sides, header, translate)
     note(f"mirrors {counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
-    confirm(f"keep {target.uri} following, until stopped?", yes=yes)
+    confirm(f"copy to {target.uri} until stopped?", yes=yes)
     with (
         stop_on_signal("the mirror ends after this round") as stop,
         sides.feed(options, interval) as feed,
@@ -131,7 +131,7 @@ def mirror_command(
     if bad or format is not OutputFormat.TABLE:
         write_rows(migrate_output.MIRROR_COLUMNS, migrate_output.mirror_rows(bad or mirror.groups.values()), format)
     if mirror.cut:
-        raise Interrupted("not all was copied")
+        raise Interrupted("some offsets were not copied yet")
     if bad:
         raise typer.Exit(1)
 
@@ -143,16 +143,18 @@ def _require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:
     ):
         raise UsageError(
             "migrate mirror",
-            "one side holds byte positions of Kafka 0.7 and the other offsets, which never agree",
+            "one side holds byte positions of Kafka 0.7 and the other side offsets, which cannot be compared",
             "a plan can translate them once: migrate plan --partition-map",
         )
 
 
 def _show_plan(sides: SourceAndTarget, header: PlanHeader, translate: Translate | None) -> float:
-    """Prints how the two sides' offsets relate and when they expire. Returns the seconds after which the mirror commits
-    its offsets again."""
+    """Prints how the clusters of both sides relate and when offsets expire.
+
+    Returns the interval in seconds at which the mirror commits its offsets again.
+    """
     if header.compared is not None:
-        note(f"numbers {header.compared.text(translate)}")
+        note(f"cluster {header.compared.text(translate)}")
     note(f"topics  recreated after the commit: {header.recreation}")
     migrate_output.show_weaknesses(header.weaknesses)
     refresh_s = 3600.0

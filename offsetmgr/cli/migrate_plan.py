@@ -1,4 +1,4 @@
-"""``offsetmgr migrate plan``: decides what a migration would move."""
+"""``offsetmgr migrate plan``: decides which offsets a migration writes."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def plan_command(
     all_groups: AllGroups = False,
     topic: Topics = None,
     rename: Rename = None,
-    clamp: Annotated[bool, typer.Option("--clamp", help="Bring offsets outside the log to its nearest edge.")] = False,
+    clamp: Annotated[bool, typer.Option("--clamp", help="Move offsets outside the log to its nearest end.")] = False,
     if_ahead: Annotated[
         AheadPolicy | None,
         typer.Option("--if-ahead", help="If the target is ahead: keep it (live stores), or reject (files)."),
     ] = None,
     allow_rewind: AllowRewind = False,
     onto_existing: Annotated[
-        bool, typer.Option("--onto-existing", help="Let a renamed group go onto a group that the target has already.")
+        bool, typer.Option("--onto-existing", help="Allow --rename to a group that the target already has.")
     ] = False,
     partition_map: Annotated[
         Path | None,
@@ -85,14 +85,14 @@ def plan_command(
             "--draft-partition-map",
             metavar="FILE",
             callback=file_to_write,
-            help="Write the draft of such a map, and no plan.",
+            help="Write a draft of such a map instead of a plan.",
         ),
     ] = None,
     format: Format = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """Decide what a migration would move and write it to a plan; nothing else is changed.
+    """Decide which offsets a migration writes, and save them as a plan; nothing else is changed.
 
     The plan is frozen: apply writes exactly its offsets, and only where the target is unchanged since.
     """
@@ -101,7 +101,7 @@ def plan_command(
     groups = require_groups(group, all_groups)
     rewind = AheadPolicy.REWIND if allow_rewind else if_ahead
     if allow_rewind and if_ahead is not None:
-        raise UsageError("--allow-rewind", "says the same as --if-ahead rewind; give one of them")
+        raise UsageError("--allow-rewind", "means the same as --if-ahead rewind", "give one of them")
     default = AheadPolicy.REFUSE if from_.startswith("file:") else AheadPolicy.KEEP
     options = PlanOptions(
         rewind or default, clamp, tuple(topic or ()), tuple(groups), parse_renames(rename), onto_existing=onto_existing
@@ -162,16 +162,15 @@ def _print_next_steps(output: Path, summary: PlanSummary) -> None:
     """Prints the commands that follow."""
     if refused := summary.actions[Action.REFUSE_BYTE_POSITION]:
         note(
-            f"next: the same command with --draft-partition-map FILE instead of --output, confirm that file, then with "
-            f"--partition-map FILE: {counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without"
+            f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
+            f"run it with --partition-map FILE: {counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without it"
         )
     if not refused or refused < sum(summary.actions.values()):
         note(f"next: offsetmgr migrate apply {output}")
 
 
 def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
-    """Passes the plans on; at their end raises `UnknownTopicOrPartition` for selected topics that occur in none of
-    them."""
+    """Passes the plans on. Raises `UnknownTopicOrPartition` at the end if a selected topic occurs in none of them."""
     topic_matches = TopicMatches(options.selection)
     for group in plans:
         topic_matches.see((step.source_tp for step in group.steps), unread=bool(group.error))
@@ -192,4 +191,4 @@ def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None
     counts = None if cluster is None else cluster.topics(draft.topics())
     write_draft(path, draft.encode(sides.source.uri, counts))
     note(f"draft written to {path}; nothing was changed")
-    note('correct it, put your name into "confirmed_by", then: offsetmgr migrate plan ... --partition-map FILE -o PLAN')
+    note('next: correct it, set "confirmed_by" to your name, then: offsetmgr migrate plan ... --partition-map FILE -o PLAN')

@@ -42,7 +42,7 @@ def rollback_command(
     plan_path: PlanPath,
     yes: Yes = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Restore before-images even where the offset was used since.")
+        bool, typer.Option("--force", help="Restore before-images even if the offset has changed since apply.")
     ] = False,
     reverse_plan: Annotated[
         Path | None,
@@ -50,7 +50,7 @@ def rollback_command(
             "--reverse-plan",
             metavar="FILE",
             callback=file_to_write,
-            help="After cut-over: plan the way back with today's offsets.",
+            help="After a cutover: write a plan that copies the present offsets back.",
         ),
     ] = None,
     allow_rewind: Annotated[
@@ -65,17 +65,17 @@ def rollback_command(
 ) -> None:
     """Restore what apply overwrote and remove what it created.
 
-    After the group was cut over, before-images would rewind it: then --reverse-plan creates a plan in the other
+    After the group's cutover, before-images would rewind it. Then use --reverse-plan, which creates a plan in the other
     direction.
     """
     from offsetmgr.migration.rollback import rollback
 
     if reverse_plan is None and allow_rewind:
-        raise UsageError("--allow-rewind", "is for --reverse-plan: a rollback restores the before-image")
+        raise UsageError("--allow-rewind", "works only with --reverse-plan: a rollback restores the before-image")
     if reverse_plan is not None:
         for given, option in ((force, "--force"), (wait_empty > 0, "--wait-empty")):
             if given:
-                raise UsageError(option, "does not go with --reverse-plan, which writes nothing but a plan")
+                raise UsageError(option, "has no effect with --reverse-plan, which writes only a plan")
         plan, state = open_plan(plan_path)
         back = SourceAndTarget.reversed(connect, plan.header, from_command_config, to_command_config)
         _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
@@ -85,24 +85,24 @@ def rollback_command(
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
         migrate_output.show_weaknesses(found.text for found in target.weaknesses() if found.capability == KEEPS_IN_USE)
-        note("partitions whose offset was used since are refused" + (", but --force overwrites them" if force else ""))
+        note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
         confirm(f"roll back {counted(len(state.apply.intents), 'group')}?", yes=yes)
     with plan_executor(plan, "undo", target, wait_empty) as (executor, state):
         try:
             report = rollback(plan, state, executor, force=force)
-        except JournalError:  # the journal contains no writes: only the target shows whether that is true
+        except JournalError:  # the journal has no writes; the target shows whether that is true
             _compare_others(plan, state, target)
             raise
     migrate_output.show_report(report, "restored")
     if report.failed:
-        note(f"where a group consumes from the target already: migrate rollback {plan_path} --reverse-plan FILE")
+        note(f"if a group already consumes from the target: migrate rollback {plan_path} --reverse-plan FILE")
     if report.ok and not report.groups:
-        note("every group that the journal knows was rolled back by an earlier run; nothing was done")
+        note("an earlier run rolled back every group in the journal; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target)
     if report.groups and not differing:
         print_next_step(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
         if report.ok and (late := late_deletion_note(target)) and (created := sum(_created(plan, state))):
-            note(f"mind: apply created {counted(created, 'offset')} there, and rollback deleted them. {late}")
+            note(f"warning: apply created {counted(created, 'offset')} there, and rollback deleted them. {late}")
     exit_if_interrupted(report)
     if not report.ok or differing:
         raise typer.Exit(1)
@@ -122,15 +122,17 @@ def late_deletion_note(store: OffsetStore) -> str:
 
 
 def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
-    """Compares offsets that the journal does not record as written with the plan's before-images and prints
-    differences. Returns their number."""
+    """Compares the target with the plan's before-images, for offsets that the journal does not record as written.
+
+    Prints the differences and returns their number.
+    """
     from offsetmgr.migration.rollback import differences, not_settled
 
     others = sum(1 for _ in not_settled(plan, state))
     if not others:
         return 0
     started = len(state.apply.intents)
-    note(f"the journal knows {started:,} of the plan's {plan.summary.groups:,} groups as started")
+    note(f"the journal records {started:,} of the plan's {plan.summary.groups:,} groups as started")
     count = 0
     for found in progress(differences(plan, state, target), "comparing"):
         count += 1
@@ -138,7 +140,7 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
             before, now = ("no offset" if n is None else n for n in (found.before, found.now))
             why = str(found.error) if found.error else f"holds {now}, and held {before} before the plan was applied"
             note(f"  ! {found.group}{f' {found.tp}' if found.tp else ''}: {why}")
-    compared = f"offsets that it does not record as written, in {counted(others, 'group')}, was compared by reading"
+    compared = f"compared, in {counted(others, 'group')}, the offsets that the journal does not record as written"
     if not count:
         note(f"{compared}: every offset is as it was before")
         return 0
@@ -146,8 +148,8 @@ def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) 
         note(f"  ! and {count - migrate_output.SHOWN:,} more")
     note(f"{compared}: {counted(count, 'offset')} differ from their before-images; they were not changed")
     note(
-        "hint: the journal may be cut or older than the last apply; bring its whole copy back and roll back again, or "
-        "restore a snapshot of the target"
+        "hint: the journal may be truncated or older than the last apply; restore a complete copy and roll back again, "
+        "or restore a snapshot of the target"
     )
     return count
 
@@ -176,7 +178,7 @@ def _plan_back(
     migrate_output.show_expiry(header, summary, header.created_at)
     migrate_output.show_plan_summary(summary)
     migrate_output.show_attention(PlanFile(output))
-    note(f"the way back is planned in {output}; nothing was changed")
+    note(f"reverse plan written to {output}; nothing was changed")
     note(f"next: offsetmgr migrate apply {output}")
     if summary.failed_groups or summary.actions[Action.REFUSE_GONE]:
         raise typer.Exit(1)

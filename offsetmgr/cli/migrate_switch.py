@@ -116,7 +116,7 @@ def switch_command(
             waiting=_waiting_notes(),
         )
         if switch.crossing.compared.relation is not Relation.SAME:
-            note(f"numbers {switch.crossing.text()}")
+            note(f"cluster {switch.crossing.text()}")
         if declare:
             _declare(switch, group, mode, execute=execute, yes=yes)
             return

@@ -40,7 +40,7 @@ def verify_command(
     )
     checked = progress(verifier.verdicts(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
-    # After a rollback nearly everything is missing, as intended: it is counted, and listed with --all.
+    # After a rollback nearly all offsets are missing, as intended. They are counted, and only --all lists them.
     unlisted = {Status.EQUAL, Status.MISSING} if state.undo.touched else {Status.EQUAL}
     rows = (migrate_output.verify_row(v) for v in checked if everything or v.status not in unlisted)
     first = next(rows, None)

@@ -36,7 +36,7 @@ DIFFERENCES: Final = (
     Column("to_metadata", optional=True),
 )
 KINDS: Final = {"only-left": "only-from", "only-right": "only-to"}
-"""Kinds of differences, in terms of --from and --to."""
+"""The kinds of differences of two sides, named after --from and --to."""
 
 
 @app.command("diff")
@@ -50,8 +50,10 @@ def diff(
     topic: Topics = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show the differences between two stores; the exit code is 1 on any difference. Without --group: all groups of
-    both."""
+    """Show the differences between two stores; the exit code is 1 on any difference.
+
+    Without --group the command compares all groups of both stores.
+    """
     from offsetmgr.groups.diff import diff as differences
     from offsetmgr.groups.selection import TopicSelection, matching_groups
     from offsetmgr.groups.topic_matches import TopicMatches

@@ -56,8 +56,10 @@ def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
 
 
 class UncommittedTopics:
-    """Reports topics, given by full name, without a commit of a group: for a named group as an error, for others as a
-    note if no group has any."""
+    """Reports topics that --topic gives by full name and in which groups have no commits.
+
+    For a group that --group names, it is an error. For the others it is a note, if no group has a commit in the topic.
+    """
 
     def __init__(self, uri: str, topics: TopicSelection, errors: ReadErrorReport) -> None:
         self._uri = uri
@@ -78,8 +80,10 @@ class UncommittedTopics:
         self._seen.update(set(self._topics.named()).difference(missing))
 
     def report(self, shown: int | None) -> None:
-        """Reports topics without a commit in any group, and an empty result; ``shown`` rows (None: some were left
-        out)."""
+        """Prints the topics without a commit in any group, or that the result is empty.
+
+        ``shown`` is the number of printed rows, or None if rows were left out on purpose.
+        """
         if self._errors.count:
             return
         for topic in sorted(self._left - self._seen):
@@ -95,7 +99,7 @@ def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str
     try:
         return cluster.topics(topics)
     except OffsetMgrError as error:
-        note(f"mind: only committed partitions are shown, since topics cannot be looked up: {error}")
+        note(f"warning: only committed partitions are shown, because the topics cannot be read: {error}")
         return {}
 
 
@@ -192,7 +196,7 @@ def lag(
             for row in one.rows:
                 if row.error is not None:
                     errors.add(row.error)
-                    if row.committed is ABSENT and row.note != NOTHING:  # unreadable, as distinct from absent
+                    if row.committed is ABSENT and row.note != NOTHING:  # unreadable, not absent
                         continue
                 if only_with_lag and not needs_log_range(row):
                     continue

@@ -262,9 +262,9 @@ class ConnectFlags:
         if compared.keeps_epochs:
             return kafka
         if origin.cluster_id is None and not origin.brokers:
-            note(f"mind: {bootstrap} cannot be shown to be the cluster of {self.uri}: it lists no live broker")
+            note(f"warning: {bootstrap} cannot be shown to be the cluster of {self.uri}: it lists no live broker")
         else:
-            note(f"mind: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
+            note(f"warning: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
         return None
 
     def zookeeper(self, what: str) -> ZookeeperSession:

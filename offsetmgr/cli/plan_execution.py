@@ -1,4 +1,4 @@
-"""Work on a plan: opens the plan and its journal, stops cleanly on Ctrl-C, and shows progress."""
+"""Executes a plan: opens the plan and its journal, stops cleanly on Ctrl-C, and shows progress."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 def print_next_step(report: Report, then: str) -> None:
     if report.failed:
-        note("what failed is tried again when the same command is run again")
+        note("run the same command again to retry the failed groups")
     elif not report.interrupted:
         note(then)
 
 
 def exit_if_interrupted(report: Report) -> None:
-    """Ends the command as an interrupted one if work remains."""
+    """Raises `Interrupted` if Ctrl-C stopped the run before its end."""
     if report.interrupted:
         raise Interrupted("started writes are finished and recorded; run the same command again to continue")
 

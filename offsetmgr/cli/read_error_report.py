@@ -1,4 +1,4 @@
-"""Read errors of commands that show many groups."""
+"""Prints and counts the read errors of commands that show many groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from offsetmgr.core.errors import OffsetMgrError
 
 
 class ReadErrorReport:
-    """Read errors: printed at once on stderr, and counted for the exit code."""
+    """Prints each distinct read error at once on stderr, and counts all for the exit code."""
 
     def __init__(self) -> None:
         self.count = 0

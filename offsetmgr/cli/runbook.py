@@ -160,9 +160,9 @@ def write(
         note(f"wrote {file}")
     if not files:
         print(text.runbook_markdown(book))
-        note(f"mind: the steps name {name}, the baseline, and no command wrote it: -o {name} does")
+        note(f"warning: the steps name {name}, the baseline, and no command wrote it: -o {name} does")
     for warning in book.warnings if files else ():
-        note(f"mind: {warning}")
+        note(f"warning: {warning}")
 
 
 @app.command()

@@ -94,7 +94,7 @@ def export(
     where = "standard output" if file == "-" else file
     note(f"exported {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {where}")
     for lost in done.lost:
-        note(f"not in the file, which cannot carry it: {lost}")
+        note(f"not in the file, because its format cannot hold it: {lost}")
 
 
 @contextmanager

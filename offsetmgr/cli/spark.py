@@ -142,7 +142,7 @@ def audit(
         typer.Option(
             "--compare-command-config",
             metavar="FILE",
-            help="As --command-config, for the compared store alone.",
+            help="Like --command-config, but only for the compared store.",
             show_default=False,
         ),
     ] = None,

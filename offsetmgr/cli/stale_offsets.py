@@ -20,7 +20,7 @@ class StaleOffsetCounter:
         self._count = 0
 
     def count(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """The same rows."""
+        """Passes the rows on, and counts the stale ones."""
         from offsetmgr.groups.lag import STALE
 
         for row in rows:
@@ -28,9 +28,9 @@ class StaleOffsetCounter:
             yield row
 
     def report(self) -> None:
-        """Prints the number of stale offsets, and how to show Kafka's."""
+        """Prints the number of stale offsets, and how to show those in Kafka."""
         if self._newer is not None and self._count:
             verb = "is" if self._count == 1 else "are"
             offsets = f"{count_of(self._count, 'offset')} in ZooKeeper {verb} older than the group's in Kafka"
-            note(f"mind: {offsets}; the lag counts from Kafka's")
+            note(f"warning: {offsets}; the lag counts from Kafka's")
             note(f"hint: --store {self._newer.uri} shows what Kafka holds")

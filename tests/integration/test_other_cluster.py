@@ -250,7 +250,7 @@ def test_the_lag_of_a_zookeeper_whose_cluster_is_not_known_says_why_kafka_is_not
         shown = f"cannot be shown to be the cluster of zookeeper://{connect}: it lists no live broker"
     else:
         shown = f"is another Kafka cluster than that of zookeeper://{connect}: no broker of the source"
-    assert f"mind: {kafka.bootstrap} {shown}" in said
+    assert f"warning: {kafka.bootstrap} {shown}" in said
 
 
 # --- topics that were recreated ------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def test_a_mirror_that_shall_end_by_itself_and_is_ended_before_is_interrupted(
         interrupted_before(patch, migrate_output, "MirrorLine")
         patch.setattr("offsetmgr.migration.mirror.Mirror._still_watching", lambda _self: True)
         assert run(mirror) == 130
-    assert capsys.readouterr().err.endswith("\ninterrupted: not all was copied\n")
+    assert capsys.readouterr().err.endswith("\ninterrupted: some offsets were not copied yet\n")
 
     assert run(mirror) == 0
 
