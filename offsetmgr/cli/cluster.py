@@ -38,7 +38,9 @@ def describe(connect: ConnectFlags, output: Format = OutputFormat.TABLE) -> None
 
     cluster = connect.cluster("cluster describe")
     if not isinstance(cluster, KafkaCluster):
-        raise UnsupportedOperation("cluster describe", "only librdkafka supports the login to these brokers, and this command does not use it")
+        raise UnsupportedOperation(
+            "cluster describe", "only librdkafka supports the login to these brokers, and this command does not use it"
+        )
     brokers = cluster.describe_brokers()
     if output is not OutputFormat.TABLE:
         write_rows(BROKER_CAPABILITIES, _broker_capability_rows(brokers), output)

@@ -21,8 +21,10 @@ class RunFlags(NamedTuple):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks the user, unless ``yes``. Raises `Declined` if the answer is no, `UsageError` if stdin is no terminal or ends
-    before the answer."""
+    """Asks the user, unless ``yes``.
+
+    Raises `Declined` if the answer is no, `UsageError` if stdin is no terminal or ends before the answer.
+    """
     if yes:
         return
     if not sys.stdin.isatty():

@@ -94,8 +94,11 @@ class ControllerRequest:
         undo: str | None = None,
         cancel: str | None = None,
     ) -> int:
-        """Runs all steps; ``do`` describes the request, as in "elect 3 leaders", ``cancel`` how to end unfinished
-        items. Returns the exit code."""
+        """Runs all steps and returns the exit code.
+
+        ``action`` describes the request, as in "elect 3 leaders". ``undo`` and ``cancel`` are printed for the user: the
+        command lines that undo the request and that cancel its unfinished rows.
+        """
         execute, yes, output = flags
         todo = self.todo
         self.print_rejections()

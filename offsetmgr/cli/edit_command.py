@@ -212,8 +212,8 @@ class Edit:
         )
         if deleted:
             note(
-                f"warning: the broker keeps {count_of(deleted, 'deleted offset')} until its next check for expired offsets"
-                " or until the group is deleted; a consumer that starts before that begins at these offsets"
+                f"warning: the broker keeps {count_of(deleted, 'deleted offset')} until its next check for expired"
+                " offsets or until the group is deleted; a consumer that starts before that begins at these offsets"
             )
 
     def _execute(self, proposal: EditPlan, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:

@@ -147,7 +147,11 @@ def dump(
     ] = ValueFormat.AUTO,
     controls: Annotated[bool, typer.Option("--controls", help="Show control records too.")] = False,
     entries: Annotated[
-        bool, typer.Option("--entries", help="Show a row for each entry of the files instead: a batch, or a message of an older format.")
+        bool,
+        typer.Option(
+            "--entries",
+            help="Show a row for each entry of the files instead: a batch, or a message of an older format.",
+        ),
     ] = False,
     limit: Annotated[
         int | None,

@@ -53,8 +53,8 @@ _ROWS: Final = (
 )
 _MIB: Final = 1024 * 1024
 _MINUTE_MS: Final = 60_000
-_DEFAULT_RETENTION_MINUTES: Final = 7 * 24 * 60
-"""Minutes: the broker's default since 2.0."""
+_DEFAULT_RETENTION: Final = 7 * 24 * 60
+"""Minutes: the broker's default of ``offsets.retention.minutes`` since 2.0."""
 _DEFAULT_PARTITIONS: Final = 50
 """Partitions of ``__consumer_offsets``: the broker's ``offsets.topic.num.partitions`` by default."""
 
@@ -102,7 +102,7 @@ def offsets(
             "--retention-minutes",
             metavar="N",
             min=1,
-            help=f"With --expired-at: the cluster's offsets.retention.minutes ({_DEFAULT_RETENTION_MINUTES}).",
+            help=f"With --expired-at: the cluster's offsets.retention.minutes ({_DEFAULT_RETENTION}).",
             show_default=False,
         ),
     ] = None,
@@ -138,8 +138,8 @@ def offsets(
     from offsetmgr.segments.partition import is_partition_dir
     from offsetmgr.stores.uri import parse_uri
 
-    flags = connect.flags
-    if flags.store or flags.bootstrap_server or flags.zookeeper:
+    given = connect.flags
+    if given.store or given.bootstrap_server or given.zookeeper:
         raise UsageError("log offsets", "reads no server", "name the target of the offsets with --to URI")
     target = None if to is None else parse_uri(to)
     edits = {
@@ -157,9 +157,8 @@ def offsets(
             raise UsageError(f"directory {directory}", "does not exist" if there is None else "is a file")
     expiry = None
     if expired_at is not None:
-        expiry = Expiry(
-            parse_datetime(expired_at, "--expired-at"), (retention_minutes or _DEFAULT_RETENTION_MINUTES) * _MINUTE_MS
-        )
+        retention_ms = (retention_minutes or _DEFAULT_RETENTION) * _MINUTE_MS
+        expiry = Expiry(parse_datetime(expired_at, "--expired-at"), retention_ms)
     sources = find(dirs, offsets_topic)
     saved = _SavedOffsets(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
     failed = 0
@@ -174,16 +173,10 @@ def offsets(
 
         store = connect.store(to)
         crossing = cross_cluster_check("log offsets", SavedLogs(sources), store, translate)
-        edit = Edit(
-            "log offsets",
-            connect,
-            store,
-            connect.directory(to),
-            RunFlags(execute, yes, output),
-            before_image,
-        )
-        recovered = saved.offsets(errors=False)
-        failed = edit.run(propose_import(store, recovered, allow_rewind=allow_rewind, crossing=crossing))
+        flags = RunFlags(execute, yes, output)
+        edit = Edit("log offsets", connect, store, connect.directory(to), flags, before_image)
+        proposals = propose_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind, crossing=crossing)
+        failed = edit.run(proposals)
     if saved.finish(target) or failed:
         raise typer.Exit(FAILED)
 
@@ -191,20 +184,14 @@ def offsets(
 def _reject_inapplicable(target: StoreUri | None, of_files: dict[str, bool], of_stores: dict[str, bool]) -> None:
     """Raises `UsageError` for a flag that has no effect on the target."""
     if target is None:
-        inapplicable, why, hint = (
-            {**of_files, **of_stores},
-            "nothing is written",
-            "name the target of the offsets with --to URI",
-        )
+        inapplicable, why = {**of_files, **of_stores}, "nothing is written"
+        hint = "name the target of the offsets with --to URI"
     elif target.kind == "file":
         inapplicable, why = of_stores, f"needs a store as the target: {target.address} is a file"
         hint = "leave it out: the file is written without --execute; offsets import loads it into a store"
     else:
-        inapplicable, why, hint = (
-            of_files,
-            f"is for a file, and the target is of kind {target.kind}",
-            "leave it out; --allow-rewind lets offsets go back",
-        )
+        inapplicable, why = of_files, f"is for a file, and the target is of kind {target.kind}"
+        hint = "leave it out; --allow-rewind allows offsets to go backwards"
     for flag in (flag for flag, given in inapplicable.items() if given):
         raise UsageError(flag, why, hint)
 
@@ -322,9 +309,7 @@ class _SavedOffsets:
             and not self.sources.named
             and count != _DEFAULT_PARTITIONS
         ):
-            note(
-                f"{CONSUMER_OFFSETS}: {count_of(count, 'partition')} read; by default a cluster has {_DEFAULT_PARTITIONS}"
-            )
+            note(f"{CONSUMER_OFFSETS}: {count_of(count, 'partition')} read; the default is {_DEFAULT_PARTITIONS}")
         if not self._seen and target is not None and target.kind != "file":
             self.report_empty("nothing was written")
         elif not self._seen and not self._failed:

@@ -37,8 +37,10 @@ class ValueFormat(StrEnum):
 
 
 class ValueDecoder:
-    """Decodes keys and values of one partition. ``auto`` decodes ``__consumer_offsets`` as Kafka's offsets, and keys in the
-    offset manager's own format everywhere."""
+    """Decodes keys and values of one partition.
+
+    ``auto`` decodes ``__consumer_offsets`` as Kafka's offsets, and keys in the offset manager's own format everywhere.
+    """
 
     def __init__(self, decode: ValueFormat, topic: str | None) -> None:
         self._decode = decode

@@ -50,7 +50,10 @@ def serve(
         ),
     ] = None,
     relay: Annotated[
-        bool, typer.Option("--relay", help="Relay requests to the brokers: clients bootstrap from here, and data passes through.")
+        bool,
+        typer.Option(
+            "--relay", help="Relay requests to the brokers: clients bootstrap from here, and data passes through."
+        ),
     ] = False,
     relay_ports: Annotated[
         str | None,
@@ -87,21 +90,26 @@ def serve(
         ),
     ] = None,
     record_format: Annotated[
-        RecordFormatName, typer.Option("--record-format", help="avro: offsetmgr's own; kafka: as in __consumer_offsets.")
+        RecordFormatName,
+        typer.Option("--record-format", help="avro: offsetmgr's own; kafka: as in __consumer_offsets."),
     ] = RecordFormatName.AVRO,
     retention_minutes: Annotated[
         int,
         typer.Option("--retention-minutes", min=1, help="How long offsets of a group without members are kept."),
     ] = 10_080,
     commit_timeout: Annotated[
-        int, typer.Option("--commit-timeout", metavar="MS", min=100, help="Maximum time until a commit gets its response.")
+        int,
+        typer.Option("--commit-timeout", metavar="MS", min=100, help="Maximum time until a commit gets its response."),
     ] = 5_000,
     session_timeout: Annotated[
         int,
-        typer.Option("--session-timeout", metavar="MS", min=1_000, help="Time after which the other managers replace a dead one."),
+        typer.Option(
+            "--session-timeout", metavar="MS", min=1_000, help="Time after which the other managers replace a dead one."
+        ),
     ] = 10_000,
     standby: Annotated[
-        bool, typer.Option("--standby/--no-standby", help="Follow the shards of other managers, to take them over quickly.")
+        bool,
+        typer.Option("--standby/--no-standby", help="Follow the shards of other managers, to take them over quickly."),
     ] = True,
     metrics_listen: Annotated[
         str | None,
@@ -114,10 +122,16 @@ def serve(
     ] = None,
     tls_certificate: Annotated[
         str | None,
-        typer.Option("--tls-certificate", metavar="FILE", help="PEM certificate chain; clients must then use TLS.", show_default=False),
+        typer.Option(
+            "--tls-certificate",
+            metavar="FILE",
+            help="PEM certificate chain; clients must then use TLS.",
+            show_default=False,
+        ),
     ] = None,
     tls_key: Annotated[
-        str | None, typer.Option("--tls-key", metavar="FILE", help="PEM private key of the certificate.", show_default=False)
+        str | None,
+        typer.Option("--tls-key", metavar="FILE", help="PEM private key of the certificate.", show_default=False),
     ] = None,
     credentials: Annotated[
         str | None,
@@ -137,10 +151,12 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    max_request_bytes: Annotated[int, typer.Option("--max-request-bytes", min=1_024, help="Maximum size of a request.")] = (
-        8 * 1024 * 1024
-    ),
-    max_connections: Annotated[int, typer.Option("--max-connections", min=1, help="Maximum number of connections of all clients.")] = 4_000,
+    max_request_bytes: Annotated[
+        int, typer.Option("--max-request-bytes", min=1_024, help="Maximum size of a request.")
+    ] = (8 * 1024 * 1024),
+    max_connections: Annotated[
+        int, typer.Option("--max-connections", min=1, help="Maximum number of connections of all clients.")
+    ] = 4_000,
     max_login_bytes: Annotated[
         int, typer.Option("--max-login-bytes", min=1_024, help="Maximum size of a request before the SASL login.")
     ] = 64 * 1024,
@@ -157,14 +173,23 @@ def serve(
     ] = 50_000,
     max_partitions: Annotated[
         int,
-        typer.Option("--max-partitions", min=1, help="Maximum number of partitions of a group in one OffsetCommit, OffsetFetch or OffsetDelete."),
+        typer.Option(
+            "--max-partitions",
+            min=1,
+            help="Maximum number of partitions of a group in one OffsetCommit, OffsetFetch or OffsetDelete.",
+        ),
     ] = 15_000,
     max_answer_bytes: Annotated[
         int,
-        typer.Option("--max-answer-bytes", min=65_536, help="Maximum size of the responses that a client has not read yet."),
+        typer.Option(
+            "--max-answer-bytes", min=65_536, help="Maximum size of the responses that a client has not read yet."
+        ),
     ] = 64 * 1024 * 1024,
     max_name_bytes: Annotated[
-        int, typer.Option("--max-name-bytes", min=249, help="Maximum length of a group's name, and of other strings in a request.")
+        int,
+        typer.Option(
+            "--max-name-bytes", min=249, help="Maximum length of a group's name, and of other strings in a request."
+        ),
     ] = 32_767,
     max_topic_bytes: Annotated[
         int, typer.Option("--max-topic-bytes", min=1, help="Maximum length of a topic's name; brokers allow 249.")
@@ -173,7 +198,8 @@ def serve(
         int, typer.Option("--max-tags", min=1, help="Maximum number of tagged fields of a structure in a request.")
     ] = 64,
     idle_timeout: Annotated[
-        int, typer.Option("--idle-timeout", metavar="MS", min=1_000, help="Time after which an idle connection is closed.")
+        int,
+        typer.Option("--idle-timeout", metavar="MS", min=1_000, help="Time after which an idle connection is closed."),
     ] = 600_000,
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How events are logged.")] = LogFormat.TEXT,
 ) -> None:
@@ -191,16 +217,16 @@ def serve(
 
     bootstrap = connect.resolved.bootstrap_server
     if translate is not None and connect.flags.store is None:
-        raise UsageError("--translate", "works only with --store: the manager's own topic is in the cluster of its clients")
+        raise UsageError("--translate", "works only with --store: the manager's topic is in its clients' cluster")
     if bootstrap is None:
         raise UsageError("manager serve", "no brokers are known", "add --bootstrap-server HOST:PORT")
     _require_paired_options(tls_certificate, tls_key, relay_ports, relay=relay)
-    where, reached = _addresses(listen, advertise)
+    listen_address, advertised = _addresses(listen, advertise)
     options = ServeOptions(
         bootstrap=bootstrap,
         connection=connect.resolved.connection,
-        listen=where,
-        advertise=reached,
+        listen=listen_address,
+        advertise=advertised,
         relay=relay,
         relay_ports=port_range(relay_ports) if relay_ports else None,
         # Only the flag: a store from a context, or the brokers, must not be served by accident.
@@ -253,12 +279,13 @@ def _addresses(listen: str, advertise: str | None) -> tuple[tuple[str, int], tup
     """
     from offsetmgr.server.process.config import address
 
-    where, reached = address(listen, "--listen"), address(advertise, "--advertise") if advertise else None
-    if (reached or where)[0] in ("0.0.0.0", "::"):
+    listen_address = address(listen, "--listen")
+    advertised = address(advertise, "--advertise") if advertise else None
+    if (advertised or listen_address)[0] in ("0.0.0.0", "::"):
         raise UsageError(
             f"--listen {listen}", "is not an address that clients can connect to", "add --advertise HOST:PORT"
         )
-    return where, reached
+    return listen_address, advertised
 
 
 @app.command("status")

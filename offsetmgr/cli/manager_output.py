@@ -1,4 +1,4 @@
-"""The output of ``manager status``, computed from the reports of all managers: rows of shards and of managers, alarms."""
+"""The output of ``manager status``, computed from the reports of all managers: rows and alarms."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
         if report.error is not None:
             yield f"manager {report.address}: {str(report.error).removeprefix(f'manager {report.address}: ')}"
         if report.status is not None and not report.status["lease"]:
-            yield f"manager {report.address}: it cannot reach the managers' group, so it serves no commits and no fetches"
+            yield f"manager {report.address}: it cannot reach the managers' group, so it serves no requests"
         for text in (report.status or {}).get("alarms", ()):
             yield f"manager {report.address}: {text}"
     rows = list(shard_rows(reports))

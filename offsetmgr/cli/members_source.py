@@ -20,7 +20,8 @@ Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
 def registry_directory(session: ZookeeperSession) -> Directory:
     """Members that old consumers registered in ``/consumers/G/ids``, and their partitions in ``/consumers/G/owners``.
 
-    ZooKeeper stores no group state: a group with members is STABLE, one without members EMPTY, one without a znode DEAD.
+    ZooKeeper stores no group state. A group with members is STABLE, one without members EMPTY, one without a znode
+    DEAD.
     """
 
     def describe(groups: Iterable[str]) -> Descriptions:

@@ -38,7 +38,7 @@ def apply_command(
         bool,
         typer.Option(
             "--refresh",
-            help="Write nothing new: commit the present offsets of the plan's groups in Kafka again, so that none expires.",
+            help="Write nothing new: commit the Kafka offsets of the plan's groups again, so that they do not expire.",
         ),
     ] = False,
     from_command_config: FromConfig = None,

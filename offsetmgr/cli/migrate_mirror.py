@@ -59,7 +59,10 @@ def mirror_command(
     settle: Annotated[
         int,
         typer.Option(
-            "--settle", metavar="MS", min=0, help="How long to watch a Kafka group for commits of other clients before the first copy."
+            "--settle",
+            metavar="MS",
+            min=0,
+            help="How long to watch a Kafka group for commits of other clients before the first copy.",
         ),
     ] = 2000,
     window: Annotated[
@@ -69,7 +72,8 @@ def mirror_command(
     trust_zookeeper_only: Annotated[
         bool,
         typer.Option(
-            "--trust-zookeeper-only", help="Live old consumers commit only to ZooKeeper: accept their groups without watching them."
+            "--trust-zookeeper-only",
+            help="Live old consumers commit only to ZooKeeper: accept their groups without watching them.",
         ),
     ] = False,
     yes: Yes = False,
@@ -79,12 +83,12 @@ def mirror_command(
 ) -> None:
     """Keep a target in step with a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
 
-    This is for consumers that cannot commit to both. On Kafka 0.9 and later the mirror holds each group of the target, so no
-    other client can commit to it; a consumer that starts with the group takes it over, and the mirror of that group
-    ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares just before each write, and reads again
-    after it. The mirror accepts a group with live old consumers after it has seen each consumer that owns partitions
-    commit only to ZooKeeper: a consumer that commits to both could not commit to Kafka while the mirror holds its
-    group.
+    This is for consumers that cannot commit to both. On Kafka 0.9 and later the mirror holds each group of the target,
+    so no other client can commit to it; a consumer that starts with the group takes it over, and the mirror of that
+    group ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares just before each write, and reads
+    again after it. The mirror accepts a group with live old consumers after it has seen each consumer that owns
+    partitions commit only to ZooKeeper: a consumer that commits to both could not commit to Kafka while the mirror
+    holds its group.
     """
     from offsetmgr.migration.mirror import Mirror
 

@@ -105,7 +105,9 @@ def show_plan_header(header: PlanHeader) -> None:
     show_weaknesses(header.weaknesses)
     if header.partition_map is not None:
         used = header.partition_map
-        note(f"map     byte positions became offsets by the map that {used.confirmed_by} confirmed (sha256 {used.sha256[:16]}...)")
+        note(
+            f"map     byte positions mapped to offsets, as {used.confirmed_by} confirmed (sha256 {used.sha256[:16]}...)"
+        )
 
 
 def show_weaknesses(weaknesses: Iterable[str]) -> None:
@@ -133,8 +135,8 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
         )
         if summary.writes and not apart:
             note(
-                "expiry  the group lock of a write starts the life of all offsets again that the group holds, except"
-                " of those that a client committed with a retention of its own"
+                "expiry  the group lock of a write restarts the retention of all offsets of the group, except of those"
+                " that a client committed with its own retention time"
             )
 
 
@@ -185,8 +187,7 @@ def show_plan_summary(summary: PlanSummary) -> None:
 
 
 def show_attention(plan: PlanFile) -> None:
-    """Prints at most `SHOWN` lines that the user must see before applying: rejected steps, rewinds, groups in error, active
-    groups."""
+    """Prints at most `SHOWN` rejected steps, rewinds, failed groups and active groups, which a user must see."""
     if not (plan.summary.needs_attention or plan.header.options.clamp):
         return
     lines = list(_first(_attention(plan), SHOWN + 1))
@@ -311,7 +312,7 @@ def show_verify_summary(summary: VerifySummary) -> None:
             f"verified: {counted(total, 'partition')} of {counted(summary.groups, 'group')}, read afresh on both sides"
         )
         if summary.inferred:
-            note(f"  {summary.inferred} of them by inference: only the partition map relates the offset to its byte position")
+            note(f"  {summary.inferred} of them by inference: only the partition map relates offset and byte position")
     else:
         wrong = sum(count for status, count in summary.counts.items() if not status.ok)
         note(f"NOT verified: {wrong} of {counted(total, 'partition')} differ")

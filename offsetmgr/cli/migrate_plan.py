@@ -163,14 +163,14 @@ def _print_next_steps(output: Path, summary: PlanSummary) -> None:
     if refused := summary.actions[Action.REFUSE_BYTE_POSITION]:
         note(
             f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
-            f"run it with --partition-map FILE: {counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without it"
+            f"add --partition-map FILE: {counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without it"
         )
     if not refused or refused < sum(summary.actions.values()):
         note(f"next: offsetmgr migrate apply {output}")
 
 
 def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
-    """Passes the plans on. Raises `UnknownTopicOrPartition` at the end if a selected topic occurs in none of them."""
+    """Passes the plans on. Raises `UnknownTopicOrPartition` at their end if a selected topic is in none of them."""
     topic_matches = TopicMatches(options.selection)
     for group in plans:
         topic_matches.see((step.source_tp for step in group.steps), unread=bool(group.error))
@@ -191,4 +191,7 @@ def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None
     counts = None if cluster is None else cluster.topics(draft.topics())
     write_draft(path, draft.encode(sides.source.uri, counts))
     note(f"draft written to {path}; nothing was changed")
-    note('next: correct it, set "confirmed_by" to your name, then: offsetmgr migrate plan ... --partition-map FILE -o PLAN')
+    note(
+        'next: correct it, set "confirmed_by" to your name, then: '
+        "offsetmgr migrate plan ... --partition-map FILE -o PLAN"
+    )

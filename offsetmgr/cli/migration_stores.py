@@ -32,13 +32,19 @@ if TYPE_CHECKING:
 FromConfig = Annotated[
     str | None,
     typer.Option(
-        "--from-command-config", metavar="FILE", help="Like --command-config, but only for the source.", show_default=False
+        "--from-command-config",
+        metavar="FILE",
+        help="Like --command-config, but only for the source.",
+        show_default=False,
     ),
 ]
 ToConfig = Annotated[
     str | None,
     typer.Option(
-        "--to-command-config", metavar="FILE", help="Like --command-config, but only for the target.", show_default=False
+        "--to-command-config",
+        metavar="FILE",
+        help="Like --command-config, but only for the target.",
+        show_default=False,
     ),
 ]
 
@@ -220,7 +226,8 @@ class SourceAndTarget:
         if source.kind == "file":
             return NoMembers()
         raise UsageError(
-            f"finalize of {plan.path}", f"offsetmgr cannot find out which live members still commit to {source.kind} {source.uri}"
+            f"finalize of {plan.path}",
+            f"offsetmgr cannot find out which live members still commit to {source.kind} {source.uri}",
         )
 
     def _source_cluster(self) -> Cluster:

@@ -46,7 +46,8 @@ def _offset(text: str) -> int:
 
 
 ToOffset = Annotated[
-    int | None, typer.Option("--to-offset", metavar="N", parser=_offset, help="Move to this offset.", show_default=False)
+    int | None,
+    typer.Option("--to-offset", metavar="N", parser=_offset, help="Move to this offset.", show_default=False),
 ]
 
 
@@ -57,7 +58,9 @@ def set_offsets(
     group: OneGroup,
     topic: Annotated[
         list[str],
-        typer.Option("--topic", metavar="NAME[:0,1]", help="Partitions; without numbers, the topic's committed ones; repeatable."),
+        typer.Option(
+            "--topic", metavar="NAME[:0,1]", help="Partitions; without numbers, the topic's committed ones; repeatable."
+        ),
     ],
     to_offset: Annotated[
         int, typer.Option("--to-offset", metavar="N", parser=_offset, help="The next offset to consume.")

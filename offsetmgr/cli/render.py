@@ -1,7 +1,7 @@
 """Output: rows as a table, JSON or CSV on stdout; notes, progress and prompts on stderr.
 
-Rows are written in batches, column by column, so that tens of thousands take a fraction of a second and memory does not
-grow with their number. Names are never shortened.
+Rows are formatted in batches, column by column, so that tens of thousands take a fraction of a second and memory does
+not grow with their number. Names are never shortened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
-"""Rows formatted together. A table's column widths come from its first batch."""
+"""Number of rows formatted together. A table's column widths come from its first batch."""
 _MAX_CACHED: Final = 20_000
 _MIN_WRAP_WIDTH: Final = 20
 """Minimum width at which a table's last column is wrapped."""
@@ -46,8 +46,8 @@ class OutputFormat(StrEnum):
 class Column:
     """A column: ``name`` for programs, ``title`` for people; ``right`` aligns numbers.
 
-    ``optional`` omits it from a table in which it is empty, ``detail`` from every table. ``time``: milliseconds since
-    1970, which tables show as a time (UTC).
+    A table omits an ``optional`` column if it is empty, and always a ``detail`` column. The values of a ``time`` column
+    are milliseconds since 1970, which tables show as a time (UTC).
     """
 
     name: str
@@ -73,7 +73,7 @@ class _CellCache(dict[Any, str]):
 
 
 class _PaddedCells(_CellCache):
-    """Cells of one column of a table."""
+    """A cache of the padded cells of one column of a table."""
 
     def __init__(self, encode: Callable[[Any], str], width: int, *, right: bool) -> None:
         pad = str.rjust if right else str.ljust
@@ -121,9 +121,9 @@ def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output:
 
 
 def write_structured_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
-    """Like `write_rows` for JSON and CSV, for rows with large or structured values: one row is held at a time.
+    """Like `write_rows` for JSON and CSV, for rows with large or structured values: it formats one row at a time.
 
-    CSV contains objects as JSON.
+    In CSV, objects and lists are JSON.
     """
     names = [c.name for c in columns]
     count = 0
@@ -172,7 +172,7 @@ def _write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
 
 
 def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
-    """CSV without a header line."""
+    """Writes CSV without a header line to stdout."""
     csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     sys.stdout.flush()
 
@@ -198,7 +198,7 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
 def _table_columns(
     columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool
 ) -> list[tuple[int, _PaddedCells]]:
-    """The columns that a table shows, with the widths of its first rows (``whole``: all of them) and titles."""
+    """The shown columns of a table, with their widths in the first rows. ``whole``: these are all rows of the table."""
     shown = []
     for i, column in enumerate(columns):
         encode = _time_cell if column.time else _cell
@@ -301,6 +301,6 @@ def _progress_line(what: str, done: int, total: int | None, seconds: float) -> s
 
 
 def empty_note(uri: str, what: str) -> str:
-    """The note for an empty listing, which names the place that was read."""
+    """The note for an empty listing, which names the store."""
     hint = "; is the chroot right?" if "zookeeper:" in uri or "zookeeper%3A" in uri else ""
     return f"no {what} in {uri}{hint if what == 'groups' else ''}"

@@ -42,14 +42,17 @@ FileArgument = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help=".avro (lossless), .csv, .zk, .json; - for standard input or output, with --as.",
+        help=".avro (lossless), .csv, .zk or .json; - with --as: standard input or output.",
         show_default=False,
     ),
 ]
 FileFormat = Annotated[
     str | None,
     typer.Option(
-        "--as", metavar="FORMAT", help="avro|csv|zk|json|spark, where the name does not tell.", show_default=False
+        "--as",
+        metavar="FORMAT",
+        help="avro|csv|zk|json|spark, if the file name extension does not show it.",
+        show_default=False,
     ),
 ]
 
@@ -113,8 +116,10 @@ def _written_to(file: str) -> Iterator[str]:
 
 
 def _note_empty_groups(store: OffsetStore, created: list[str]) -> None:
-    """Reports the groups without offsets after an undo that deleted everything the edit had created; they may have
-    existed, empty, before it."""
+    """Prints the groups that have no offsets after an undo.
+
+    The undo deleted all offsets that the edit had created in them. The groups may have existed, empty, before the edit.
+    """
     from offsetmgr.groups.edits import groups_left_without_offsets
 
     if stay := groups_left_without_offsets(store, created):
@@ -171,14 +176,13 @@ def import_offsets(
             )
             selected = set(matching_groups(group or [], (one.group for one in load_images(path))))
             images = (one for one in load_images(path) if one.group in selected)
-            note(f"{file} holds before-images: taking that edit back")
+            note(f"{file} holds before-images: undoing that edit")
             code = edit.run(
                 require_topics(propose_undo(store, images, topics, force=allow_rewind, crossing=crossing), topics, file)
             )
             if edit.confirmed:
-                _note_empty_groups(
-                    store, [one.group for one in load_images(path) if one.group in selected and not one.before]
-                )
+                created = (one.group for one in load_images(path) if not one.before)
+                _note_empty_groups(store, [group for group in created if group in selected])
             exit_edit(code)
             return
         single = group[0] if group and len(group) == 1 else None

@@ -1,11 +1,11 @@
-"""Ctrl-C during bulk work: the first one requests a clean stop, the second one interrupts it.
+"""Signal handlers of commands: the first Ctrl-C during bulk work requests a clean stop, the second one interrupts it.
 
-SIGTERM and SIGHUP count as Ctrl-C. A lost terminal may send SIGHUP more than once (the kernel does, and the shell), so
-it is ignored after the first one. A SIGHUP that is ignored from the start, as under ``nohup``, stays ignored. A
-manager, which runs until it is stopped, only logs it.
+SIGTERM and SIGHUP count as Ctrl-C. When a terminal is lost, both the kernel and the shell may send SIGHUP, so commands
+ignore it after the first one. A process that ignores SIGHUP from the start, as under ``nohup``, goes on ignoring it. A
+manager, which runs until it is stopped, only prints a line.
 
-After the work, while results are being printed, the first one has no effect: a command that completed its work does not
-end as an interrupted one.
+After the work, while the command prints its results, the first Ctrl-C has no effect. Otherwise a command that has
+completed its work would exit as interrupted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Handlers: TypeAlias = Mapping[signal.Signals, Any]
 
 @contextmanager
 def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
-    """Yields a function that returns whether to stop. ``what`` names the work that is being ended.
+    """Yields a function that returns whether a signal has requested a stop. ``what`` says when the work will stop.
 
     If the work completes (the block raises nothing), `ignore_first_signal` applies for the rest of the command.
     """
@@ -60,8 +60,10 @@ def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
 
 
 def ignore_first_signal(before: Handlers | None = None) -> None:
-    """The work is complete: the first Ctrl-C or SIGTERM from here on is ignored, and the next one has the handler
-    ``before`` (None: the present handler)."""
+    """Ignores the first Ctrl-C or SIGTERM after the work is complete.
+
+    The next one gets its handler in ``before``, or the present handler if that is None.
+    """
     before = before or _current_handlers()
 
     def ignore_once(number: int, _frame: FrameType | None) -> None:
@@ -76,7 +78,7 @@ def ignore_first_signal(before: Handlers | None = None) -> None:
 
 
 def raise_on_termination_signals() -> None:
-    """From here on SIGTERM and SIGHUP raise KeyboardInterrupt, unless the process was started with them ignored."""
+    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt, unless the process was started with them ignored."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             _set_handlers({number: _interrupt})
@@ -101,7 +103,7 @@ def ignore_hangups() -> None:
 
 
 def print_hangups() -> None:
-    """From here on SIGHUP only prints a line, even in a process that was started with it ignored."""
+    """Makes SIGHUP only print a line, even in a process that was started with it ignored."""
 
     def print_line(_number: int, _frame: FrameType | None) -> None:
         _print_line("SIGHUP does nothing")
@@ -124,7 +126,7 @@ def _current_handlers() -> Handlers:
 
 
 def _set_handlers(handlers: Handlers) -> None:
-    if threading.current_thread() is threading.main_thread():  # another one may not, and no signal comes to it
+    if threading.current_thread() is threading.main_thread():  # Python allows it only there
         for number, handler in handlers.items():
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, handler)

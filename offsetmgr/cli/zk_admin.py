@@ -48,7 +48,7 @@ def elect(
 ) -> None:
     """Make the preferred replica of each partition its leader again (preferred replica election).
 
-    A partition whose preferred replica is dead or not in sync is rejected; the others are done.
+    A partition whose preferred replica is dead or not in sync is rejected; the others get their election.
     """
     from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.election import encode_election, plan_election, progress_of
@@ -92,13 +92,13 @@ def elect(
 
 
 def _led(wanted: bool) -> str:
-    return "" if wanted else "leads already"
+    return "" if wanted else "is the leader already"
 
 
 def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPartition], dict[str, OffsetMgrError]]:
-    """The partitions that --topic selects (without any, all), and the topics whose partitions are unknown.
+    """The partitions that --topic selects, or all, and the topics whose partitions cannot be read.
 
-    Raises `UnknownTopicOrPartition` if it selects none.
+    Raises `UnknownTopicOrPartition` if no partition is selected.
     """
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.groups.selection import TopicSelection
@@ -141,7 +141,7 @@ def reassign(
         ),
     ],
     allow_replication_change: Annotated[
-        bool, typer.Option("--allow-replication-change", help="Allow another number of replicas than now.")
+        bool, typer.Option("--allow-replication-change", help="Allow the number of replicas to change.")
     ] = False,
     before_image: Annotated[
         Path | None,
@@ -149,7 +149,7 @@ def reassign(
             "--before-image",
             metavar="FILE",
             callback=file_to_write,
-            help="Where to keep the replicas of before, as a file that undoes it (a new one under the state "
+            help="File for the present replicas, which undoes the request (default: a new file in the state "
             "directory).",
             show_default=False,
         ),
@@ -199,7 +199,7 @@ def reassign(
         requested = {steps[row.key].partition: steps[row.key].after for row in rows}
         return progress_of(read_state(session, {tp.topic for tp in requested}), requested)
 
-    action = f"give {count_of(len(request.todo), 'partition')} other replicas"
+    action = f"change the replicas of {count_of(len(request.todo), 'partition')}"
     _finish(
         request.run(
             action=action,
@@ -214,13 +214,13 @@ def reassign(
 
 
 def _reassignment_rows(steps: Mapping[str, ReassignmentStep]) -> Iterator[Row]:
-    """One row for each step of a reassignment."""
+    """The row of each step of a reassignment."""
     from offsetmgr.zookeeper.admin.state import numbers
 
     for key, step in steps.items():
         replicas = (numbers(ids) or None for ids in (step.before, step.after, step.adding, step.removing))
         moves = bool(step.adding or step.removing)
-        text = "" if moves else "another preferred leader" if step.changes else "is so already"
+        text = "" if moves else "another preferred leader" if step.changes else "has these replicas already"
         yield Row(key, (*step.partition, *replicas), step.changes, step.refused, text)
 
 
@@ -241,7 +241,7 @@ def _image_path(path: Path | None) -> Path:
 
 
 def _write_before_image(path: Path, data: bytes) -> None:
-    """Writes the before-image to disk before the request."""
+    """Writes the before-image to disk. Raises `FileFailure`."""
     from offsetmgr.core.atomic_file import replace_file
 
     try:

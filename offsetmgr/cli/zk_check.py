@@ -46,7 +46,7 @@ def check(
         typer.Option(
             "--unused-since",
             metavar="YYYY-MM-DD[THH:MM:SS]",
-            help="Also find groups without members in which nothing was written since then (UTC).",
+            help="Also report groups without members in which nothing was written since this time (UTC).",
             show_default=False,
         ),
     ] = None,
@@ -56,7 +56,7 @@ def check(
             "--settle",
             metavar="SECONDS",
             min=0,
-            help="Look again after this long at what a rebalance may only make look wrong; 0: believe the first look.",
+            help="Check faults that a rebalance can cause again after this time; 0: report them at once.",
         ),
     ] = 5,
     watch: Watch = None,
@@ -65,7 +65,7 @@ def check(
 ) -> None:
     """Find faults in the groups of old consumers: owners, subscriptions, offsets, unreadable nodes.
 
-    Exit code 0: nothing was found; 1: something was. With --bootstrap-server the command also compares offsets with the
+    The exit code is 1 if it finds any. With --bootstrap-server the command also compares offsets with the
     logs. It lists unchecked items at the end.
     """
     from offsetmgr.core.clock import SystemClock
@@ -83,7 +83,7 @@ def check(
         if consumers is None and session.children(paths.BROKERS) is None:
             raise CorruptData(
                 f"ZooKeeper at {session.connect}",
-                f"there is neither {paths.CONSUMERS} nor {paths.BROKERS}: nothing is here to check",
+                f"has neither {paths.CONSUMERS} nor {paths.BROKERS}, so there is nothing to check",
                 "is the chroot right?",
             )
         known = sorted(consumers or [])
@@ -95,7 +95,7 @@ def check(
             ask_ranges=None if cluster is None else cluster.log_ranges,
             unused_since_ms=since,
             settle_s=settle,
-            on_second_look=lambda number: note(f"looking again at {count_of(number, 'group')} in {settle:g} s"),
+            on_second_look=lambda number: note(f"checking {count_of(number, 'group')} again in {settle:g} s"),
         )
         counts: Counter[str] = Counter()
         write_rows(FINDINGS, _rows(checking, chosen, counts), output)
@@ -111,7 +111,7 @@ def check(
 
 
 def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
-    """The selected ones of the existing groups. Raises `GroupNotFound`."""
+    """The existing groups that the names select. Raises `GroupNotFound` for a name that matches none."""
     from offsetmgr.groups.selection import matching_groups
 
     there = set(known)
@@ -132,16 +132,16 @@ def _is_same_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
     node, theirs = session.get(paths.CLUSTER_ID), cluster.cluster_id()
     if node is None or theirs is None:
         who = "the brokers have" if node is not None else f"ZooKeeper at {session.connect} has"
-        note(f"not checked: whether brokers and ZooKeeper are of one cluster ({who} no cluster id): unknown")
+        note(f"not checked: whether brokers and ZooKeeper belong to one cluster ({who} no cluster id)")
         return False
     if (ours := parse_cluster_id(paths.CLUSTER_ID, node.data)) != theirs:
-        why = f"the brokers are of cluster {theirs}, ZooKeeper is of {ours}"
+        why = f"the brokers belong to cluster {theirs}, ZooKeeper to {ours}"
         raise UsageError("--bootstrap-server", why, "name the brokers that use this ZooKeeper, and its chroot")
     return True
 
 
 def _date(text: str) -> int:
-    """Milliseconds since 1970 of a day or a time (UTC). Raises `UsageError`."""
+    """Milliseconds since 1970 of a date or a time (UTC). Raises `UsageError`."""
     from offsetmgr.cli.scenario import parse_datetime
 
     try:

@@ -94,7 +94,7 @@ def topics(
 ) -> None:
     """List topics with their partitions: leader, assigned and in-sync replicas, reassignments, deletions.
 
-    Partitions of Kafka 0.7 are BROKER-PARTITION.
+    Partitions of Kafka 0.7 are shown as BROKER-PARTITION.
     """
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.zookeeper.groups.topics import topic_names
@@ -129,7 +129,10 @@ def _broker_rows(
         if entry.error is not None:
             errors.append(entry.error)
         session = session_of(stat.ephemeral_owner) if stat else None
-        notes = (*entry.notes, *(["persistent: no broker makes such a node"] if stat and session is None else ()))
+        notes = (
+            *entry.notes,
+            *(["persistent: brokers create only ephemeral nodes"] if stat and session is None else ()),
+        )
         error = entry.error.why if entry.error is not None else None
         name = entry.path.rpartition("/")[2]
         number = int(name) if name.isascii() and name.isdigit() else None
@@ -154,7 +157,7 @@ def _broker_rows(
 
 
 def _cluster_line(cluster: ClusterNodes, live: Iterable[NodeEntry[RegisteredBroker]]) -> str:
-    """Cluster id and controller in one line, with the reason for unknown values."""
+    """Cluster id, controller and controller epoch in one line."""
     controller, epoch = cluster.controller.value, cluster.controller_epoch.value
     parts = [f"cluster id {cluster.cluster_id.value or 'not known'}"]
     if controller is None:

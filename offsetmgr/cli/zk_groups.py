@@ -106,11 +106,11 @@ def owners(
     def once() -> int:
         errors: list[OffsetMgrError] = []
         chosen = _chosen(session, names)
-        # The owners first: a member that joins in between then causes no owner without a member.
+        # Reads the owners first: if a member joins in between, its partitions do not appear as owned by no member.
         found = zip(owners_many(session, chosen), members_many(session, chosen), strict=True)
         listed = progress(found, "groups", len(chosen))
         if not write_rows(OWNERS, _owner_rows(listed, selection, errors), output) and not errors:
-            note("nothing is owned")
+            note("no partition has an owner")
         return report_and_exit_code(errors)
 
     if code := watch_command(once, watch, count):
@@ -193,7 +193,7 @@ def _owner_rows(
 
 
 def _persistent(session_id: int) -> list[str]:
-    return [] if session_id else ["persistent: no consumer makes such a node"]
+    return [] if session_id else ["persistent: consumers create only ephemeral nodes"]
 
 
 def _inconsistencies(owner: Owner, live: Mapping[str, RegistryMember] | None) -> list[str]:

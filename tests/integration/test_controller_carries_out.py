@@ -125,7 +125,7 @@ def test_partitions_move_to_other_brokers_with_their_data_and_back_by_the_before
     asked = ("reassign", "--zookeeper", trio.zookeeper, "--reassignment-json-file", str(moves))
 
     dry = commands.run("zk", *asked)
-    assert "dry run: would give 2 partitions other replicas; nothing was changed" in dry.stderr
+    assert "dry run: would change the replicas of 2 partitions; nothing was changed" in dry.stderr
     assert {n: p.replicas for n, p in assigned(session, topic).items()} == before
 
     moved = commands.run("zk", *asked, "--before-image", str(image), "--execute", "--yes")
@@ -282,7 +282,7 @@ def test_preferred_leaders_lead_again_after_a_broker_was_away(
 
     victim.stop()
     refused = rows(commands, "elect", "--zookeeper", trio.zookeeper, "--topic", topic, code=1)
-    assert [(row["partition"], row["note"]) for row in refused if row["note"] != "leads already"] == [
+    assert [(row["partition"], row["note"]) for row in refused if row["note"] != "is the leader already"] == [
         (away, f"refused: its preferred leader, broker {victim.broker_id}, is not alive")
     ]
     victim.start()

@@ -52,11 +52,20 @@ def test_rows_for_programs_and_the_exit_code(tmp_path: Path, capsys: pytest.Capt
         (["{tmp}", "--retention-minutes", "5"], "--retention-minutes: has no effect without --expired-at"),
         (["{tmp}", "--execute"], "--execute: nothing is written"),
         (["{tmp}", "--overwrite"], "--overwrite: nothing is written"),
-        (["{tmp}", "--allow-rewind", "--to", "file:s.avro"], "--allow-rewind: needs a store as the target: s.avro is a file"),
+        (
+            ["{tmp}", "--allow-rewind", "--to", "file:s.avro"],
+            "--allow-rewind: needs a store as the target: s.avro is a file",
+        ),
         (["{tmp}", "--execute", "--to", "file:s.avro"], "--execute: needs a store as the target: s.avro is a file"),
         (["{tmp}", "--yes", "--to", "file:s.avro"], "--yes: needs a store as the target: s.avro is a file"),
-        (["{tmp}", "--before-image", "b.avro", "--to", "file:s.avro"], "--before-image: needs a store as the target: s.avro is a file"),
-        (["{tmp}", "--overwrite", "--to", "kafka://localhost:1"], "--overwrite: is for a file, and the target is of kind kafka"),
+        (
+            ["{tmp}", "--before-image", "b.avro", "--to", "file:s.avro"],
+            "--before-image: needs a store as the target: s.avro is a file",
+        ),
+        (
+            ["{tmp}", "--overwrite", "--to", "kafka://localhost:1"],
+            "--overwrite: is for a file, and the target is of kind kafka",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
