@@ -36,7 +36,7 @@ for _name, _location in {
 }.items():
     register_scheme(_name, _location)
 
-_HOME: Final = {
+_MODULE_OF: Final = {
     "ABSENT": "offsetmgr.core.model",
     "Absent": "offsetmgr.core.model",
     "Committed": "offsetmgr.core.model",
@@ -67,9 +67,9 @@ __all__ = [  # noqa: RUF022 - the data types first, then stores, manager and err
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("offsetmgr.core.errors")
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'offsetmgr' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

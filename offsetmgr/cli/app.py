@@ -86,8 +86,8 @@ class LazyGroup(TyperGroup):
 root = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EPILOG)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from offsetmgr.core.version import __version__
 
         print(f"offsetmgr {__version__}")
@@ -139,8 +139,8 @@ def _run(arguments: Sequence[str]) -> int:
 def _strip_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
     """The arguments without ``--debug``, which every command accepts without declaring it."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    kept = [a for a in arguments[:end] if a != "--debug"]
-    return [*kept, *arguments[end:]], len(kept) != end
+    remaining = [a for a in arguments[:end] if a != "--debug"]
+    return [*remaining, *arguments[end:]], len(remaining) != end
 
 
 def _reject_dry_run_with_execute(arguments: Sequence[str]) -> None:

@@ -154,10 +154,10 @@ class ControllerRequest:
 
     def _report(self, todo: list[Row], seen: RequestProgress | None, wait_s: float, output: OutputFormat) -> int:
         failed = seen is not None and seen.ended
-        asked = {row.key for row in todo}
+        submitted = {row.key for row in todo}
 
         def outcome(row: Row) -> tuple[str, str]:
-            if row.key not in asked:
+            if row.key not in submitted:
                 return self._untouched(row)
             if seen is None:
                 return "unknown", "the state of the request could not be read"

@@ -67,8 +67,8 @@ def list_groups(
 
     store = connect.store()
     names = sorted(set(store.groups()))
-    wanted = {_plain_state(one) for one in (state or "").split(",")} - {""}
-    if unknown := wanted - {_plain_state(name) for name in STATES}:
+    selected = {_plain_state(one) for one in (state or "").split(",")} - {""}
+    if unknown := selected - {_plain_state(name) for name in STATES}:
         why = f"{', '.join(sorted(unknown))} is no state of a group"
         raise UsageError(f"--state {state}", why, f"states: {', '.join(STATES)}")
     if group:
@@ -87,8 +87,8 @@ def list_groups(
         return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
 
     rows = ((name, shown(name))[: 1 if state is None else 2] for name in names)
-    if wanted:
-        rows = (row for row in rows if _plain_state(str(row[-1])) in wanted)
+    if selected:
+        rows = (row for row in rows if _plain_state(str(row[-1])) in selected)
     if not write_rows(LIST[:1] if state is None else LIST, rows, output) and not errors:
         note(empty_note(store.uri, "groups" if not names else f"groups in state {state}"))
     for error in errors:

@@ -111,7 +111,7 @@ def mirror_command(
     with (
         stop_on_signal("the mirror ends after this round") as stop,
         sides.feed(options, interval) as feed,
-        sides.legacy_groups() as old_groups,
+        sides.legacy_groups() as legacy_groups,
     ):
         shown = migrate_output.MirrorLine()
         mirror = Mirror(
@@ -124,7 +124,7 @@ def mirror_command(
             shown.show,
             interval / 1000 if once else 10.0,
             settle / 1000,
-            None if trust_zookeeper_only else old_groups,
+            None if trust_zookeeper_only else legacy_groups,
             window,
             refresh_s,
             planner.crossing,

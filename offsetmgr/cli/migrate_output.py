@@ -120,11 +120,11 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
     """Prints when offsets written at ``at_ms`` would expire. The expiry of offsets already in the target is unknown."""
     if header.retention_ms is None:
         return
-    apart = any(KEEPS_IN_USE in weakness for weakness in header.weaknesses)
+    expire_in_use = any(KEEPS_IN_USE in weakness for weakness in header.weaknesses)
     if summary.writes:
         expires = moment(at_ms + header.retention_ms)
         after = "(offsets.retention.minutes after the copy)"
-        if apart:
+        if expire_in_use:
             note(f"expiry  offsets copied now expire about {expires} {after}, unless a consumer commits them again")
         else:
             note(f"expiry  offsets copied now expire about {expires} {after}, unless a consumer joins the group")
@@ -133,7 +133,7 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
             f"expiry  unknown for {counted(held, 'offset')} already in the target, because Kafka counts from the commit"
             " time, which it does not expose; migrate apply PLAN --refresh renews them"
         )
-        if summary.writes and not apart:
+        if summary.writes and not expire_in_use:
             note(
                 "expiry  the group lock of a write restarts the retention of all offsets of the group, except of those"
                 " that a client committed with its own retention time"

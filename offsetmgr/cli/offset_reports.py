@@ -130,7 +130,7 @@ def get(
     chosen = choose_groups(store, names, all_groups=all_groups)
     named = named_groups(names, chosen)
     held = store.capabilities.partitions
-    asked = topics.asked_for(_partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held)
+    expected = topics.asked_for(_partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held)
     errors = ReadErrorReport()
     uncommitted = UncommittedTopics(store.uri, topics, errors)
 
@@ -146,7 +146,7 @@ def get(
             matched = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
             if found.error is None:
                 uncommitted.record(found.group, [*matched, *found.errors], named=found.group in named)
-            missing = asked if found.group in named else topics.numbered(held)
+            missing = expected if found.group in named else topics.numbered(held)
             missing = [tp for tp in missing if tp not in matched and tp not in found.errors]
             for tp in sorted([*matched, *missing]):
                 yield _cells(found.group, tp, matched.get(tp, ABSENT))

@@ -63,5 +63,5 @@ def history_rows(
 def _period_cells(number: int, period: ClosedPeriod | None, jobs: list[Work]) -> tuple[Any, ...]:
     if period is None:
         return number, jobs[0].period.start_ms, jobs[0].period.end_ms, None, None, None
-    took = period.closed_ms - period.opened_ms
-    return number, period.period.start_ms, period.period.end_ms, period.closed_ms, max(0, took), period.leader
+    duration_ms = period.closed_ms - period.opened_ms
+    return number, period.period.start_ms, period.period.end_ms, period.closed_ms, max(0, duration_ms), period.leader

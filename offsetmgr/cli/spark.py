@@ -187,14 +187,16 @@ def audit(
                 )
             log = log.option("commandConfig", str(Path(connect.flags.command_config).absolute()))
         options = run.AuditOptions(SystemClock().now_ms(), silent_days, gap_minutes * _MINUTE_MS)
-        tables, kept = run.run_audit(spark, log.load(), cluster, directory, options), run.TABLES
+        tables, table_texts = run.run_audit(spark, log.load(), cluster, directory, options), run.TABLES
         if compare is not None and other is not None:
             store = store_table(spark, compare, errors=True, config=connect.connection(compare_config))
-            tables, kept = run.compared(tables, store, other, directory), run.COMPARED
-        counts = {name: tables[name].count() for name in kept}
+            tables, table_texts = run.compared(tables, store, other, directory), run.COMPARED
+        counts = {name: tables[name].count() for name in table_texts}
         data = page_data(tables, cluster, options.now_ms, title=offsets_topic, source=bootstrap, compared_with=compare)
         (directory / PAGE).write_text(page(data), encoding="utf-8")
-        write_rows(_TABLES, ((name, counts[name], str(directory / name), what) for name, what in kept.items()), output)
+        write_rows(
+            _TABLES, ((name, counts[name], str(directory / name), what) for name, what in table_texts.items()), output
+        )
     note(f"report: {directory / PAGE}")
     if counts[run.UNREADABLE]:
         note(f"{count_of(counts[run.UNREADABLE], 'record')} could not be read")

@@ -75,14 +75,14 @@ def elect(
         ),
         all_or_nothing=False,
     )
-    wanted = {str(s.partition): (s.partition, s.preferred) for s in steps if s.preferred is not None}
+    electable = {str(s.partition): (s.partition, s.preferred) for s in steps if s.preferred is not None}
 
     def submit_rows(rows: list[Row]) -> None:
-        data = encode_election(wanted[row.key][0] for row in rows)
+        data = encode_election(electable[row.key][0] for row in rows)
         submit(session, "preferred replica election", [Create(paths.PREFERRED_REPLICA_ELECTION, data)], state, ())
 
     def poll(rows: list[Row]) -> RequestProgress:
-        requested = dict(wanted[row.key] for row in rows)
+        requested = dict(electable[row.key] for row in rows)
         return progress_of(read_state(session, {tp.topic for tp in requested}), requested)
 
     action = f"elect {count_of(len(request.todo), 'leader')}"
@@ -106,12 +106,12 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
 
     selection = TopicSelection.parse(texts)
     names = topic_names(session)
-    wanted = [name for name in names if selection.matches_some_of(name)]
-    state = read_state(session, wanted)
+    selected = [name for name in names if selection.matches_some_of(name)]
+    state = read_state(session, selected)
     there: dict[str, int] = {}
     partitions: list[TopicPartition] = []
     unreadable: dict[str, OffsetMgrError] = {}
-    for name in wanted:
+    for name in selected:
         try:
             numbers = state.topic(name).partitions
         except UnknownTopicOrPartition:  # it was deleted after the names were read
@@ -176,10 +176,10 @@ def reassign(
     from offsetmgr.zookeeper.client.transactions import Create
     from offsetmgr.zookeeper.nodes import paths
 
-    wanted = decode_reassignment(f"file {reassignment_json_file}", _content(reassignment_json_file))
+    assignment = decode_reassignment(f"file {reassignment_json_file}", _content(reassignment_json_file))
     session = connect.zookeeper("zk reassign")
-    state = read_state(session, {tp.topic for tp in wanted})
-    steps = {str(s.partition): s for s in plan_reassignment(state, wanted, other_counts=allow_replication_change)}
+    state = read_state(session, {tp.topic for tp in assignment})
+    steps = {str(s.partition): s for s in plan_reassignment(state, assignment, other_counts=allow_replication_change)}
     request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), all_or_nothing=True)
     image = _image_path(before_image)
     other_counts = any(len(s.before) != len(s.after) for s in steps.values())

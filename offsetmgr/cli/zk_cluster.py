@@ -110,9 +110,9 @@ def topics(
         names = [name for name in known if selection.matches_some_of(name)]
         if missing := sorted(set(selection.named()) - set(known)):
             raise UnknownTopicOrPartition(f"topic {missing[0]}", f"does not exist in ZooKeeper at {session.connect}")
-        asked = requests(session)
+        pending = requests(session)
         found = progress(read(session, names), "topics", len(names))
-        if not write_rows(TOPICS, _topic_rows(found, selection, frozenset(asked.deletions), errors), output):
+        if not write_rows(TOPICS, _topic_rows(found, selection, frozenset(pending.deletions), errors), output):
             note(f"no topics in ZooKeeper at {session.connect}{'' if known else '; is the chroot right?'}")
         return report_and_exit_code(errors)
 

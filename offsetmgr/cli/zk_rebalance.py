@@ -135,15 +135,15 @@ def rebalance(
     if change is not None and not simulate:
         raise UsageError("zk rebalance", "changes can only be simulated", "add --simulate")
     if from_file is not None:
-        kept = _read(from_file, name)
-        if kept.owners is None and not simulate:
+        saved = _read(from_file, name)
+        if saved.owners is None and not simulate:
             raise UsageError(f"file {from_file}", "contains no owners, so nothing can be compared", "add --simulate")
-        if kept.owners is None and not kept.topics:  # a list of members
-            kept = with_initial_sizes(kept, grow)
+        if saved.owners is None and not saved.topics:  # a list of members
+            saved = with_initial_sizes(saved, grow)
         settle = 0
 
         def read_snapshot() -> GroupSnapshot:
-            return kept
+            return saved
     else:
         if name is None:
             raise UsageError("which group?", "no group is named", "as in zk rebalance GROUP")
