@@ -123,7 +123,7 @@ class Load:
 class Fleet:
     """Real old consumers of one group, and a small server through which a shell command restarts one of them.
 
-    The command stands in for an operator's `ssh HOST systemctl restart app` after a change of the settings.
+    The command represents an operator's `ssh HOST systemctl restart app` after a change of the settings.
     """
 
     def __init__(self, directory: Path, zookeeper: str, group: str, members: int, version: str) -> None:
