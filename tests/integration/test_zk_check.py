@@ -638,4 +638,4 @@ def test_brokers_of_another_cluster_are_refused(
         code=2,
     )
 
-    assert "ZooKeeper is of another-cluster" in done.stderr
+    assert "ZooKeeper to another-cluster" in done.stderr

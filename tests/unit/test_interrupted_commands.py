@@ -1,4 +1,4 @@
-"""Ctrl-C: before a command has begun, in the middle of its work, and when all is done and only to be told."""
+"""Ctrl-C before a command begins, during its work, and while it prints its results."""
 
 from __future__ import annotations
 
