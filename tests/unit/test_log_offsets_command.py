@@ -68,7 +68,7 @@ def test_rows_for_programs_and_the_exit_code(tmp_path: Path, capsys: pytest.Capt
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_options_without_effect_are_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -87,7 +87,7 @@ def test_a_topic_that_holds_no_offsets_is_an_error(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("name", ["saved.avro", "saved.json", "saved.csv", "saved.zk"])
-def test_a_snapshot_file_of_any_format_is_written_at_once(
+def test_a_snapshot_file_of_any_format_is_written_without_execute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     disk = tmp_path / "disk"
