@@ -3,8 +3,8 @@
 
 load      the same records (three for each offset) in `__consumer_offsets` and in our topic, in Kafka's own format: what
           the broker logs about loading them after a restart, against the seconds from a manager's first claim until all
-          shards are served; memory that the offsets take; the responses to fetches meanwhile: COORDINATOR_LOAD_IN_PROGRESS, then the right
-          offsets, and never anything else
+          shards are served; memory that the offsets take; the responses to fetches meanwhile:
+          COORDINATOR_LOAD_IN_PROGRESS, then the right offsets, and never anything else
 takeover  a standby that holds the same offsets gets shard groups: seconds until it serves them
 groups    commits and fetches of 50-offset groups among an increasing number of others, and memory per offset
 
