@@ -1,8 +1,7 @@
-"""offsetmgr shows where the committed offsets of each consumer group are, and moves them without losing or repeating
-work.
+"""Inspects, edits and migrates the committed offsets of Kafka consumer groups.
 
-``__all__`` lists the public API. Python imports each name when a program first uses it, so ``import offsetmgr`` is
-quick.
+``__all__`` lists the public API. ``import offsetmgr`` is quick, because each name is imported only when a program first
+uses it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ for _name, _location in {
 }.items():
     register_scheme(_name, _location)
 
-_HOME: Final = {
+_MODULE_OF: Final = {
     "ABSENT": "offsetmgr.core.model",
     "Absent": "offsetmgr.core.model",
     "Committed": "offsetmgr.core.model",
@@ -50,7 +49,7 @@ _HOME: Final = {
     "open_store": "offsetmgr.stores.uri",
 }
 
-__all__ = [  # noqa: RUF022 - the values first, then what makes and raises them
+__all__ = [  # noqa: RUF022 - the data types first, then stores, manager and errors
     "ABSENT",
     "Absent",
     "Committed",
@@ -68,9 +67,9 @@ __all__ = [  # noqa: RUF022 - the values first, then what makes and raises them
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("offsetmgr.core.errors")
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'offsetmgr' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

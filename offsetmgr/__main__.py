@@ -1,4 +1,4 @@
-"""``python -m offsetmgr``: the command line, where the console script is not on the path."""
+"""``python -m offsetmgr`` runs the command line, even if the console script is not on the path."""
 
 from __future__ import annotations
 

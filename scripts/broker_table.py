@@ -34,13 +34,13 @@ TP: Final = TopicPartition("tried", 0)
 _ADDRESS: Final = re.compile(r"(broker )?127\.0\.0\.1:\d+(: )?")
 
 
-class Lacking(Exception):
+class CapabilityMissing(Exception):
     """The broker lacks the capability, and offsetmgr does something else instead."""
 
 
 @dataclass
 class Broker:
-    """A broker of a release with a topic of one partition, and what talks to it."""
+    """A broker of one release with a topic of one partition, and offsetmgr's connections to it."""
 
     release: str
     broker: KafkaBroker
@@ -54,7 +54,7 @@ class Broker:
         found = self.store.fetch(group).get(TP)
         return found if isinstance(found, Committed) else None
 
-    # --- one method a capability: returns where it works ---------------------------------------------
+    # --- one method for each capability: it raises an error unless the capability works ---------------
 
     def reads_committed_offsets(self) -> None:
         self.commit("read")
@@ -96,12 +96,12 @@ class Broker:
         self._unless(releases.TELLS_CLUSTER_ID)
 
     def tells_its_settings(self) -> None:
-        told = self.cluster.broker_setting(self.broker.broker_id, "offsets.retention.minutes")
-        assert (told is not None) == releases.TELLS_SETTINGS.on(self._versions())
+        value = self.cluster.broker_setting(self.broker.broker_id, "offsets.retention.minutes")
+        assert (value is not None) == releases.TELLS_SETTINGS.on(self._versions())
         self._unless(releases.TELLS_SETTINGS)
 
     def fences_writers(self) -> None:
-        """An offset manager starts, or is refused."""
+        """Starts an offset manager, which needs to fence writers; offsetmgr rejects older brokers."""
         serve = [sys.executable, "-m", "offsetmgr", "manager", "serve", "--bootstrap-server", self.broker.bootstrap]
         serve += ["--listen", "127.0.0.1:0", "--partitions", "1", "--replication-factor", "1"]
         with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as process:
@@ -112,11 +112,11 @@ class Broker:
                     process.communicate(timeout=30)
                     return
                 if line.startswith("error: "):
-                    raise Lacking("refused: " + line.removeprefix("error: ").strip())
-        raise AssertionError("the manager ended without a word")
+                    raise CapabilityMissing("refused: " + line.removeprefix("error: ").strip())
+        raise AssertionError("the manager ended without an error message")
 
     def takes_sasl_logins(self) -> None:
-        """Brokers answer a login, here at a port that wants none; offsetmgr refuses it before 0.10.0."""
+        """Sends a SASL login to a port without SASL, which the broker rejects. Before 0.10.0 offsetmgr sends none."""
         login = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
         config = ConnectionConfig(kafka={**login, "sasl.username": "u", "sasl.password": "p"}, timeout_ms=5_000)
         with KafkaStore(self.broker.bootstrap, config) as store:
@@ -124,7 +124,7 @@ class Broker:
                 list(store.groups())
             except AuthenticationFailed:
                 return
-        raise AssertionError("a login was taken by a port that wants none")
+        raise AssertionError("a port without SASL accepted a login")
 
     def deletes_groups(self) -> None:
         self.commit("deleted")
@@ -133,13 +133,13 @@ class Broker:
         self._unless(releases.DELETES_GROUPS)
 
     def in_the_log(self, group: str) -> SavedOffset | None:
-        """The offset that the offsets topic holds, deleted or not."""
+        """The offset in the offsets topic, which may also contain deleted ones."""
         topic = self.store.wire().client.offsets_topic
         assert isinstance(topic, KafkaOffsetsTopic)
         return self.store.wire().run(topic.saved).get(group, {}).get(TP)
 
     def keeps_the_offsets_of_groups_in_use(self) -> None:
-        """Brokers 0.9 to 2.0 store with each offset when it expires. A broker 0.8.2 does not, but it has no members."""
+        """Brokers 0.9 to 2.0 store an expiry time with each offset. Broker 0.8.2 stores none, but it has no members."""
         self.commit("kept")
         saved = self.in_the_log("kept")
         assert saved is not None
@@ -189,7 +189,7 @@ class Broker:
             producer.abort_transaction(30)
             assert (unreadable is not None) == releases.SEES_TRANSACTIONS.on(self._versions())
         else:
-            raise Lacking("there are no transactions")
+            raise CapabilityMissing("there are no transactions")
         self._unless(releases.SEES_TRANSACTIONS)
 
     def tells_topic_ids(self) -> None:
@@ -200,26 +200,26 @@ class Broker:
         return self.cluster.describe_brokers()[0].versions
 
     def _unless(self, capability: Capability) -> None:
-        """The attempt worked because offsetmgr has a substitute for brokers without the capability."""
+        """Raises `CapabilityMissing` if the attempt worked only because offsetmgr replaces the capability."""
         if not capability.on(self._versions()):
-            raise Lacking(capability.without)
+            raise CapabilityMissing(capability.without)
 
 
 def method_of(capability: Capability, broker: Broker) -> Callable[[], None]:
-    """The method that tries it: its name is the capability's."""
+    """The method that tries a capability. Its name is that of the capability."""
     found: Callable[[], None] = getattr(broker, capability.name.lower().replace("'", "").replace(" ", "_"))
     return found
 
 
 def tried(broker: Broker) -> dict[str, str]:
-    """Each capability with what was found."""
+    """Tries every capability. Returns the results by the capabilities' names."""
     found = {}
     for capability in CAPABILITIES:
         try:
             method_of(capability, broker)()
             found[capability.name] = "works"
-        except Lacking as lacking:
-            found[capability.name] = _ADDRESS.sub("", str(lacking))
+        except CapabilityMissing as missing:
+            found[capability.name] = _ADDRESS.sub("", str(missing))
         except OffsetMgrError as error:
             found[capability.name] = f"refused: {_ADDRESS.sub('', str(error))}"
     return found
@@ -256,7 +256,7 @@ def main() -> int:
     found = "\n" + table() + "\n"
     if "--check" in sys.argv[1:]:
         if found != old:
-            print(f"{FILE.name} does not have what was found; run scripts/broker_table:\n{found}", file=sys.stderr)
+            print(f"{FILE.name} is out of date; run scripts/broker_table:\n{found}", file=sys.stderr)
             return 1
         return 0
     FILE.write_text(f"{before}{BEGIN}{found}{END}{after}", encoding="utf-8")

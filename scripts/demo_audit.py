@@ -1,4 +1,4 @@
-"""The last chapter of `scripts/demo spark`: an audit of what the other chapters have left in the offsets topic."""
+"""The last chapter of `scripts/demo spark`: an audit of the offsets topic after the other chapters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from demo_stage import chapter, check, offsetmgr, say
 
 
 def show(bootstrap: str, before: Path, directory: Path, unread: Mapping[str, int]) -> None:
-    """``before`` is a snapshot of the groups before the periods; ``directory`` stays, with the page in it. ``unread``:
-    the groups that have not read everything, and how many records they have not."""
+    """Runs the audit and checks its page.
+
+    ``before`` is a snapshot of the groups from before the periods. ``directory`` gets the page and stays. ``unread``
+    contains the lag of each group that has one.
+    """
     chapter("An audit of the offsets topic, compared with a snapshot from before the periods")
-    say(", ".join(f"{count} records came meanwhile, for {group}" for group, count in unread.items()))
+    say(", ".join(f"{count} records were produced meanwhile for {group}" for group, count in unread.items()))
     connect = ["--bootstrap-server", bootstrap]
     # 1: the groups of the two applications are not in the snapshot.
     offsetmgr("spark", "audit", *connect, "-o", str(directory), "--compare", f"file:{before}", expect=1)
@@ -26,10 +29,10 @@ def show(bootstrap: str, before: Path, directory: Path, unread: Mapping[str, int
         "committed offsets": len(lags),
         "lag": sum(unread.values()),
     }
-    check(sum(row["lag"] for row in lags) == expected["lag"], f"offsetmgr offsets lag does not say {expected}")
+    check(sum(row["lag"] for row in lags) == expected["lag"], f"offsetmgr offsets lag does not show {expected}")
     found = {name: int(shown[name].replace(",", "")) for name in expected}
-    check(found == expected, f"the page says {found}, and right is {expected}")
+    check(found == expected, f"the page shows {found} instead of {expected}")
     check("only in the log" in page, "the page does not show the new groups as differences")
-    told = ", ".join(f"{name} {value}" for name, value in found.items())
-    say(f"the page and offsetmgr offsets lag say the same: {told}")
-    say(f"to be read in any browser: {directory / 'index.html'}")
+    counts = ", ".join(f"{name} {value}" for name, value in found.items())
+    say(f"the page and offsetmgr offsets lag show the same: {counts}")
+    say(f"open it in a browser: {directory / 'index.html'}")

@@ -1,6 +1,6 @@
 """The implementation of `scripts/demo`: an operator's whole migration, on real servers, with the proof at the end.
 
-Everything that an operator would type is run as a process of its own and printed with a ``$`` in front of it.
+The demo runs each of the operator's commands as a separate process, and prints it after a ``$``.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 90) -> N
 
 
 class Shell:
-    """Runs offsetmgr as an operator does, in a directory of the demo's own."""
+    """Runs offsetmgr as an operator does, in the demo's own directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.env = {**os.environ, "OFFSETMGR_SANDBOX": str(directory / "sandbox"), "NO_COLOR": "1"}
 
     def run(self, *arguments: str, expect: tuple[int, ...] = (0,), quiet: bool = False) -> int:
-        """Runs one command and shows it with what it prints; ends the demo where its exit code is not expected."""
+        """Runs one command, and prints it and its output. Ends the demo if the exit code is not an expected one."""
         print(f"\n{BOLD}$ offsetmgr {shlex.join(self._short(arguments))}{PLAIN}", flush=True)
         done = subprocess.run(
             [sys.executable, "-m", "offsetmgr", *arguments],
@@ -80,16 +80,16 @@ class Shell:
         return [a.replace(sys.executable, "python").replace(f"{self.directory}/", "") for a in arguments]
 
     def sandbox(self) -> dict[str, str]:
-        said = subprocess.run(
+        printed = subprocess.run(
             [sys.executable, "-m", "offsetmgr", "sandbox", "env"],
             env=self.env, capture_output=True, text=True, check=True,
         )  # fmt: skip
-        lines = (line.removeprefix("export ") for line in said.stdout.splitlines() if line.startswith("export "))
+        lines = (line.removeprefix("export ") for line in printed.stdout.splitlines() if line.startswith("export "))
         return {name: shlex.split(value)[0] for name, _, value in (line.partition("=") for line in lines)}
 
 
 class Load:
-    """A steady producer of numbered messages: the value is the number, counted for each partition."""
+    """A steady producer of numbered messages: each message's value is its number in the partition."""
 
     def __init__(self, bootstrap: str, version: str) -> None:
         settings = {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 5, "log_level": 0}
@@ -123,7 +123,7 @@ class Load:
 class Fleet:
     """Real old consumers of one group, and a small server through which a shell command restarts one of them.
 
-    It represents an operator's `ssh HOST systemctl restart app` after a change of its settings.
+    The command represents an operator's `ssh HOST systemctl restart app` after a change of the settings.
     """
 
     def __init__(self, directory: Path, zookeeper: str, group: str, members: int, version: str) -> None:
@@ -238,7 +238,7 @@ def librdkafka_settings(version: str) -> dict[str, str]:
 
 
 def prove(name: str, sent: Counter[int], seen: Counter[tuple[int, int]]) -> int:
-    """Prints the count of a group, and gives the number of messages that it lost."""
+    """Prints how often a group saw its messages. Returns the number of messages that it lost."""
     everything = {(partition, number) for partition, count in sent.items() for number in range(count)}
     lost = len(everything - set(seen))
     times = Counter(seen[message] for message in everything if message in seen)
@@ -248,7 +248,7 @@ def prove(name: str, sent: Counter[int], seen: Counter[tuple[int, int]]) -> int:
 
 
 def migrate(shell: Shell, zk: str, kafka: str, fleet: Fleet, name: str) -> str:
-    """Plans and applies the first copy of a group's offsets; gives the plan's name."""
+    """Plans and applies the first copy of a group's offsets. Returns the plan's file name."""
     plan = f"{name}.json"
     shell.run("migrate", "plan", "--from", zk, "--to", kafka, "--group", fleet.group, "-o", plan)
     shell.run("migrate", "apply", plan, "--yes")
@@ -279,11 +279,13 @@ def demo(directory: Path, version: str) -> int:  # noqa: PLR0915
         wait_for(lambda: min(len(shop.seen()), len(bill.seen())) > 200, "both groups consume")
         shell.run("groups", "describe", "--group", "shop", *servers)
 
-        chapter("group shop: plan and first copy. The plan is frozen; nothing is touched before apply")
+        chapter("group shop: plan and first copy. The plan is frozen, and only apply changes offsets")
         plan = migrate(shell, zk, kafka, shop, "shop")
         shell.run("migrate", "status", plan)
 
-        chapter("steps 1 and 2 of the documented way: offsets.storage=kafka, dual.commit.enabled=true, rolling bounce")
+        chapter(
+            "steps 1 and 2 of the documented procedure: offsets.storage=kafka, dual.commit.enabled=true, rolling bounce"
+        )
         shell.run("runbook", "write", "--group", "shop", "--to", "kafka", *servers, "-o", "shop-runbook.md")
         bounce(shell, shop, servers, "dual")
         chapter("in the dual phase both stores agree: the copy verifies")
@@ -295,18 +297,18 @@ def demo(directory: Path, version: str) -> int:  # noqa: PLR0915
 
         modern_seen: Counter[tuple[int, int]] = Counter()
         if modern_clients:
-            chapter("cut-over: the old consumers go, a modern one continues in the same group")
+            chapter("cutover: the old consumers stop, and a modern one continues in the same group")
             shop.stop()
             modern = stack.enter_context(ModernConsumer(bootstrap, "shop"))
             modern_seen = modern.seen
             wait_for(lambda: len(modern_seen) > 200, "the modern consumer consumes")
         else:
-            chapter("the old consumers go on with their offsets in Kafka: these brokers have no modern ones")
+            chapter("the old consumers continue with their offsets in Kafka: these brokers support no modern ones")
             before = len(shop.seen())
             wait_for(lambda: len(shop.seen()) > before + 200, "group shop consumes with its offsets in Kafka")
         shell.run("groups", "describe", "--group", "shop", "--bootstrap-server", bootstrap)
 
-        chapter("group bill: moved to the dual phase, and then the operator changes his mind")
+        chapter("group bill: a copy, which the operator rolls back; then to the dual phase and back again")
         plan = migrate(shell, zk, kafka, bill, "bill")
         shell.run("migrate", "rollback", plan, "--yes")
         bounce(shell, bill, servers, "dual")
@@ -334,7 +336,7 @@ def main() -> int:
         "--broker-version", choices=[*BROKER_JARS], default=DEFAULT_VERSION, help="the brokers' release"
     )
     version = parser.parse_args().broker_version
-    # A short name: Unix sockets, whose paths may not be long, live in this directory.
+    # The name is short, because this directory contains Unix sockets, and their paths have a maximum length.
     directory = Path(tempfile.mkdtemp(prefix="offsetmgr-demo-"))
     try:
         return demo(directory, version)

@@ -1,7 +1,7 @@
-"""One application of `demo_periods`: a Spark job that works through three periods of one topic, in step with others.
+"""One application of `demo_periods`: a Spark job that processes three periods of one topic, in step with others.
 
-Each step of each period is appended to ``--steps`` as a line of JSON, with a time that all processes of this machine
-share.
+It appends each step of each period to ``--steps`` as a line of JSON, with the time of a clock that all processes of
+this machine share.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ def arguments() -> argparse.Namespace:
 
 
 def write(rows: Any, task: Any) -> None:
-    """The job itself: a period's records into the directory of this attempt."""
+    """The job itself: writes a period's records into the directory of this attempt."""
     chosen = rows.selectExpr("topic", "partition", "offset", "cast(value as string) as value")
     chosen.coalesce(1).write.json(task.output)
 
 
 def main() -> None:
-    wanted = arguments()
+    options = arguments()
     spark = session(
-        f"demo-{wanted.topic}",
+        f"demo-{options.topic}",
         master="local[2]",
         **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"},
     )
 
-    def told(step: CommitStep, period: Period) -> None:
-        line = {"at": time.monotonic_ns(), "topic": wanted.topic, "period": period.number, "step": step.name}
-        with wanted.steps.open("a", encoding="utf-8") as out:
+    def record_step(step: CommitStep, period: Period) -> None:
+        line = {"at": time.monotonic_ns(), "topic": options.topic, "period": period.number, "step": step.name}
+        with options.steps.open("a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
 
-    with open_store(f"kafka://{wanted.bootstrap_server}") as store:
+    with open_store(f"kafka://{options.bootstrap_server}") as store:
         done = run_periods(
             spark,
-            [wanted.topic],
-            PeriodSchedule(wanted.first_ms, wanted.length_ms),
+            [options.topic],
+            PeriodSchedule(options.first_ms, options.length_ms),
             write,
             store,
-            f"{wanted.topic}-hourly",
-            Coordination(wanted.zookeeper, wanted.root, wanted.topic, wanted.together),
+            f"{options.topic}-hourly",
+            Coordination(options.zookeeper, options.root, options.topic, options.together),
             JobSettings(
-                bootstrap=wanted.bootstrap_server,
-                output=wanted.output,
+                bootstrap=options.bootstrap_server,
+                output=options.output,
                 rules=PeriodRules(grace_ms=1_000),
-                until_ms=wanted.first_ms + wanted.periods * wanted.length_ms,
-                on_step=told,
+                until_ms=options.first_ms + options.periods * options.length_ms,
+                on_step=record_step,
             ),
         )
     spark.stop()

@@ -1,7 +1,7 @@
-"""Chapters of `scripts/demo spark`: two Spark applications work through three periods of two topics, in step.
+"""A chapter of `scripts/demo spark`: two Spark applications process three periods of two topics, in step.
 
-The applications are `demo_period_job.py`, processes of their own. The second one is started when the first has finished
-a period, so that it is seen waiting.
+Each application is a process that runs `demo_period_job.py`. The demo starts the second one when the first has finished
+a period, to show that the first one waits.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from offsetmgr.spark import published_outputs
 JOB: Final = Path(__file__).with_name("demo_period_job.py")
 ROOT: Final = "/offsetmgr/periods/hourly"
 TOPICS: Final = {"visits": 3, "purchases": 2}
-"""Their partitions. The first one's application is started first."""
+"""Topics and their numbers of partitions. The demo starts the application of the first topic first."""
 RECORDS: Final = {"visits": 900, "purchases": 300}
 PERIODS: Final = 3
 HOUR_MS: Final = 3_600_000
-PATIENCE_S: Final = 150.0
+JOB_TIMEOUT_S: Final = 150.0
 
 Record = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -39,8 +39,8 @@ def show(bootstrap: str, zookeeper: str, directory: Path) -> None:
     )
     first = (time.time_ns() // 1_000_000 // HOUR_MS - PERIODS) * HOUR_MS
     expected = produce(bootstrap, first)
-    told = ", ".join(f"{RECORDS[topic]} {topic} in {count} partitions" for topic, count in TOPICS.items())
-    say(f"{told}; each record a little out of the order of times")
+    counts = ", ".join(f"{RECORDS[topic]} {topic} in {count} partitions" for topic, count in TOPICS.items())
+    say(f"{counts}; the records are slightly out of time order")
     steps = directory / "steps.jsonl"
     steps.touch()
     early, late = TOPICS
@@ -51,17 +51,19 @@ def show(bootstrap: str, zookeeper: str, directory: Path) -> None:
             )
         }
         wait_for_first(steps, early, jobs[early], directory)
-        say(f"the application of {early} has finished its first hour, and waits: that of {late} is not there yet")
+        say(f"the application of {early} has finished its first hour, and waits: that of {late} has not started yet")
         offsetmgr("period", "status", "--zookeeper", zookeeper, "--root", ROOT)
-        held = json.loads(
+        status = json.loads(
             offsetmgr("period", "status", "--zookeeper", zookeeper, "--root", ROOT, "--format", "json", show=False)
         )
-        check_held(held, late)
+        check_holding(status, late)
         jobs[late] = running.enter_context(
             script(command(bootstrap, zookeeper, directory, late, first), directory / late)
         )
         for topic, job in jobs.items():
-            check(job.wait(PATIENCE_S) == 0, f"the application of {topic} failed:\n{(directory / topic).read_text()}")
+            check(
+                job.wait(JOB_TIMEOUT_S) == 0, f"the application of {topic} failed:\n{(directory / topic).read_text()}"
+            )
     lines = read(steps)
     in_step(lines)
     outputs(zookeeper, lines, expected)
@@ -74,7 +76,7 @@ def command(bootstrap: str, zookeeper: str, directory: Path, topic: str, first: 
 
 
 def produce(bootstrap: str, first: int) -> dict[tuple[str, int], set[Record]]:
-    """Writes every record and gives them by topic and period. Some lie before earlier ones' times, none by much."""
+    """Produces all records, slightly out of time order. Returns them by topic and period."""
     create_topics(bootstrap, TOPICS)
     producer = Producer({"bootstrap.servers": bootstrap})
     expected: dict[tuple[str, int], set[Record]] = {}
@@ -91,7 +93,7 @@ def produce(bootstrap: str, first: int) -> dict[tuple[str, int], set[Record]]:
 
 
 def wait_for_first(steps: Path, topic: str, job: subprocess.Popen[bytes], directory: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + JOB_TIMEOUT_S
     while not any((line["topic"], line["period"], line["step"]) == (topic, 0, "REPORTED") for line in read(steps)):
         check(job.poll() is None, f"the application of {topic} ended:\n{(directory / topic).read_text()}")
         check(time.monotonic() < deadline, f"the application of {topic} did not finish its first period")
@@ -99,31 +101,31 @@ def wait_for_first(steps: Path, topic: str, job: subprocess.Popen[bytes], direct
 
 
 def read(steps: Path) -> list[dict[str, Any]]:
-    """The steps in their order; a line that is being written is left for the next time."""
+    """The steps in time order, without an incomplete last line."""
     whole = steps.read_text(encoding="utf-8").rpartition("\n")[0]
     return sorted((json.loads(line) for line in whole.splitlines()), key=lambda line: line["at"])
 
 
-def check_held(status: Iterable[Mapping[str, Any]], topic: str) -> None:
+def check_holding(status: Iterable[Mapping[str, Any]], topic: str) -> None:
     holding = {row["topic"] for row in status if row["state"] != "finished"}
-    check(holding == {topic}, f"period status says that {sorted(holding)} hold the period")
+    check(holding == {topic}, f"period status shows that {sorted(holding)} hold the period")
 
 
 def in_step(lines: Iterable[Mapping[str, Any]]) -> None:
-    """Ends the demo where an application began a period while another was still at work on the one before."""
+    """Ends the demo if an application began a period before all applications had finished the previous one."""
     for number in range(1, PERIODS):
         begun = [line["at"] for line in lines if (line["period"], line["step"]) == (number, "CLOSED")]
         ended = [line["at"] for line in lines if (line["period"], line["step"]) == (number - 1, "COMMITTED")]
-        check(len(begun) == len(ended) == len(TOPICS), f"period {number} was not worked on by everybody once")
-        check(max(ended) < min(begun), f"period {number} was begun before period {number - 1} was finished")
+        check(len(begun) == len(ended) == len(TOPICS), f"not every application processed period {number} exactly once")
+        check(max(ended) < min(begun), f"an application began period {number} before period {number - 1} was finished")
 
 
 def outputs(zookeeper: str, lines: list[dict[str, Any]], expected: Mapping[tuple[str, int], set[Record]]) -> None:
-    """Shows and checks what was published, record by record."""
+    """Prints and checks the published outputs, record by record."""
     start = lines[0]["at"]
     at = {(line["topic"], line["period"], line["step"]): (line["at"] - start) / 1e9 for line in lines}
     say("")
-    say(f"{'PERIOD':<8}{'TOPIC':<12}{'RECORDS':>8}{'LOST':>6}{'TWICE':>7}   WORKED ON, IN SECONDS")
+    say(f"{'PERIOD':<8}{'TOPIC':<12}{'RECORDS':>8}{'LOST':>6}{'TWICE':>7}   PROCESSED, IN SECONDS")
     for number in range(PERIODS):
         for topic in TOPICS:
             found = published_outputs(zookeeper, ROOT, topic)
@@ -133,8 +135,11 @@ def outputs(zookeeper: str, lines: list[dict[str, Any]], expected: Mapping[tuple
             lost, twice = len(right - set(rows)), sum(count > 1 for count in rows.values())
             begun, ended = at[topic, number, "CLOSED"], at[topic, number, "COMMITTED"]
             say(f"{number:<8}{topic:<12}{rows.total():>8}{lost:>6}{twice:>7}   {begun:6.1f} to {ended:.1f}")
-            check(set(rows) == right and twice == 0, f"period {number} of {topic} is not what was produced")
-    say("every record is in its period, once")
+            check(
+                set(rows) == right and twice == 0,
+                f"the output of period {number} of {topic} differs from the produced records",
+            )
+    say("every record is in its period exactly once")
 
 
 def records(directory: Path) -> Counter[Record]:

@@ -1,8 +1,8 @@
-"""The implementation of `scripts/demo spark`: a streaming job in its consumer group, killed, and started again from the
-group alone; then periods that two applications work through in step (`demo_periods`), and an audit (`demo_audit`).
+"""The implementation of `scripts/demo spark`, in three parts.
 
-The job is `demo_spark_job.py`, a process of its own. It is run twice: once its checkpoint is deleted after the kill,
-so that only the group knows where to begin.
+A streaming job (`demo_spark_job.py`) with its offsets in a consumer group is killed. It then starts again with an empty
+checkpoint, so that only the group's offsets determine where it begins. After that, two applications process periods in
+step (`demo_periods`). The last part is an audit (`demo_audit`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ GROUP: Final = "orders-job"
 PARTITIONS: Final = 4
 RECORDS: Final = 2_000
 UNREAD: Final = 500
-"""Records that come when the job has ended."""
+"""Number of records that are produced after the job has ended."""
 BATCH: Final = 200
-DIES_IN: Final = 3
+KILLED_IN_BATCH: Final = 3
 JOB: Final = Path(__file__).with_name("demo_spark_job.py")
 DESCRIBE: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
@@ -48,7 +48,7 @@ def produce(bootstrap: str, first: int, count: int) -> None:
 
 
 def lag(bootstrap: str) -> int:
-    """Shows the group in Kafka's own tool, and gives the sum of the lags that it prints."""
+    """Prints the group with Kafka's own tool. Returns the sum of the lags that the tool prints."""
     print(f"\n{BOLD}$ kafka-consumer-groups --describe --group {GROUP}{PLAIN}", flush=True)
     done = tool.java_tool("kafka-4.1", DESCRIBE, ["--bootstrap-server", bootstrap, "--describe", "--group", GROUP])
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(GROUP)]
@@ -76,17 +76,17 @@ def show(bootstrap: str, directory: Path) -> None:
     chapter("A streaming job reads a topic; its group follows")
     produce(bootstrap, 0, RECORDS)
     say(f"{RECORDS} records in {PARTITIONS} partitions; the job takes {BATCH} a batch. Its driver is killed (SIGKILL)")
-    say(f"in its batch {DIES_IN}, after the batch's output and before Spark or the group can know of it")
-    ended = run_job(bootstrap, directory, "checkpoint-1", "--die-in", str(DIES_IN))
+    say(f"in its batch {KILLED_IN_BATCH}, after the batch's output and before Spark or the group records it")
+    ended = run_job(bootstrap, directory, "checkpoint-1", "--die-in", str(KILLED_IN_BATCH))
     check(ended == -signal.SIGKILL, f"the job ended with {ended}, see {directory / 'job.log'}")
     before = written(directory)
     done = sum(len(batch) for batch in before[:-1])
     say(f"written: {sum(map(len, before))} records in {len(before)} batches")
     behind = lag(bootstrap)
-    check(behind == RECORDS - done, f"the lag is {behind}, and {RECORDS - done} records are in no finished batch")
+    check(behind == RECORDS - done, f"the lag is {behind}, but {RECORDS - done} records are in no finished batch")
     say(f"the lag is {behind}: all but the {done} records of the finished batches")
 
-    chapter("The checkpoint is gone; the job starts from the group alone")
+    chapter("The checkpoint is lost; the job starts from the group's offsets alone")
     say("a new run, with a new and empty checkpoint")
     ended = run_job(bootstrap, directory, "checkpoint-2", "--until", str(RECORDS))
     check(ended == 0, f"the job ended with {ended}, see {directory / 'job.log'}")
@@ -99,7 +99,7 @@ def show(bootstrap: str, directory: Path) -> None:
     check(set(times) == everything, f"{len(everything - set(times))} records are lost")
     check(twice == set(before[-1]), "records of finished batches were written twice")
     check(max(times.values()) <= 2, "a record was written more than twice")
-    say(f"a sink that appends: {sum(times.values())} rows; 0 lost, {len(twice)} written twice: the one batch in hand")
+    say(f"a sink that appends: {sum(times.values())} rows; 0 lost, {len(twice)} written twice: the unfinished batch")
     say(f"a sink keyed by topic, partition and offset: {len(times)} rows; 0 lost, 0 written twice")
 
 

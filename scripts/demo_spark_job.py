@@ -1,9 +1,9 @@
-"""One run of a streaming job as the demo, the tests and people start it: Kafka to a file, with its offsets in a group.
+"""A streaming job for the demo and the tests: copies records from Kafka to a file, with its offsets in a group.
 
-Each batch is appended to ``--output`` as one line of JSON: its number and the records that it wrote. With
-``--checkpoint`` on an empty directory the job begins where the group is. ``--die-in BATCH`` ends the driver and its JVM
-(SIGKILL) in that batch, after its output and before Spark or the group can know of it. ``--until N`` ends the job when
-the group has read N records.
+The job appends each batch to ``--output`` as one line of JSON: its number and its records. If ``--checkpoint`` is an
+empty directory, the job begins at the group's offsets. ``--die-in BATCH`` kills the driver and its JVM (SIGKILL) in
+that batch, after its output and before Spark or the group records it. ``--until N`` ends the job when the sum of the
+group's offsets reaches N.
 """
 
 from __future__ import annotations
@@ -34,43 +34,43 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    wanted = arguments()
+    options = arguments()
     spark = session(
         "offsetmgr-demo",
         master="local[2]",
         **{"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": 1, "spark.log.level": "ERROR"},
     )
-    committing = open_store(f"kafka://{wanted.bootstrap_server}")
-    reading = open_store(f"kafka://{wanted.bootstrap_server}")
-    committer = OffsetCommitter(committing, wanted.group)
+    committing = open_store(f"kafka://{options.bootstrap_server}")
+    reading = open_store(f"kafka://{options.bootstrap_server}")
+    committer = OffsetCommitter(committing, options.group)
     spark.streams.addListener(committer)
 
     def write(frame: Any, batch: int) -> None:
         rows = frame.select("topic", "partition", "offset", frame.value.cast("string").alias("value")).collect()
-        with wanted.output.open("a", encoding="utf-8") as out:
+        with options.output.open("a", encoding="utf-8") as out:
             out.write(json.dumps({"batch": batch, "records": [list(row) for row in rows]}) + "\n")
             out.flush()
             os.fsync(out.fileno())
-        if batch == wanted.die_in:
+        if batch == options.die_in:
             os.killpg(0, signal.SIGKILL)
 
     reader = reader_from_group(
         spark,
         reading,
-        wanted.group,
-        wanted.topic,
-        bootstrap=wanted.bootstrap_server,
-        maxOffsetsPerTrigger=wanted.batch_size,
+        options.group,
+        options.topic,
+        bootstrap=options.bootstrap_server,
+        maxOffsetsPerTrigger=options.batch_size,
     )
     query = (
         reader.load()
         .writeStream.foreachBatch(committer.committed_first(write))
-        .option("checkpointLocation", wanted.checkpoint)
+        .option("checkpointLocation", options.checkpoint)
         .queryName("demo")
         .start()
     )
     while not query.awaitTermination(0.2):
-        if wanted.until and sum(c.offset for c in reading.fetch(wanted.group).values()) >= wanted.until:
+        if options.until and sum(c.offset for c in reading.fetch(options.group).values()) >= options.until:
             query.stop()
     committer.close()
     committing.close()

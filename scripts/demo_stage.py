@@ -1,4 +1,4 @@
-"""Shared by the chapters of `scripts/demo spark`: their output, their checks, and the commands that they run."""
+"""Helpers of the chapters of `scripts/demo spark`: output, checks, topics, and child processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def create_topics(bootstrap: str, partitions: Mapping[str, int]) -> None:
 
 @contextmanager
 def script(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs one of our scripts with its output in a file. At the end its remaining processes are killed, including the
+    """Runs a script with its output in a file. At the end of the block its remaining processes are killed, with the
     JVM."""
     with log.open("ab") as out:
         process = subprocess.Popen(
@@ -55,8 +55,10 @@ def script(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes
 
 
 def offsetmgr(*arguments: str, expect: int = 0, show: bool = True) -> str:
-    """Runs a command as a person would, prints it with what it says, and gives its data (stdout). Ends the demo where
-    its exit code is not the expected one."""
+    """Runs an offsetmgr command, prints it with its output, and returns its stdout.
+
+    Ends the demo if its exit code is not ``expect``.
+    """
     command = [sys.executable, "-m", "offsetmgr", *arguments]
     if show:
         print(f"\n{BOLD}$ offsetmgr {shlex.join(arguments)}{PLAIN}", flush=True)

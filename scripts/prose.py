@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXCEPTIONS = ROOT / "scripts" / "prose_exceptions.toml"
 GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 
-MOST_EXCEPTIONS = 40
+MAX_EXCEPTIONS = 40
 
 CHECKED = (
     "offsetmgr/**.py",
@@ -330,8 +330,8 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         lines += [f"{EXCEPTIONS.name}: the exception matches nothing: {one}" for one in unused]
         lines += [f"{EXCEPTIONS.name}: no reason: {one['words']!r}" for one in exceptions if not one["reason"].strip()]
-        if len(exceptions) > MOST_EXCEPTIONS:
-            lines.append(f"{EXCEPTIONS.name}: {len(exceptions)} exceptions; at most {MOST_EXCEPTIONS} are allowed")
+        if len(exceptions) > MAX_EXCEPTIONS:
+            lines.append(f"{EXCEPTIONS.name}: {len(exceptions)} exceptions; at most {MAX_EXCEPTIONS} are allowed")
     lines += misspellings(files)
     print("\n".join(lines) if lines else f"prose: {len(files)} files, {len(exceptions)} exceptions")
     return 1 if lines else 0

@@ -1,9 +1,9 @@
-"""The README's tour, followed to the letter in one shell, its output held against what the README shows.
+"""Runs the commands of the README's tour in one shell, and compares their output with the README.
 
-A line ``...`` in the README stands for any lines, and ``...`` at a line's end for its rest. Words with a digit in them
-(ports, ids, times, offsets of a running group) may be others here, but must stand where the README has them. Before the
-servers go, the examples of the library's page run against them. Exit code 1 where a command printed something else than
-the README shows, or an example failed; everything that was started is stopped.
+In the README a line ``...`` matches any lines, and ``...`` at the end of a line matches the rest of the line. A word
+with a digit (ports, ids, times, offsets of a running group) matches any word with a digit. Before the servers stop, the
+examples of the library's page run against them. The exit code is 1 if an output differs or an example fails. At the end
+the script stops all processes that it has started.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ README: Final = PROJECT / "README.md"
 EXAMPLES: Final = PROJECT / "docs/guide/library.md"
 LAST: Final = "offsetmgr sandbox down"
 SETTING_UP: Final = ("python3 -m venv venv", ". venv/bin/activate", "pip install --quiet '.[sandbox]'")
-"""Marks the steps that `scripts/tour` has completed."""
+"""The README's steps for which `scripts/tour` itself has prepared an environment."""
 DONE: Final = "the command has ended"
 
 
@@ -34,7 +34,7 @@ class Step:
 
 
 def steps(text: str) -> list[Step]:
-    """The commands of the tour, with what the README shows of each one's output."""
+    """The commands of the tour, each with the output in the README."""
     tour = text.partition("## Tour\n")[2].partition("\n## ")[0]
     found: list[Step] = []
     for block in re.findall(r"```console\n(.*?)```", tour, re.DOTALL):
@@ -53,13 +53,13 @@ def steps(text: str) -> list[Step]:
 def _whole(command: str) -> bool:
     try:
         shlex.split(command)
-    except ValueError:  # a quotation that goes on in the next line
+    except ValueError:  # the quotation continues in the next line
         return False
     return True
 
 
 def same(shown: tuple[str, ...], printed: list[str]) -> bool:
-    """Whether a command printed what is shown."""
+    """Whether the printed lines match those in the README."""
     pattern = ""
     for line in shown:
         if line == "...":
@@ -72,12 +72,12 @@ def same(shown: tuple[str, ...], printed: list[str]) -> bool:
 
 
 def _word(word: str) -> str:
-    """Names of this machine are as good as those in the README."""
+    """The pattern that a word of the README stands for. ``vm`` is a host name, for which any word matches."""
     return r"\S*\d\S*" if any(c.isdigit() for c in word) else r"\S+" if word == "vm" else re.escape(word)
 
 
 def examples(text: str) -> list[str]:
-    """The programs of a page, in its order."""
+    """The Python programs of a page, in order."""
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
@@ -111,7 +111,7 @@ def main() -> int:
             _run(shell, f"kill %1 2>/dev/null; {LAST}")
             shell.terminate()
             shell.wait()
-    print(f"{wrong} of it went otherwise" if wrong else "every command printed what the README shows; all examples ran")
+    print(f"{wrong} differences" if wrong else "every command printed what the README shows; all examples ran")
     return 1 if wrong else 0
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "offsetmgr"
 
-MODULE_LINES = 400
-FUNCTION_LINES = 60
-PARAMETERS = 8
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+MAX_PARAMETERS = 8
 
 TABLES = frozenset({"kafka/protocol/old_versions.py"})
 """Modules that are a table of data: their length is that of the table."""
@@ -43,14 +43,14 @@ def excesses(path: Path, name: str) -> Iterator[str]:
     """Yields one line for each exceeded limit of a module."""
     source = path.read_text(encoding="utf-8")
     lines = source.count("\n")
-    if lines > MODULE_LINES and name not in TABLES:
-        yield f"{name}: {lines} lines (at most {MODULE_LINES})"
+    if lines > MAX_MODULE_LINES and name not in TABLES:
+        yield f"{name}: {lines} lines (at most {MAX_MODULE_LINES})"
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, Function):
-            if (length := body_lines(node)) > FUNCTION_LINES:
-                yield f"{name}:{node.lineno}: {node.name} has {length} lines (at most {FUNCTION_LINES})"
-            if not is_command(node) and (count := parameters(node)) > PARAMETERS:
-                yield f"{name}:{node.lineno}: {node.name} has {count} parameters (at most {PARAMETERS})"
+            if (length := body_lines(node)) > MAX_FUNCTION_LINES:
+                yield f"{name}:{node.lineno}: {node.name} has {length} lines (at most {MAX_FUNCTION_LINES})"
+            if not is_command(node) and (count := parameters(node)) > MAX_PARAMETERS:
+                yield f"{name}:{node.lineno}: {node.name} has {count} parameters (at most {MAX_PARAMETERS})"
 
 
 def main() -> int:

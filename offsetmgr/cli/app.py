@@ -17,8 +17,13 @@ from typer.core import TyperGroup
 
 from offsetmgr.cli import sigint
 from offsetmgr.cli.errors import BROKEN_PIPE, FAILED, INTERRUPTED, report
-from offsetmgr.cli.stdout import forget, take_over
-from offsetmgr.cli.stop_signals import SIGNALS, answer_as_ctrl_c, ending, signals_as_before
+from offsetmgr.cli.stdout import discard_output, replace_streams
+from offsetmgr.cli.stop_signals import (
+    SIGNALS,
+    ignore_first_signal,
+    preserved_signal_handlers,
+    raise_on_termination_signals,
+)
 from offsetmgr.core.errors import FileFailure, OffsetMgrError, UnsupportedOperation, UsageError
 
 REGISTRY: Final[dict[str, tuple[str, str]]] = {
@@ -38,14 +43,14 @@ REGISTRY: Final[dict[str, tuple[str, str]]] = {
     "log": ("offsetmgr.cli.log:app", "Kafka's logs on disk, without a broker: dump, verify, recover, offsets."),
     "spark": ("offsetmgr.cli.spark:app", "Audit, compare and copy offsets with Spark, for very large clusters."),
     "period": ("offsetmgr.cli.period:app", "Runs of the period coordinator: status, history, rerun, abort."),
-    "sandbox": ("offsetmgr.cli.sandbox:app", "Real servers on this machine, for trying things."),
+    "sandbox": ("offsetmgr.cli.sandbox:app", "Real ZooKeeper and Kafka servers on this machine, for experiments."),
 }
 """Command group -> (location of its typer app, one line of help)."""
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 failed, partly failed, or a check found a difference; 2 wrong usage. "
-    "--debug, anywhere, adds the traceback to an error. "
-    "Settings: flags, over OFFSETMGR_* variables, over the config file's context "
+    "--debug, anywhere on the command line, prints the traceback of an error. "
+    "Precedence of settings: flags, then OFFSETMGR_* variables, then the config file's context "
     "($OFFSETMGR_CONFIG, or offsetmgr/config.toml under $XDG_CONFIG_HOME)."
 )
 
@@ -68,9 +73,9 @@ class LazyGroup(TyperGroup):
             raise UnsupportedOperation(f"offsetmgr {cmd_name}", "this installation does not contain it") from missing
         command = typer.main.get_group(getattr(module, attribute))  # get_command would add completion options
         command.name = cmd_name
-        for one in command.commands.values():  # the whole first paragraph, which typer would cut
-            one.short_help = " ".join((one.help or "").split("\n\n")[0].split())
-        sigint.begin()
+        for subcommand in command.commands.values():  # the whole first paragraph, which typer would cut
+            subcommand.short_help = " ".join((subcommand.help or "").split("\n\n")[0].split())
+        sigint.uninstall()
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -81,8 +86,8 @@ class LazyGroup(TyperGroup):
 root = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None, epilog=EPILOG)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from offsetmgr.core.version import __version__
 
         print(f"offsetmgr {__version__}")
@@ -101,15 +106,15 @@ def offsetmgr(
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line and returns its exit code; all errors have been printed."""
-    with signals_as_before():
+    with preserved_signal_handlers():
         return _run(arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
     """Like `run`, but leaves the command's signal handlers in place."""
-    arguments, debug = _take_debug(arguments)
+    arguments, debug = _strip_debug(arguments)
     try:
-        _refuse_both(arguments)
+        _reject_dry_run_with_execute(arguments)
         command = typer.main.get_command(root)
         with command.make_context("offsetmgr", list(arguments)) as context:
             command.invoke(context)
@@ -117,7 +122,7 @@ def _run(arguments: Sequence[str]) -> int:
     except typer.Exit as done:
         return done.exit_code
     except BrokenPipeError:
-        forget()
+        discard_output()
         return BROKEN_PIPE
     except SystemExit:
         raise
@@ -131,14 +136,14 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _take_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
+def _strip_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
     """The arguments without ``--debug``, which every command accepts without declaring it."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    kept = [a for a in arguments[:end] if a != "--debug"]
-    return [*kept, *arguments[end:]], len(kept) != end
+    remaining = [a for a in arguments[:end] if a != "--debug"]
+    return [*remaining, *arguments[end:]], len(remaining) != end
 
 
-def _refuse_both(arguments: Sequence[str]) -> None:
+def _reject_dry_run_with_execute(arguments: Sequence[str]) -> None:
     """Raises `UsageError` for --dry-run together with --execute: the option parser would use the last one."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if {"--dry-run", "--execute"} <= set(arguments[:end]):
@@ -147,38 +152,38 @@ def _refuse_both(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Runs the process's command line and exits with its code."""
-    # Commands create tens of thousands of rows without reference cycles: a collection after every 700 costs 15 %, after
-    # every 50,000 still 5 %.
+    # Commands create tens of thousands of rows without reference cycles. A garbage collection after every 700 objects
+    # costs 15 % of the time, one after every 50,000 still 5 %.
     gc.set_threshold(400_000, 20, 100)
-    # A client's own thread works for microseconds at each response, but waits for this thread each time: with Python's
-    # 5 ms the server idles while rows are built.
+    # A client's own thread needs microseconds for each response, but it waits for this thread each time. With Python's
+    # default of 5 ms, the server idles while this thread builds rows.
     sys.setswitchinterval(0.0002)
     code = FAILED
     try:
-        take_over()
-        answer_as_ctrl_c()
+        replace_streams()
+        raise_on_termination_signals()
         code = _run(sys.argv[1:])
-        ending(dict.fromkeys(SIGNALS, signal.SIG_DFL))
+        ignore_first_signal(dict.fromkeys(SIGNALS, signal.SIG_DFL))
         if not code:
             sys.stdout.flush()
     except BrokenPipeError:
-        forget()
+        discard_output()
         code = BROKEN_PIPE
     except FileFailure as failure:
         code = report(failure)
     except KeyboardInterrupt:  # a second Ctrl-C, during the report of the first
         code = INTERRUPTED
     if code:
-        _flush_or_forget()
-    # At exit the interpreter searches all objects for cycles, which takes three times as long as the rest; nothing here
-    # depends on it.
+        _flush_or_discard()
+    # At exit the interpreter searches all objects for cycles, which takes three times as long as the rest of the exit.
+    # Freezing the objects avoids it; no object here needs to be finalized.
     gc.freeze()
     sys.exit(code)
 
 
-def _flush_or_forget() -> None:
+def _flush_or_discard() -> None:
     """After a failure, writes the remaining output if possible; a failure to do so was already reported."""
     try:
         sys.stdout.flush()
     except (OSError, OffsetMgrError, AttributeError):
-        forget()
+        discard_output()

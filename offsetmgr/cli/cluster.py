@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="A Kafka clu
 
 BROKERS: Final = (Column("broker", right=True), Column("address"), Column("release"))
 CAPABILITIES: Final = (Column("capability"), Column("since"), Column("on"), Column("without", optional=True))
-EACH: Final = (*BROKERS, *CAPABILITIES)
+BROKER_CAPABILITIES: Final = (*BROKERS, *CAPABILITIES)
 
 
 @app.callback()
@@ -31,29 +31,31 @@ def _group() -> None:
 def describe(connect: ConnectFlags, output: Format = OutputFormat.TABLE) -> None:
     """Print the release and the capabilities of each broker.
 
-    Brokers do not report their release. offsetmgr concludes it from the versions of the requests that a broker speaks:
-    the release shown is the oldest that speaks them. JSON and CSV have a row for each broker and capability.
+    Brokers do not report their release. offsetmgr infers it from the request versions that a broker supports: it shows
+    the oldest release that supports them. JSON and CSV have a row for each broker and capability.
     """
     from offsetmgr.kafka.cluster.confluent import KafkaCluster
 
     cluster = connect.cluster("cluster describe")
     if not isinstance(cluster, KafkaCluster):
-        raise UnsupportedOperation("cluster describe", "offsetmgr cannot log in to these brokers by itself")
+        raise UnsupportedOperation(
+            "cluster describe", "only librdkafka supports the login to these brokers, and this command does not use it"
+        )
     brokers = cluster.describe_brokers()
     if output is not OutputFormat.TABLE:
-        write_rows(EACH, _each(brokers), output)
+        write_rows(BROKER_CAPABILITIES, _broker_capability_rows(brokers), output)
         return
     write_rows(BROKERS, ((broker.id, broker.address, broker.release) for broker in brokers), output)
     print()
-    write_rows(CAPABILITIES, _together(brokers), output)
+    write_rows(CAPABILITIES, _capability_rows(brokers), output)
     for broker in brokers:
         if broker.versions is None:
-            note(f"broker {broker.id} at {broker.address} does not answer: its release is not known")
+            note(f"broker {broker.id} at {broker.address} does not respond, so its release is unknown")
     if len({broker.release for broker in brokers if broker.release}) > 1:
-        note("the brokers are of several releases: what only some of them can do is left out or done another way")
+        note("the brokers run different releases: operations that only some support are omitted or replaced")
 
 
-def _each(brokers: Iterable[ClusterBroker]) -> Iterator[tuple[Any, ...]]:
+def _broker_capability_rows(brokers: Iterable[ClusterBroker]) -> Iterator[tuple[Any, ...]]:
     for broker in brokers:
         for capability in broker.capabilities:
             has = None if broker.versions is None else capability.on(broker.versions)
@@ -62,11 +64,11 @@ def _each(brokers: Iterable[ClusterBroker]) -> Iterator[tuple[Any, ...]]:
             yield (*row, capability.name, capability.since, has, without)
 
 
-def _together(brokers: list[ClusterBroker]) -> Iterator[tuple[Any, ...]]:
+def _capability_rows(brokers: list[ClusterBroker]) -> Iterator[tuple[Any, ...]]:
     known = [(broker.id, broker.versions) for broker in brokers if broker.versions is not None]
     for capability in brokers[0].capabilities if brokers else ():
         having = [str(number) for number, versions in known if capability.on(versions)]
         everywhere, nowhere = len(having) == len(known), not having
         on = "yes" if everywhere else "no" if nowhere else f"on {', '.join(having)}"
-        without = None if everywhere else capability.without or "what needs it is refused"
+        without = None if everywhere else capability.without or "operations that need it are refused"
         yield capability.name, capability.since, on, without

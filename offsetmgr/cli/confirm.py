@@ -1,4 +1,4 @@
-"""The question before a command changes production."""
+"""The confirmation prompt of commands that change production."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from offsetmgr.cli.errors import Declined, Interrupted
 from offsetmgr.cli.render import OutputFormat
-from offsetmgr.cli.stop_signals import hung_up, ignore_hangups
+from offsetmgr.cli.stop_signals import hangup_received, ignore_hangups
 from offsetmgr.core.errors import UsageError
 
 
@@ -21,8 +21,10 @@ class RunFlags(NamedTuple):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks, unless ``yes``. Raises `Declined` if the answer is no, `UsageError` if there is no terminal, or it was
-    closed before the answer."""
+    """Asks the user, unless ``yes``.
+
+    Raises `Declined` if the answer is no, `UsageError` if stdin is no terminal or ends before the answer.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
@@ -36,7 +38,7 @@ def confirm(question: str, *, yes: bool) -> None:
         if not answer:
             ignore_hangups()  # the lost terminal has already been handled
     except KeyboardInterrupt as error:
-        if hung_up() or not sys.stdin.isatty():
+        if hangup_received() or not sys.stdin.isatty():
             raise _unanswered(question) from error
         sys.stderr.write("\n")
         raise Interrupted("nothing was done") from error

@@ -1,4 +1,4 @@
-"""The steps of every request to the controller: show, ask, write, and wait until the controller has carried it out."""
+"""The steps of every request to the controller: show the plan, ask the user, submit it, and wait until it is done."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ Wait = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the plan: ``key`` is its name in `RequestProgress.open`, ``cells`` all columns except outcome and
-    note. ``wanted`` is False if nothing has to be done."""
+    """One row of the plan. ``key`` is its name in `RequestProgress.open`; ``cells`` are all columns except outcome and
+    note. ``needed`` is False if the row already has the requested state."""
 
     key: str
     cells: tuple[Any, ...]
-    wanted: bool
+    needed: bool
     refused: OffsetMgrError | None = None
     note: str = ""
 
@@ -48,11 +48,11 @@ class Row:
 class ControllerRequest:
     """One request: its rows, how to submit it, and how to follow it."""
 
-    def __init__(self, name: str, columns: Sequence[Column], rows: Iterable[Row], *, whole: bool) -> None:
+    def __init__(self, name: str, columns: Sequence[Column], rows: Iterable[Row], *, all_or_nothing: bool) -> None:
         self.name = name
         self.columns = columns
         self.rows = list(rows)
-        self.whole = whole
+        self.all_or_nothing = all_or_nothing
         """Whether one rejected row rejects the whole request."""
 
     @property
@@ -62,12 +62,12 @@ class ControllerRequest:
     @property
     def todo(self) -> list[Row]:
         """Rows to be carried out; empty if one rejected row rejects all."""
-        if self.whole and self.refused:
+        if self.all_or_nothing and self.refused:
             return []
-        return [row for row in self.rows if row.wanted and row.refused is None]
+        return [row for row in self.rows if row.needed and row.refused is None]
 
     def show(self, output: OutputFormat, outcomes: Callable[[Row], tuple[str, str]] | None = None) -> None:
-        """The rows, on stdout."""
+        """Prints the rows on stdout."""
         if outcomes is None:
             columns = [*self.columns, Column("note", optional=True)]
             write_rows(columns, ((*row.cells, _plan_note(row)) for row in self.rows), output)
@@ -76,7 +76,7 @@ class ControllerRequest:
         found = ((row, outcomes(row)) for row in self.rows)
         write_rows(columns, ((*row.cells, outcome, text or None) for row, (outcome, text) in found), output)
 
-    def tell_refusals(self) -> None:
+    def print_rejections(self) -> None:
         """Prints one line for each rejected row on stderr."""
         for row in self.refused:
             note(f"error: {row.refused}")
@@ -86,78 +86,81 @@ class ControllerRequest:
     def run(
         self,
         *,
-        do: str,
+        action: str,
         flags: RunFlags,
         wait_s: float,
         submit: Callable[[list[Row]], None],
-        look: Callable[[list[Row]], RequestProgress],
+        poll: Callable[[list[Row]], RequestProgress],
         undo: str | None = None,
-        give_up: str | None = None,
+        cancel: str | None = None,
     ) -> int:
-        """Runs all steps; ``do`` describes the request, as in "elect 3 leaders", ``give_up`` how to end unfinished
-        items. Returns the exit code."""
+        """Runs all steps and returns the exit code.
+
+        ``action`` describes the request, as in "elect 3 leaders". ``undo`` and ``cancel`` are printed for the user: the
+        command lines that undo the request and that cancel its unfinished rows.
+        """
         execute, yes, output = flags
         todo = self.todo
-        self.tell_refusals()
+        self.print_rejections()
         if not execute or not todo:
-            self.show(output, self._left_alone if execute and output is not OutputFormat.TABLE else None)
-            if self.whole and self.refused:
-                note("nothing was changed: everything is refused while one part of it is")
+            self.show(output, self._untouched if execute and output is not OutputFormat.TABLE else None)
+            if self.all_or_nothing and self.refused:
+                note("nothing was changed: one refused part refuses the whole request")
             elif not todo:
                 note("nothing to change")
             else:
-                note(f"dry run: would {do}; nothing was changed")
+                note(f"dry run: would {action}; nothing was changed")
                 note("hint: add --execute to do it")
             return FAILED if self.refused else 0
         if output is OutputFormat.TABLE:
             self.show(output)
-        confirm(f"{self.name}: {do}?", yes=yes)
+        confirm(f"{self.name}: {action}?", yes=yes)
         submit(todo)
-        note("the controller has been asked")
+        note("submitted to the controller")
         if undo:
             note(f"undo: {undo}")
-        seen = self._watch(todo, wait_s, look)
+        seen = self._watch(todo, wait_s, poll)
         code = self._report(todo, seen, wait_s, output)
-        if code and give_up and (seen is None or not seen.ended):
-            note(f"hint: where it never ends, take it back: {give_up}")
+        if code and cancel and (seen is None or not seen.ended):
+            note(f"hint: if it does not finish, cancel it: {cancel}")
         return code or (FAILED if self.refused else 0)
 
     @staticmethod
-    def _left_alone(row: Row) -> tuple[str, str]:
+    def _untouched(row: Row) -> tuple[str, str]:
         """The outcome of a row that was not carried out."""
         if row.refused is not None:
             return "refused", row.refused.why or row.refused.what
-        return ("not done", "another part is refused") if row.wanted else ("unchanged", row.note)
+        return ("not done", "another part is refused") if row.needed else ("unchanged", row.note)
 
     def _watch(
-        self, todo: list[Row], wait_s: float, look: Callable[[list[Row]], RequestProgress]
+        self, todo: list[Row], wait_s: float, poll: Callable[[list[Row]], RequestProgress]
     ) -> RequestProgress | None:
         from offsetmgr.zookeeper.admin.submit import follow
 
-        line = _Line(self.name)
+        line = _ProgressLine(self.name)
         seen: RequestProgress | None = None
         try:
-            for found in follow(lambda: look(todo), SystemClock(), wait_s=wait_s):
+            for found in follow(lambda: poll(todo), SystemClock(), wait_s=wait_s):
                 if isinstance(found, OffsetMgrError):
-                    line.say(f"{found}; trying again")
+                    line.show(f"{found}; trying again")
                 else:
                     seen = found
-                    line.say(f"{found.done} of {found.total} done")
+                    line.show(f"{found.done} of {found.total} done")
         except KeyboardInterrupt as error:
-            raise Interrupted("the controller has been asked, and goes on with it") from error
+            raise Interrupted("the request was submitted, and the controller continues with it") from error
         finally:
-            line.end()
+            line.clear()
         return seen
 
     def _report(self, todo: list[Row], seen: RequestProgress | None, wait_s: float, output: OutputFormat) -> int:
         failed = seen is not None and seen.ended
-        asked = {row.key for row in todo}
+        submitted = {row.key for row in todo}
 
         def outcome(row: Row) -> tuple[str, str]:
-            if row.key not in asked:
-                return self._left_alone(row)
+            if row.key not in submitted:
+                return self._untouched(row)
             if seen is None:
-                return "unknown", "the controller's work could not be looked at"
+                return "unknown", "the state of the request could not be read"
             if row.key not in seen.open:
                 return "done", ""
             return ("failed" if failed else "open"), seen.open[row.key]
@@ -170,7 +173,7 @@ class ControllerRequest:
                 note(f"{state}: {row.key}: {why}")
         left = sum(state != "done" for _, state, _ in outcomes)
         if left and not failed:
-            note(f"error: {self.name}: {left} of {len(todo)} still open after {wait_s:g} s; the controller goes on")
+            note(f"error: {self.name}: {left} of {len(todo)} still open after {wait_s:g} s; the controller continues")
         else:
             note(f"done: {len(todo) - left}" + (f", failed: {left}" if left else ""))
         return FAILED if left else 0
@@ -182,7 +185,7 @@ def _plan_note(row: Row) -> str | None:
     return row.note or None
 
 
-class _Line:
+class _ProgressLine:
     """Progress on stderr: a line that is overwritten on a terminal, otherwise a new one after a change or from time to
     time."""
 
@@ -192,7 +195,7 @@ class _Line:
         self._next = 0.0
         self._terminal = sys.stderr.isatty()
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         if self._terminal:
             sys.stderr.write(f"\r\x1b[K{self._name}: {text}")
             sys.stderr.flush()
@@ -201,7 +204,7 @@ class _Line:
             self._next = time.monotonic() + _LOG_EVERY_S
         self._last = text
 
-    def end(self) -> None:
+    def clear(self) -> None:
         if self._terminal and self._last:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The steps of every editing command: show the plan, ask, carry it out, report the results and how to undo them."""
+"""The steps of every editing command: show the plan, ask the user, write, report the results and how to undo them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from offsetmgr.cli.confirm import RunFlags, confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_plain_csv, write_rows
-from offsetmgr.cli.stop_signals import ending
+from offsetmgr.cli.stop_signals import ignore_first_signal
 from offsetmgr.config.connection import state_directory
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import GroupActive, ServerError, TimedOut, Unreachable
@@ -45,13 +45,16 @@ PLAN: Final = (
     Column("note", optional=True),
 )
 OUTCOME: Final = (*PLAN[:-1], Column("outcome"), Column("note", optional=True))
-MOST_FAILURES_SHOWN: Final = 200
+MAX_FAILURES_SHOWN: Final = 200
 
 
-def checked_crossing(
+def cross_cluster_check(
     what: str, source: TranslatingStore, target: OffsetStore, translate: Translate | None
 ) -> CrossClusterCheck:
-    """Compares the logs of both sides and prints the result. Raises `OtherCluster` if that forbids the edit."""
+    """Compares the Kafka clusters of both sides, and prints the result unless they are the same.
+
+    Raises `OtherCluster` if the target must not get the source's offsets.
+    """
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
     if crossing.compared.relation is not Relation.SAME:
@@ -60,7 +63,7 @@ def checked_crossing(
 
 
 def _topic_ids(store: OffsetStore, proposal: EditPlan) -> Mapping[str, str]:
-    """Ids of the topics that the edit writes, if the store knows them: before-images are valid only for these."""
+    """The ids of the topics that the edit writes, if the store has them. Before-images are valid only for these ids."""
     return store.topic_ids({change.partition.topic for group in proposal for change in group.changes if change.writes})
 
 
@@ -76,7 +79,7 @@ class Edit:
         flags: RunFlags,
         image: str | None,
         *,
-        announce: bool = True,
+        print_undo: bool = True,
         as_csv: bool = False,
     ) -> None:
         self.operation = operation
@@ -84,21 +87,21 @@ class Edit:
         self.directory = directory
         self.execute, self.yes, self.output = flags
         self.image = Path(image) if image else None
-        self.asked = False
+        self.confirmed = False
         """Whether the user (or --yes) has agreed to this edit."""
         self.as_csv = as_csv
         """Whether stdout gets only the new offsets, in the CSV form of kafka-consumer-groups --export."""
-        self.announce = announce
+        self.print_undo = print_undo
         """Whether the commands that undo it are printed at its end; ``undo`` holds them in any case."""
         self.undo: list[str] = []
         """Command lines that undo the changes; empty if nothing was changed."""
-        self.repeated = connect.repeated
+        self.followup_options = connect.followup_options
         self._weaknesses: tuple[Weakness, ...] = ()
         self.failed: set[str] = set()
         """Groups with a rejected or failed partition."""
 
     def run(self, groups: Iterable[GroupEditPlan], *, guard: Guard = Guard.LOCK) -> int:
-        """Shows, asks, acts, reports; the exit code is 1 if anything was rejected or failed."""
+        """Shows the plan, asks the user, writes and reports. Returns 1 if a change was rejected or failed, else 0."""
         try:
             proposal = EditPlan.of(refuse_active(self.directory, progress(groups, "reading")))
         except KeyboardInterrupt as error:
@@ -108,7 +111,7 @@ class Edit:
             problems = self._list_problems(proposal)
             counts = proposal.counts
             if not self.execute:
-                amount = _amount(counts.writes, counts.groups)
+                amount = _size(counts.writes, counts.groups)
                 self._note_weaknesses()
                 note(f"dry run: would change {amount} in {self.store.uri}; nothing was changed")
                 if counts.writes:
@@ -117,16 +120,16 @@ class Edit:
                 note(f"nothing to change in {self.store.uri}")
             else:
                 self._note_weaknesses()
-                note(f"about to change {_amount(counts.writes, counts.groups)} in {self.store.uri}")
-                confirm(f"{self.operation}: change {_amount(counts.writes, counts.groups)}?", yes=self.yes)
-                self.asked = True
-                return self._act(proposal, guard) or (FAILED if problems else 0)
+                note(f"about to change {_size(counts.writes, counts.groups)} in {self.store.uri}")
+                confirm(f"{self.operation}: change {_size(counts.writes, counts.groups)}?", yes=self.yes)
+                self.confirmed = True
+                return self._write(proposal, guard) or (FAILED if problems else 0)
             return FAILED if problems else 0
 
     def _note_weaknesses(self) -> None:
         self._weaknesses = self.store.weaknesses()
         for weakness in self._weaknesses:
-            note(f"mind: {weakness.text}")
+            note(f"warning: {weakness.text}")
 
     def _show(self, proposal: EditPlan) -> None:
         """Prints the plan on stdout. During execution, machine-readable formats get the outcomes instead, when they are
@@ -149,106 +152,110 @@ class Edit:
         whole = ((g.group, None, g.problem) for g in proposal if g.problem is not None)
         return _list_failures((*whole,), problems)
 
-    def _act(self, proposal: EditPlan, guard: Guard) -> int:
+    def _write(self, proposal: EditPlan, guard: Guard) -> int:
         path = self.image or new_path(state_directory() / "before-images", self.operation, SystemClock().now_ms())
         failures: list[tuple[str, TopicPartition | None, OffsetMgrError]] = []
-        verdicts = dict.fromkeys(EditStatus, 0)
+        counts = dict.fromkeys(EditStatus, 0)
         not_atomic: set[str] = set()
         # outcomes other than "written", by group; a group that is missing here has no outcome
-        others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
-        undo, results = self._carry_out(proposal, path, guard)
+        other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]] = {}
+        undo, results = self._execute(proposal, path, guard)
         try:
             for result in progress(results, self.operation, proposal.counts.groups):
                 rest = {tp: outcome for tp, outcome in result.outcomes.items() if outcome[0] is not EditStatus.WRITTEN}
-                verdicts[EditStatus.WRITTEN] += len(result.outcomes) - len(rest)
+                counts[EditStatus.WRITTEN] += len(result.outcomes) - len(rest)
                 for tp, outcome in rest.items():
-                    verdicts[outcome.status] += 1
+                    counts[outcome.status] += 1
                     if outcome.error is not None:
                         failures.append((result.group, tp, outcome.error))
                         self.failed.add(result.group)
                 if not result.atomic:
                     not_atomic.add(result.how)
-                others[result.group] = {tp: (outcome.status.value, outcome.error) for tp, outcome in rest.items()}
+                other_outcomes[result.group] = {
+                    tp: (outcome.status.value, outcome.error) for tp, outcome in rest.items()
+                }
         except KeyboardInterrupt as error:
-            left = proposal.counts.writes - sum(verdicts.values())
+            left = proposal.counts.writes - sum(counts.values())
             raise Interrupted(
-                f"{count_of(verdicts[EditStatus.WRITTEN], 'offset')} changed, {left:,} not confirmed; "
+                f"{count_of(counts[EditStatus.WRITTEN], 'offset')} changed, {left:,} not confirmed; "
                 f"undo: {'; '.join(undo)}"
             ) from error
         try:
             if self.output is not OutputFormat.TABLE and not self.as_csv:
-                write_rows(OUTCOME, _outcome_rows(proposal, others), self.output)
+                write_rows(OUTCOME, _outcome_rows(proposal, other_outcomes), self.output)
         finally:  # the results are reported even if stdout fails
             for how in sorted(not_atomic):
                 note(f"not atomic: {how}")
             _list_failures(failures)
-            done = f"done: {verdicts[EditStatus.WRITTEN]:,} changed"
-            if verdicts[EditStatus.UNCHANGED]:
-                done += f", {verdicts[EditStatus.UNCHANGED]:,} already so"
+            done = f"done: {counts[EditStatus.WRITTEN]:,} changed"
+            if counts[EditStatus.UNCHANGED]:
+                done += f", {counts[EditStatus.UNCHANGED]:,} unchanged"
             note(f"{done}, {len(failures):,} failed" if failures else done)
-            if verdicts[EditStatus.WRITTEN] or any(_in_doubt(error) for _, _, error in failures):
+            if counts[EditStatus.WRITTEN] or any(_in_doubt(error) for _, _, error in failures):
                 self.undo = undo
-            self._note_late_deletions(proposal, others)
-            for line in self.undo if self.announce else ():
+            self._note_late_deletions(proposal, other_outcomes)
+            for line in self.undo if self.print_undo else ():
                 note(f"undo: {line}")
         return FAILED if failures else 0
 
     def _note_late_deletions(
-        self, proposal: EditPlan, others: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
+        self, proposal: EditPlan, other_outcomes: dict[str, dict[TopicPartition, tuple[str, OffsetMgrError | None]]]
     ) -> None:
-        """Prints how many deleted offsets the brokers keep for a while, where they cannot delete single offsets."""
+        """Prints how many deleted offsets remain for a while, if the brokers cannot delete single offsets."""
         if all(weakness.capability != DELETES_OFFSETS for weakness in self._weaknesses):
             return
         deleted = sum(
-            change.after is None and change.writes and change.partition not in others.get(group.group, ())
+            change.after is None and change.writes and change.partition not in other_outcomes.get(group.group, ())
             for group in proposal
-            if group.group in others
+            if group.group in other_outcomes
             for change in group.changes
         )
         if deleted:
             note(
-                f"mind: the broker keeps {count_of(deleted, 'deleted offset')} until its next check for expired offsets"
-                " or until the group is deleted; a consumer that starts before that starts from them"
+                f"warning: the broker keeps {count_of(deleted, 'deleted offset')} until its next check for expired"
+                " offsets or until the group is deleted; a consumer that starts before that begins at these offsets"
             )
 
-    def _carry_out(self, proposal: EditPlan, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
-        """Returns the commands that undo it, and the results as they arrive. For a pair of stores each has its own
-        before-images."""
+    def _execute(self, proposal: EditPlan, path: Path, guard: Guard) -> tuple[list[str], Iterator[GroupEditResult]]:
+        """Starts the edit. Returns the command lines that undo it, and an iterator of its results.
+
+        Each store of a pair has its own before-images.
+        """
         tool = f"offsetmgr {__version__}"
         store = self.store
         if not isinstance(store, DualEdit):
             header = header_for(store, tool, _topic_ids(store, proposal))
-            results = execute(store, proposal, path, header, guard=guard, on_images=self._images_kept)
+            results = execute(store, proposal, path, header, guard=guard, on_images=self._note_images)
             return [self._undo(path, store.uri)], results
         inner = (store.primary, store.secondary)
         paths = [path.with_stem(f"{path.stem}.{which}") for which in ("primary", "secondary")]
         first, second = (
             Image(at, header_for(one, tool, _topic_ids(one, proposal))) for at, one in zip(paths, inner, strict=True)
         )
-        both = execute_dual(store, proposal, (first, second), guard=guard, on_images=self._images_kept)
+        both = execute_dual(store, proposal, (first, second), guard=guard, on_images=self._note_images)
         return [self._undo(at, one.uri) for at, one in zip(paths, inner, strict=True)], both
 
     @staticmethod
-    def _images_kept(path: Path) -> None:
+    def _note_images(path: Path) -> None:
         note(f"before-images: {path}")
 
     def _undo(self, path: Path, uri: str) -> str:
-        return f"offsetmgr offsets import {quote(str(path))} --store {quote(uri)}{self.repeated} --execute"
+        return f"offsetmgr offsets import {quote(str(path))} --store {quote(uri)}{self.followup_options} --execute"
 
 
 def _in_doubt(error: OffsetMgrError) -> bool:
-    """Whether a write that failed with this error may have been carried out all the same."""
+    """Whether the store may have applied a write that failed with this error."""
     from offsetmgr.core.errors import OffsetMgrError
 
     return isinstance(error, (TimedOut, Unreachable, ServerError)) or type(error) is OffsetMgrError
 
 
-def _amount(writes: int, groups: int) -> str:
+def _size(writes: int, groups: int) -> str:
     return f"{count_of(writes, 'offset')} in {count_of(groups, 'group')}"
 
 
 def _kafka_rows(proposal: EditPlan) -> Iterator[tuple[str | int, ...]]:
-    """``topic,partition,offset``, with the group in front if there are several, for everything that is not rejected."""
+    """Rows ``topic,partition,offset`` of all changes that are not rejected; several groups add a first column."""
     single = len({group.group for group in proposal}) == 1
     for group in proposal:
         for change in group.changes if group.problem is None else ():
@@ -273,7 +280,7 @@ def _plan_rows(proposal: Iterable[GroupEditPlan]) -> Iterator[tuple[Any, ...]]:
 
 
 def _refusal(error: OffsetMgrError) -> str:
-    """The text for a rejected row; the members of an active group are listed once, with the errors."""
+    """The note of a rejected row. The members of an active group are not repeated: the list of errors has them."""
     return "refused: active" if isinstance(error, GroupActive) else f"refused: {error.why or error.what}"
 
 
@@ -289,33 +296,33 @@ def _outcome_rows(
                 outcome, text = "unchanged", row[-1]
             else:
                 written = (EditStatus.WRITTEN.value, None)
-                verdict, error = ("unknown", None) if known is None else known.get(change.partition, written)
-                outcome, text = verdict, str(error) if error is not None else row[-1]
+                status, error = ("unknown", None) if known is None else known.get(change.partition, written)
+                outcome, text = status, str(error) if error is not None else row[-1]
             yield (*row[:-1], outcome, text)
 
 
 def _list_failures(*failures: Iterable[tuple[str, TopicPartition | None, OffsetMgrError]]) -> int:
-    """Prints one line each on stderr, up to a limit that is reported, and returns their number."""
+    """Prints one line per failure on stderr, at most `MAX_FAILURES_SHOWN`. Returns the number of failures."""
     count = 0
     hints: dict[str, None] = {}
     for group, tp, error in (entry for some in failures for entry in some):
         count += 1
-        if count <= MOST_FAILURES_SHOWN:
+        if count <= MAX_FAILURES_SHOWN:
             place = f"group {group}" + (f", {tp}" if tp is not None else "")
             text = " ".join(str(error).split())
             quoted = f"group {group!r}" + (f", {tp}" if tp is not None else "")
             note(f"error: {text if text.startswith((place, quoted)) else f'{place}: {text}'}")
         if error.hint:
             hints[error.hint] = None
-    if count > MOST_FAILURES_SHOWN:
-        note(f"error: and {count - MOST_FAILURES_SHOWN} more")
+    if count > MAX_FAILURES_SHOWN:
+        note(f"error: and {count - MAX_FAILURES_SHOWN} more")
     for hint in list(hints)[:3]:
         note(f"hint: {hint}")
     return count
 
 
-def run_edit(code: int) -> None:
-    """Ends the finished command with ``code``."""
-    ending()
+def exit_edit(code: int) -> None:
+    """Ends a completed editing command with this exit code; the first Ctrl-C from here on has no effect."""
+    ignore_first_signal()
     if code:
         raise typer.Exit(code)

@@ -1,10 +1,10 @@
-"""The console script: it handles Ctrl-C before anything else is imported."""
+"""The console script, which handles Ctrl-C before it imports anything else."""
 
 from __future__ import annotations
 
 from offsetmgr.cli import sigint
 
-sigint.watch()
+sigint.install()
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Reports failures: one line with the failure and its cause, one line with the remedy, and the exit code.
 
-The only place that turns exceptions into text and exit codes: 0 done; 1 failed, partly failed, or a check found a
+Only this module turns exceptions into text and exit codes: 0 done; 1 failed, partly failed, or a check found a
 difference; 2 wrong usage; 130 interrupted. Tracebacks are printed only with ``--debug``.
 """
 
@@ -21,11 +21,11 @@ BROKEN_PIPE: Final = 141
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during the work; ``left`` describes the rest and how to continue."""
+    """Ctrl-C during the work; ``remaining`` describes the rest and how to continue."""
 
-    def __init__(self, left: str) -> None:
-        super().__init__(left)
-        self.left = left
+    def __init__(self, remaining: str) -> None:
+        super().__init__(remaining)
+        self.remaining = remaining
 
 
 class Declined(Exception):
@@ -39,40 +39,40 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
         error = error.__cause__  # Ctrl-C while C code, such as librdkafka's binding, called Python
     if isinstance(error, KeyboardInterrupt):
-        left = error.left if isinstance(error, Interrupted) else "stopped before the end"
-        _line(f"interrupted: {left}")
+        remaining = error.remaining if isinstance(error, Interrupted) else "stopped before the end"
+        _print_line(f"interrupted: {remaining}")
         return INTERRUPTED
     if isinstance(error, Declined):
-        _line("nothing was done")
+        _print_line("nothing was done")
         return FAILED
     if isinstance(error, OffsetMgrError):
-        return _report_ours(error)
+        return _report_offsetmgr_error(error)
     if (message := _command_line_message(error)) is not None:
-        _line(f"error: {message}")
-        _line("hint: see --help")
+        _print_line(f"error: {message}")
+        _print_line("hint: see --help")
         return USAGE
-    _line(f"error: internal: {type(error).__name__}: {_one_line(str(error))}")
-    _line("hint: this is a bug in offsetmgr; run the command again with --debug for the traceback")
+    _print_line(f"error: internal: {type(error).__name__}: {_one_line(str(error))}")
+    _print_line("hint: this is a bug in offsetmgr; run the command again with --debug for the traceback")
     return FAILED
 
 
 def report_and_exit_code(errors: Iterable[OffsetMgrError]) -> int:
-    """Prints errors that accompany results, each once, with a remedy; returns their exit code."""
+    """Prints errors that accompany results, each text and each remedy once. Returns 1 if there are any, else 0."""
     failed = list(errors)
     for text in dict.fromkeys(_one_line(str(error)) for error in failed):
-        _line(f"error: {text}")
+        _print_line(f"error: {text}")
     for hint in dict.fromkeys(_one_line(error.hint) for error in failed if error.hint):
-        _line(f"hint: {hint}")
+        _print_line(f"hint: {hint}")
     return FAILED if failed else 0
 
 
-def _report_ours(error: OffsetMgrError) -> int:
-    _line(f"error: {_one_line(str(error))}")
+def _report_offsetmgr_error(error: OffsetMgrError) -> int:
+    _print_line(f"error: {_one_line(str(error))}")
     if isinstance(error, PartialFailure):
         for partition, failure in sorted(error.failures.items()):
-            _line(f"  {partition}: {_one_line(str(failure))}")
+            _print_line(f"  {partition}: {_one_line(str(failure))}")
     if error.hint:
-        _line(f"hint: {_one_line(error.hint)}")
+        _print_line(f"hint: {_one_line(error.hint)}")
     return USAGE if isinstance(error, UsageError) else FAILED
 
 
@@ -89,5 +89,5 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _line(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, file=sys.stderr)

@@ -18,8 +18,8 @@ from offsetmgr.cli.options import (
     connected,
     require_groups,
 )
-from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, write_rows
-from offsetmgr.cli.stale import StaleSnapshot
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
+from offsetmgr.cli.stale_offsets import StaleOffsetCounter
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import Committed, GroupDescription
@@ -73,15 +73,15 @@ def describe(
     state: Annotated[
         bool, typer.Option("--state", help="Show coordinator, assignor, state and number of members instead.")
     ] = False,
-    verbose: Annotated[  # noqa: ARG001 - everything is said already
-        bool, typer.Option("--verbose", help="Taken as by Kafka's tool; nothing is left out here.")
+    verbose: Annotated[  # noqa: ARG001 - the output is always complete
+        bool, typer.Option("--verbose", help="Accepted for compatibility with kafka-consumer-groups; has no effect.")
     ] = False,
     only_with_lag: OnlyWithLag = False,
     watch: Watch = None,
     count: Count = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """State, members, committed offsets, log ends, lag and owners of groups."""
+    """Show the state, members, committed offsets, log ends, lag and owners of groups."""
     from offsetmgr.groups.describe import describe as describe_groups
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import TopicMatches
@@ -95,7 +95,7 @@ def describe(
     topics = TopicSelection.parse(topic or [])
     cluster = connect.cluster("--only-with-lag") if only_with_lag else connect.cluster_or_none()
     store, directory = connect.store(), connect.directory()
-    newer = connect.newer_store(store)
+    newer = connect.kafka_counterpart(store)
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
@@ -106,18 +106,18 @@ def describe(
         elif members:
             shown = write_rows(MEMBERS, _member_rows(found, errors), output)
         else:
-            stale = StaleSnapshot(newer)
+            stale = StaleOffsetCounter(newer)
             topic_matches = TopicMatches(topics)
             where = " in these topics" if topic else ""
             rows = _partition_rows(found, errors, topic_matches, only_with_lag=only_with_lag, where=where)
-            shown = write_rows(DESCRIBE, stale.counted(rows), output)
-            stale.finish()
+            shown = write_rows(DESCRIBE, stale.count(rows), output)
+            stale.report()
             try:
                 topic_matches.require_all(store.uri)
             except UnknownTopicOrPartition as missing:
                 errors.append(missing)
         if not shown and not errors:
-            note(nothing_in(store.uri, "groups" if not chosen else "partitions that need attention"))
+            note(empty_note(store.uri, "groups" if not chosen else "partitions that need attention"))
         return report_and_exit_code(errors)
 
     if code := watch_command(once, watch, count):
@@ -132,7 +132,7 @@ def _partition_rows(
     only_with_lag: bool,
     where: str,
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows of groups; ``where`` names the selected topics, with a space in front, if there are any."""
+    """Rows of `DESCRIBE`. ``where`` ends the note of a group without offsets, as in " in these topics"."""
     from offsetmgr.groups.lag import needs_log_range
 
     for one in found:

@@ -44,7 +44,7 @@ def delete(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Delete groups with all their committed offsets. Groups with members are refused."""
-    from offsetmgr.cli.edit_command import Edit, run_edit
+    from offsetmgr.cli.edit_command import Edit, exit_edit
     from offsetmgr.groups.edits import propose_delete
     from offsetmgr.groups.selection import ALL_TOPICS, choose_groups
 
@@ -55,20 +55,20 @@ def delete(
         "groups delete",
         connect,
         store,
-        connect.edited_directory(),
+        connect.directory_for_edit(),
         RunFlags(execute, yes, output),
         before_image,
     )
     code = edit.run(propose_delete(store, chosen, ALL_TOPICS))
     if execute:
-        if not edit.asked:
+        if not edit.confirmed:
             confirm(f"groups delete: remove {count_of(len(chosen), 'group')} without offsets?", yes=yes)
-        code = _remove(connect, [name for name in chosen if name not in edit.failed], empty=not edit.asked) or code
-    run_edit(code)
+        code = _remove(connect, [name for name in chosen if name not in edit.failed], empty=not edit.confirmed) or code
+    exit_edit(code)
 
 
 def _remove(connect: ConnectFlags, groups: list[str], *, empty: bool = False) -> int:
-    """Removes groups without offsets from stores that keep groups separately."""
+    """Deletes groups without offsets from stores in which a group can exist without offsets. Returns the exit code."""
     from offsetmgr.groups.edits import remove_groups
     from offsetmgr.stores.pair_uri import inner_uris
     from offsetmgr.stores.uri import parse_uri
@@ -105,7 +105,7 @@ def copy(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Copy a group's committed offsets to another group."""
-    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
+    from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
     from offsetmgr.groups.copy import propose_copy
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
@@ -114,18 +114,18 @@ def copy(
         raise UsageError("groups copy", "both names are the same")
     store = connect.store()
     into = connect.store(to) if to else store
-    crossing = checked_crossing("groups copy", store, into, translate)
+    crossing = cross_cluster_check("groups copy", store, into, translate)
     edit = Edit(
         "groups copy",
         connect,
         into,
-        connect.edited_directory(to),
+        connect.directory_for_edit(to),
         RunFlags(execute, yes, output),
         before_image,
     )
     topics = TopicSelection.parse(topic or []).within(store.capabilities.partitions)
     proposals = propose_copy(store, source, into, target, topics, allow_rewind=allow_rewind, crossing=crossing)
-    run_edit(edit.run(require_topics(proposals, topics, store.uri)))
+    exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
 
 @app.command("rename")
@@ -140,7 +140,7 @@ def rename(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Rename a group: copy, verify by a fresh read, then delete the old one. Groups with members are refused."""
-    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
+    from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
     from offsetmgr.groups.copy import propose_copy, verify_copy
     from offsetmgr.groups.describe import require_idle
     from offsetmgr.groups.edits import propose_delete
@@ -148,7 +148,7 @@ def rename(
 
     if source == target:
         raise UsageError("groups rename", "both names are the same")
-    store, directory = connect.store(), connect.edited_directory()
+    store, directory = connect.store(), connect.directory_for_edit()
     require_idle(directory, [source, target], "renaming")
     if store.fetch(target):
         raise Conflict(f"group {target!r}", "exists already and has committed offsets", "choose another name")
@@ -156,10 +156,10 @@ def rename(
         "groups rename",
         connect,
         store,
-        connect.edited_directory(),
+        connect.directory_for_edit(),
         RunFlags(execute, yes, output),
         before_image,
-        announce=False,
+        print_undo=False,
     )
     image = f"{before_image}.deleted" if before_image else None
     # the user has agreed to the whole rename
@@ -167,22 +167,22 @@ def rename(
         "groups rename delete",
         connect,
         store,
-        connect.edited_directory(),
+        connect.directory_for_edit(),
         RunFlags(True, True, OutputFormat.TABLE),
         image,
-        announce=False,
+        print_undo=False,
     )
     try:
-        crossing = checked_crossing("groups rename", store, store, None)
+        crossing = cross_cluster_check("groups rename", store, store, None)
         code = first.run(propose_copy(store, source, store, target, ALL_TOPICS, crossing=crossing))
         if execute and not code:
             verify_copy(store, source, store, target)
-            note(f"verified: group {target!r} holds all that {source!r} holds")
+            note(f"verified: group {target!r} has all offsets of {source!r}")
             require_idle(directory, [source], "deletion")
             code = second.run(propose_delete(store, [source], ALL_TOPICS)) or _remove(connect, [source])
     finally:
         for at, line in enumerate([*second.undo, *first.undo], 1):
             note(f"undo {at}: {line}")
-    run_edit(code)
+    exit_edit(code)
     if not execute:
         note(f"then: verify the copy, and delete group {source!r}")

@@ -13,7 +13,7 @@ from offsetmgr.cli.options import (
     Groups,
     connected,
 )
-from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, write_rows
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
 
 STATES: Final = (
@@ -56,7 +56,7 @@ def list_groups(
         typer.Option(
             "--state",
             metavar="[STATE,...]",
-            help="Show each group's state as well; with names, of these states alone.",
+            help="Also show each group's state; with names, list only the groups in these states.",
             show_default=False,
         ),
     ] = None,
@@ -67,8 +67,8 @@ def list_groups(
 
     store = connect.store()
     names = sorted(set(store.groups()))
-    wanted = {_plain_state(one) for one in (state or "").split(",")} - {""}
-    if unknown := wanted - {_plain_state(name) for name in STATES}:
+    selected = {_plain_state(one) for one in (state or "").split(",")} - {""}
+    if unknown := selected - {_plain_state(name) for name in STATES}:
         why = f"{', '.join(sorted(unknown))} is no state of a group"
         raise UsageError(f"--state {state}", why, f"states: {', '.join(STATES)}")
     if group:
@@ -87,10 +87,10 @@ def list_groups(
         return None if found is None else "EMPTY" if found.state == "DEAD" else found.state
 
     rows = ((name, shown(name))[: 1 if state is None else 2] for name in names)
-    if wanted:
-        rows = (row for row in rows if _plain_state(str(row[-1])) in wanted)
+    if selected:
+        rows = (row for row in rows if _plain_state(str(row[-1])) in selected)
     if not write_rows(LIST[:1] if state is None else LIST, rows, output) and not errors:
-        note(nothing_in(store.uri, "groups" if not names else f"groups in state {state}"))
+        note(empty_note(store.uri, "groups" if not names else f"groups in state {state}"))
     for error in errors:
         note(f"error: {error}")
     if errors:

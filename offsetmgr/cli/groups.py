@@ -1,4 +1,5 @@
-"""``offsetmgr groups``: lists, describes and edits groups. Only combines the commands, each kind in its own module.
+"""``offsetmgr groups``: lists, describes and edits groups. This module only combines the
+commands.
 
 `PARTS` is in the order of the help.
 """

@@ -1,7 +1,7 @@
-"""``offsetmgr log``: Kafka's logs on disk. Only combines the commands, each in its own module.
+"""``offsetmgr log``: Kafka's logs on disk. This module only combines the commands.
 
-A new command: a module ``log_NAME.py`` with its own ``app = typer.Typer()``, named in `PARTS`, in the order of the
-help; the text of `offsetmgr.cli.app.REGISTRY` names it too. Heavy modules are imported inside the command.
+To add a command, create a module ``log_NAME.py`` with its own ``app = typer.Typer()``, and add it to `PARTS`, in the
+order of the help, and to the text in `offsetmgr.cli.app.REGISTRY`. Import heavy modules inside the command.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from offsetmgr.cli.errors import FAILED, report_and_exit_code
-from offsetmgr.cli.log_values import ValueDecoder, ValueFormat, control_value, line, raw
+from offsetmgr.cli.log_values import ValueDecoder, ValueFormat, control_value, display_text, raw_json
 from offsetmgr.cli.options import Format, Topics
-from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows, write_varied
+from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows, write_structured_rows
 from offsetmgr.cli.scenario import parse_datetime
 from offsetmgr.core.errors import CorruptData, FileFailure, LimitExceeded, OffsetMgrError
 
@@ -80,11 +80,11 @@ class Log(NamedTuple):
     segments: tuple[Segment, ...]
 
 
-Told = Callable[[OffsetMgrError], None]
+OnError = Callable[[OffsetMgrError], None]
 
 
-class Failures:
-    """Reports errors as they occur, since there may be as many of them as rows."""
+class ErrorReporter:
+    """Prints each error as it occurs, because there may be as many errors as rows."""
 
     def __init__(self) -> None:
         self.any = False
@@ -113,7 +113,7 @@ def dump(
     ] = None,
     to_offset: Annotated[
         int | None,
-        typer.Option("--to-offset", metavar="N", min=0, help="Up to before this offset.", show_default=False),
+        typer.Option("--to-offset", metavar="N", min=0, help="Only before this offset.", show_default=False),
     ] = None,
     from_datetime: Annotated[
         str | None,
@@ -127,16 +127,16 @@ def dump(
     to_datetime: Annotated[
         str | None,
         typer.Option(
-            "--to-datetime", metavar="YYYY-MM-DDTHH:mm:SS.sss", help="Up to before this time.", show_default=False
+            "--to-datetime", metavar="YYYY-MM-DDTHH:mm:SS.sss", help="Only before this time.", show_default=False
         ),
     ] = None,
-    most: Annotated[
+    max_rows: Annotated[
         int | None,
         typer.Option("--max-messages", metavar="N", min=1, help="Maximum number of rows.", show_default=False),
     ] = None,
     isolation: Annotated[
         Isolation,
-        typer.Option("--isolation-level", help="Whether messages of open and aborted transactions are left out."),
+        typer.Option("--isolation-level", help="read_committed leaves out messages of open and aborted transactions."),
     ] = Isolation.READ_UNCOMMITTED,
     decode: Annotated[
         ValueFormat,
@@ -145,9 +145,13 @@ def dump(
             help="How to decode keys and values: auto (only in known offsets topics), offsets (always), raw (never).",
         ),
     ] = ValueFormat.AUTO,
-    controls: Annotated[bool, typer.Option("--controls", help="Control records too, which are no messages.")] = False,
+    controls: Annotated[bool, typer.Option("--controls", help="Show control records too.")] = False,
     entries: Annotated[
-        bool, typer.Option("--entries", help="A row for each entry of the files instead: batches, and older messages.")
+        bool,
+        typer.Option(
+            "--entries",
+            help="Show a row for each entry of the files instead: a batch, or a message of an older format.",
+        ),
     ] = False,
     limit: Annotated[
         int | None,
@@ -170,7 +174,7 @@ def dump(
     from offsetmgr.segments.entries import LARGEST
     from offsetmgr.segments.messages import MessageFilter
 
-    wanted = MessageFilter(
+    message_filter = MessageFilter(
         first=from_offset or 0,
         end=to_offset,
         since=None if from_datetime is None else parse_datetime(from_datetime, "--from-datetime"),
@@ -180,22 +184,22 @@ def dump(
         limit=limit or LIMIT,
         largest=max(limit or 0, LARGEST),
     )
-    failed = Failures()
+    failed = ErrorReporter()
     logs = _logs(paths, topic or [], failed)
     if entries:
-        count = write_rows(ENTRIES, _limited(_entry_rows(logs, wanted, failed), most), output)
+        count = write_rows(ENTRIES, _limited(_entry_rows(logs, message_filter, failed), max_rows), output)
     else:
-        shown = output is OutputFormat.TABLE
-        rows = _limited(_message_rows(logs, wanted, decode, failed, shown), most)
-        count = write_rows(MESSAGES, rows, output) if shown else write_varied(MESSAGES, rows, output)
+        as_table = output is OutputFormat.TABLE
+        rows = _limited(_message_rows(logs, message_filter, decode, failed, as_table), max_rows)
+        count = write_rows(MESSAGES, rows, output) if as_table else write_structured_rows(MESSAGES, rows, output)
     if failed.any:
         raise typer.Exit(FAILED)
     if not count:
-        note("there are no such messages" if not entries else "there are no entries")
+        note("no message matches" if not entries else "no entry matches")
 
 
-def _logs(paths: list[Path], topics: list[str], failed: Told) -> Iterator[Log]:
-    """The logs that the arguments name. An unreadable one does not hide the others."""
+def _logs(paths: list[Path], topics: list[str], failed: OnError) -> Iterator[Log]:
+    """The logs under the given paths. An unreadable one is reported, and the others follow."""
     from offsetmgr.groups.selection import TopicSelection
 
     chosen = TopicSelection.parse(topics)
@@ -206,7 +210,7 @@ def _logs(paths: list[Path], topics: list[str], failed: Told) -> Iterator[Log]:
             failed(error)
 
 
-def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
+def _logs_at(path: Path, chosen: Any, failed: OnError) -> Iterator[Log]:
     from offsetmgr.segments.partition import is_named_as_one, is_partition_dir, partition_of, partitions_in, segments_in
     from offsetmgr.segments.segment import Segment
 
@@ -214,7 +218,7 @@ def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
     if there is None:
         raise FileFailure(f"cannot read {path}", "there is no such file or directory")
     if not there:
-        yield Log(_named_by(path.parent), (Segment.of(path),))
+        yield Log(_partition_named_by(path.parent), (Segment.of(path),))
         return
     directories = list(partitions_in(path))
     if not directories and not is_named_as_one(path):
@@ -233,8 +237,8 @@ def _logs_at(path: Path, chosen: Any, failed: Told) -> Iterator[Log]:
                 failed(error)
 
 
-def _named_by(directory: Path) -> TopicPartition | None:
-    """The partition of a file's directory; None if the file was copied elsewhere."""
+def _partition_named_by(directory: Path) -> TopicPartition | None:
+    """The partition that the name of a file's directory contains; None if the name is not a partition's."""
     from offsetmgr.segments.partition import partition_of
 
     try:
@@ -243,15 +247,15 @@ def _named_by(directory: Path) -> TopicPartition | None:
         return None
 
 
-def _limited(rows: Iterator[tuple[Any, ...]], most: int | None) -> Iterator[tuple[Any, ...]]:
-    """At most ``most`` rows, with progress unless the rows themselves scroll on a terminal."""
+def _limited(rows: Iterator[tuple[Any, ...]], max_rows: int | None) -> Iterator[tuple[Any, ...]]:
+    """At most ``max_rows`` rows, with progress unless the rows themselves scroll on a terminal."""
     from itertools import islice
 
-    return islice(rows if sys.stdout.isatty() else progress(rows, "reading"), most)
+    return islice(rows if sys.stdout.isatty() else progress(rows, "reading"), max_rows)
 
 
 def _message_rows(
-    logs: Iterator[Log], wanted: MessageFilter, decode: ValueFormat, failed: Told, shown: bool
+    logs: Iterator[Log], message_filter: MessageFilter, decode: ValueFormat, failed: OnError, as_table: bool
 ) -> Iterator[tuple[Any, ...]]:
     from offsetmgr.segments.compression import CODEC_NAMES
     from offsetmgr.segments.messages import messages
@@ -260,17 +264,17 @@ def _message_rows(
     for partition, segments in logs:
         topic, number = partition or (None, None)
         decoder = ValueDecoder(decode, topic)
-        for record, _, header, sequence in messages(segments, wanted, failed):
+        for record, _, header, sequence in messages(segments, message_filter, failed):
             try:
                 marker = marker_of(record) if header.control else None
             except OffsetMgrError as error:
                 failed(error)
                 continue
             key, value = decoder.json(record) if marker is None else (None, control_value(record, marker))
-            headers: Any = [[name, raw(content)] for name, content in record.headers]
-            if shown:
-                key, value = line(key), line(value)
-                headers = " ".join(f"{name}={line(content)}" for name, content in headers) or None
+            headers: Any = [[name, raw_json(content)] for name, content in record.headers]
+            if as_table:
+                key, value = display_text(key), display_text(value)
+                headers = " ".join(f"{name}={display_text(content)}" for name, content in headers) or None
             yield (
                 topic,
                 number,
@@ -291,15 +295,17 @@ def _message_rows(
             )
 
 
-def _entry_rows(logs: Iterator[Log], wanted: MessageFilter, failed: Told) -> Iterator[tuple[Any, ...]]:
+def _entry_rows(logs: Iterator[Log], message_filter: MessageFilter, failed: OnError) -> Iterator[tuple[Any, ...]]:
     from offsetmgr.segments.compression import CODEC_NAMES
     from offsetmgr.segments.messages import entries_of
 
     for _, segments in logs:
         for segment in segments:
-            for entry in entries_of(segment, wanted, failed):
+            for entry in entries_of(segment, message_filter, failed):
                 header = entry.header()
-                if header.last_offset < wanted.first or (wanted.end is not None and entry.offset >= wanted.end):
+                if header.last_offset < message_filter.first or (
+                    message_filter.end is not None and entry.offset >= message_filter.end
+                ):
                     continue
                 yield (
                     str(segment.log),

@@ -53,9 +53,9 @@ _ROWS: Final = (
 )
 _MIB: Final = 1024 * 1024
 _MINUTE_MS: Final = 60_000
-_RETENTION: Final = 7 * 24 * 60
-"""Minutes: the broker's default since 2.0."""
-_USUAL: Final = 50
+_DEFAULT_RETENTION: Final = 7 * 24 * 60
+"""Minutes: the broker's default of ``offsets.retention.minutes`` since 2.0."""
+_DEFAULT_PARTITIONS: Final = 50
 """Partitions of ``__consumer_offsets``: the broker's ``offsets.topic.num.partitions`` by default."""
 
 Dirs = Annotated[
@@ -69,7 +69,7 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="URI",
-        help="Target of the offsets: a new file:PATH (.avro, .csv, .zk, .json), written at once; or a store.",
+        help="Target: a new file:PATH (.avro, .csv, .zk, .json), written without --execute; or a store.",
         show_default=False,
     ),
 ]
@@ -85,14 +85,14 @@ def offsets(
     topic: Topics = None,
     offsets_topic: Annotated[
         str,
-        typer.Option("--offsets-topic", metavar="NAME", help="The topic of offsets; an offset manager's, for example."),
+        typer.Option("--offsets-topic", metavar="NAME", help="The offsets topic, such as an offset manager's."),
     ] = "__consumer_offsets",
     expired_at: Annotated[
         str | None,
         typer.Option(
             "--expired-at",
             metavar="TIME",
-            help="Leave out what a broker would have expired by then (YYYY-MM-DDTHH:mm:SS, UTC).",
+            help="Leave out offsets that a broker would have expired by this time (YYYY-MM-DDTHH:mm:SS, UTC).",
             show_default=False,
         ),
     ] = None,
@@ -102,7 +102,7 @@ def offsets(
             "--retention-minutes",
             metavar="N",
             min=1,
-            help=f"With --expired-at: the cluster's offsets.retention.minutes ({_RETENTION}).",
+            help=f"With --expired-at: the cluster's offsets.retention.minutes ({_DEFAULT_RETENTION}).",
             show_default=False,
         ),
     ] = None,
@@ -112,7 +112,7 @@ def offsets(
             "--processes",
             metavar="N",
             min=1,
-            help="Partitions read at a time (as many as processors).",
+            help="Number of partitions read in parallel (default: the number of processors).",
             show_default=False,
         ),
     ] = None,
@@ -126,9 +126,9 @@ def offsets(
 ) -> None:
     """Save committed offsets from the disks of a lost cluster: the latest of each group, read without a broker.
 
-    Without --to the command prints them. Of several brokers' replicas it reads the longest. It cuts a damaged tail as a
-    broker's recovery would; damage elsewhere is an error of that partition, the others continue, and the exit code is
-    1. Offsets of transactions without an end are left out.
+    Without --to the command prints them. If several brokers have replicas of a partition, it reads the longest. It cuts
+    a damaged tail as a broker's recovery would. Damage elsewhere is an error of that partition: the command reads the
+    others, and the exit code is 1. It leaves out the offsets of unfinished transactions.
     """
     from offsetmgr.cli.scenario import parse_datetime
     from offsetmgr.groups.disk_layout import find
@@ -138,9 +138,9 @@ def offsets(
     from offsetmgr.segments.partition import is_partition_dir
     from offsetmgr.stores.uri import parse_uri
 
-    flags = connect.flags
-    if flags.store or flags.bootstrap_server or flags.zookeeper:
-        raise UsageError("log offsets", "reads no server", "name where the offsets go with --to URI")
+    given = connect.flags
+    if given.store or given.bootstrap_server or given.zookeeper:
+        raise UsageError("log offsets", "reads no server", "name the target of the offsets with --to URI")
     target = None if to is None else parse_uri(to)
     edits = {
         "--translate": translate is not None,
@@ -149,15 +149,16 @@ def offsets(
         "--yes": yes,
         "--before-image": before_image is not None,
     }
-    _refuse_unfit(target, {"--overwrite": overwrite}, edits)
+    _reject_inapplicable(target, {"--overwrite": overwrite}, edits)
     if retention_minutes is not None and expired_at is None:
-        raise UsageError("--retention-minutes", "says when offsets expire, and none are left out", "add --expired-at")
+        raise UsageError("--retention-minutes", "has no effect without --expired-at", "add --expired-at")
     for directory in dirs:
         if not (there := is_partition_dir(directory)):
             raise UsageError(f"directory {directory}", "does not exist" if there is None else "is a file")
     expiry = None
     if expired_at is not None:
-        expiry = Expiry(parse_datetime(expired_at, "--expired-at"), (retention_minutes or _RETENTION) * _MINUTE_MS)
+        retention_ms = (retention_minutes or _DEFAULT_RETENTION) * _MINUTE_MS
+        expiry = Expiry(parse_datetime(expired_at, "--expired-at"), retention_ms)
     sources = find(dirs, offsets_topic)
     saved = _SavedOffsets(sources, group or [], TopicSelection.parse(topic or []), processes or processors(), expiry)
     failed = 0
@@ -166,36 +167,32 @@ def offsets(
     elif target.kind == "file":
         _write_file(target, saved, overwrite=overwrite)
     else:
-        from offsetmgr.cli.edit_command import Edit, checked_crossing
+        from offsetmgr.cli.edit_command import Edit, cross_cluster_check
         from offsetmgr.groups.disk_layout import SavedLogs
         from offsetmgr.groups.edits import propose_import
 
         store = connect.store(to)
-        crossing = checked_crossing("log offsets", SavedLogs(sources), store, translate)
-        edit = Edit(
-            "log offsets",
-            connect,
-            store,
-            connect.directory(to),
-            RunFlags(execute, yes, output),
-            before_image,
-        )
-        wanted = saved.offsets(errors=False)
-        failed = edit.run(propose_import(store, wanted, allow_rewind=allow_rewind, crossing=crossing))
+        crossing = cross_cluster_check("log offsets", SavedLogs(sources), store, translate)
+        flags = RunFlags(execute, yes, output)
+        edit = Edit("log offsets", connect, store, connect.directory(to), flags, before_image)
+        proposals = propose_import(store, saved.offsets(errors=False), allow_rewind=allow_rewind, crossing=crossing)
+        failed = edit.run(proposals)
     if saved.finish(target) or failed:
         raise typer.Exit(FAILED)
 
 
-def _refuse_unfit(target: StoreUri | None, of_files: dict[str, bool], of_stores: dict[str, bool]) -> None:
+def _reject_inapplicable(target: StoreUri | None, of_files: dict[str, bool], of_stores: dict[str, bool]) -> None:
     """Raises `UsageError` for a flag that has no effect on the target."""
     if target is None:
-        unfit, why, hint = {**of_files, **of_stores}, "nothing is written", "name where the offsets go with --to URI"
+        inapplicable, why = {**of_files, **of_stores}, "nothing is written"
+        hint = "name the target of the offsets with --to URI"
     elif target.kind == "file":
-        unfit, why = of_stores, f"a file is written at once: {target.address}"
-        hint = "leave it out; offsets import brings the file into a store"
+        inapplicable, why = of_stores, f"needs a store as the target: {target.address} is a file"
+        hint = "leave it out: the file is written without --execute; offsets import loads it into a store"
     else:
-        unfit, why, hint = of_files, f"{target.kind} is no file", "leave it out; --allow-rewind lets offsets go back"
-    for flag in (flag for flag, given in unfit.items() if given):
+        inapplicable, why = of_files, f"is for a file, and the target is of kind {target.kind}"
+        hint = "leave it out; --allow-rewind allows offsets to go backwards"
+    for flag in (flag for flag, given in inapplicable.items() if given):
         raise UsageError(flag, why, hint)
 
 
@@ -220,25 +217,25 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
             done = write_snapshot(
                 target.address,
                 header,
-                _some(saved.offsets(errors=keeps)),
+                _require_any(saved.offsets(errors=keeps)),
                 format=name,
                 group=group,
                 overwrite=overwrite,
                 keep_errors=keeps,
             )
     except _NothingFound:
-        saved.nothing(f"file {target.address} was not written")
+        saved.report_empty(f"file {target.address} was not written")
         return
     note(f"saved {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {target.address}")
     for lost in done.lost:
-        note(f"not in the file, which cannot carry it: {lost}")
+        note(f"not in the file, because its format cannot hold it: {lost}")
 
 
 class _NothingFound(OffsetMgrError):
-    """Ends the writing of an empty file, so that none is created or replaced."""
+    """Raised instead of writing an empty file, so that none is created or replaced."""
 
 
-def _some(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
+def _require_any(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
     first = next(groups, None)
     if first is None:
         raise _NothingFound("file", "there is nothing to write")
@@ -247,7 +244,7 @@ def _some(groups: Iterator[GroupOffsets]) -> Iterator[GroupOffsets]:
 
 
 class _SavedOffsets:
-    """The offsets read, with the messages about them. A `Listener`."""
+    """The recovered offsets, and the messages about them. It is the `Listener` of the recovery."""
 
     def __init__(
         self, sources: Sources, groups: list[str], topics: TopicSelection, processes: int, expiry: Expiry | None
@@ -271,7 +268,7 @@ class _SavedOffsets:
         for one in found:
             if self._names and not matching_groups(self._names, [one.group]):
                 continue
-            group = self._meant(one)
+            group = self._selected(one)
             for tp, error in group.errors.items():
                 self.error(OffsetMgrError(f"group {group.group}, {tp}", str(error), error.hint))
             if group.offsets or group.errors:
@@ -306,30 +303,33 @@ class _SavedOffsets:
             if literal is not None and literal not in self._seen:
                 self.error(GroupNotFound(f"group {literal!r}", f"has no committed offsets in {self._where}"))
         count = len(self.sources.partitions)
-        if target is not None and self.sources.topic == CONSUMER_OFFSETS and not self.sources.named and count != _USUAL:
-            note(
-                f"{CONSUMER_OFFSETS}: {count_of(count, 'partition')} read; clusters have {_USUAL} unless set otherwise"
-            )
+        if (
+            target is not None
+            and self.sources.topic == CONSUMER_OFFSETS
+            and not self.sources.named
+            and count != _DEFAULT_PARTITIONS
+        ):
+            note(f"{CONSUMER_OFFSETS}: {count_of(count, 'partition')} read; the default is {_DEFAULT_PARTITIONS}")
         if not self._seen and target is not None and target.kind != "file":
-            self.nothing("nothing was brought there")
+            self.report_empty("nothing was written")
         elif not self._seen and not self._failed:
             note(f"no committed offsets in {self._where}")
         return FAILED if self._failed else 0
 
-    def nothing(self, what: str) -> None:
+    def report_empty(self, what: str) -> None:
         """Reports an empty result, which is a failure."""
         hint = "are these the right disks, --offsets-topic, --group and --topic?"
         self.error(OffsetMgrError(what, f"none of the selected offsets can be read in {self._where}", hint))
 
-    def _meant(self, group: SavedGroup) -> SavedGroup:
+    def _selected(self, group: SavedGroup) -> SavedGroup:
         if not self._topics.patterns:
             return group
 
-        def meant(tp: TopicPartition) -> bool:
+        def selected(tp: TopicPartition) -> bool:
             return self._topics.matches(tp)
 
-        offsets = {tp: one for tp, one in group.offsets.items() if meant(tp)}
-        return replace(group, offsets=offsets, errors={tp: e for tp, e in group.errors.items() if meant(tp)})
+        offsets = {tp: one for tp, one in group.offsets.items() if selected(tp)}
+        return replace(group, offsets=offsets, errors={tp: e for tp, e in group.errors.items() if selected(tp)})
 
     # --- Listener ----------------------------------------------------------------------------------
 
@@ -338,7 +338,7 @@ class _SavedOffsets:
         note(text)
 
     def error(self, error: OffsetMgrError) -> None:
-        """Reports at once, so that the user knows it when the command asks whether to continue."""
+        """Prints the error at once, so that the user sees it before the prompt."""
         self._meter.clear()
         self._failed = True
         report_and_exit_code([error])

@@ -29,7 +29,7 @@ _RECOVER: Final = (
     Column("action"),
     Column("copy", optional=True),
 )
-_ANOTHER_KEEP: Final = "name another directory with --keep"
+_KEEP_HINT: Final = "name another directory with --keep"
 
 
 @app.command("recover")
@@ -52,7 +52,7 @@ def recover(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Cut also before the first entry whose offset or version is in doubt.")
+        bool, typer.Option("--strict", help="Also cut before the first entry whose offset or version is in doubt.")
     ] = False,
     execute: Execute = False,
     yes: Yes = False,
@@ -68,12 +68,12 @@ def recover(
         both = "both --to and --in-place are given" if in_place else "neither --to nor --in-place is given"
         raise UsageError("log recover", both, "--to DIR writes repaired copies, --in-place cuts the logs themselves")
     if keep is not None and not in_place:
-        raise UsageError("--keep", "is for --in-place alone")
+        raise UsageError("--keep", "works only with --in-place", "add --in-place, or leave out --keep")
     if keep is not None and not keep.is_dir():
         raise FileFailure(f"--keep {keep}", "is no directory")
     errors: list[OffsetMgrError] = []
     recovery = _Recovery(to, keep, strict, errors)
-    cuts = [recovery.plan(source, seen) for source, seen in recovery.examined(paths)]
+    cuts = [recovery.plan(source, segment_end) for source, segment_end in recovery.examined(paths)]
     possible = [one for one in cuts if one.cut is not None]
     if execute and possible:
         needed = [one for one in possible if to is not None or one.size]
@@ -93,26 +93,26 @@ class _PlannedRecovery:
     """A log, the position where it will be truncated, and the outcome."""
 
     def __init__(
-        self, source: Path, seen: ExaminedSegment, cut: TruncationPoint | None, action: str, copy: Path | None
+        self, source: Path, segment_end: ExaminedSegment, cut: TruncationPoint | None, action: str, copy: Path | None
     ) -> None:
         self.source = source
-        self.seen = seen
+        self.segment_end = segment_end
         self.cut = cut
         self.size = 0 if cut is None else cut.size
         self.action = action
         self.copy = copy
 
     def row(self) -> tuple[Any, ...]:
-        cells = list(columns(self.seen))
+        cells = list(columns(self.segment_end))
         if self.cut is not None:
             cells[5] = self.cut.next_offset
         size = None if self.cut is None else self.size
-        behind = None if self.cut is None else len(self.seen.behind)
+        behind = None if self.cut is None else len(self.segment_end.behind)
         return (*cells, size, behind or None, self.action, None if self.copy is None else str(self.copy))
 
 
 class _Recovery:
-    """The work of one ``log recover`` on each log."""
+    """Plans and executes one ``log recover``, log by log."""
 
     def __init__(self, to: Path | None, keep: Path | None, strict: bool, errors: list[OffsetMgrError]) -> None:
         self._to = to
@@ -129,32 +129,32 @@ class _Recovery:
         older = 0
         for path in paths:
             for source, segments in sources(path, self._errors):
-                looked_at = unflushed(source, segments) if source.is_dir() else segments
-                logs.append((source, looked_at))
-                older += len(segments) - len(looked_at)
+                recoverable = unflushed(source, segments) if source.is_dir() else segments
+                logs.append((source, recoverable))
+                older += len(segments) - len(recoverable)
 
         def steps() -> Iterator[tuple[Path, ExaminedSegment] | None]:
             for source, segments in logs:
                 try:
-                    for seen in looking_through(segments, strict=self._strict):
-                        yield None if seen is None else (source, seen)
+                    for segment_end in looking_through(segments, strict=self._strict):
+                        yield None if segment_end is None else (source, segment_end)
                 except OffsetMgrError as error:
                     self._errors.append(error)
 
         found = progress(steps(), "MiB", mib_in(segment for _, segments in logs for segment in segments))
         ends = [one for one in found if one is not None]
         if older:
-            note(f"{count_of(older, 'segment')} before the recovery points not looked at; log verify does")
+            note(f"{count_of(older, 'segment')} before the recovery points not checked; log verify checks all")
         return ends
 
-    def plan(self, source: Path, seen: ExaminedSegment) -> _PlannedRecovery:
-        """Where to truncate it. Obstacles are added to the errors."""
+    def plan(self, source: Path, segment_end: ExaminedSegment) -> _PlannedRecovery:
+        """Determines where to truncate a log. If it must not be truncated, the reason is added to the errors."""
         from offsetmgr.segments.broker_lock import Use, detect_broker, in_use, refuse_beside
         from offsetmgr.segments.repair import kept_copy
         from offsetmgr.segments.truncation import cut_of
 
         try:
-            cut = cut_of(seen, strict=self._strict)
+            cut = cut_of(segment_end, strict=self._strict)
             if self._to is not None:
                 target = self._to / (source if source.name not in ("", "..") else source.resolve()).name
                 if target.exists():
@@ -164,21 +164,21 @@ class _Recovery:
                     raise FileFailure(str(target), why, "recover one after the other, each with a directory of its own")
                 refuse_beside(target)
                 self._targets[target] = source
-                return _PlannedRecovery(source, seen, cut, "would be copied", target)
+                return _PlannedRecovery(source, segment_end, cut, "would be copied", target)
             if not cut.size:
-                return _PlannedRecovery(source, seen, cut, "nothing to cut", None)
+                return _PlannedRecovery(source, segment_end, cut, "nothing to cut", None)
             found = detect_broker(source)
             if found.use is not Use.IDLE:
                 raise in_use(source, found)
             if self._keep is not None:
-                refuse_beside(self._keep, _ANOTHER_KEEP)
-            return _PlannedRecovery(source, seen, cut, "would be cut", kept_copy(cut, self._keep))
+                refuse_beside(self._keep, _KEEP_HINT)
+            return _PlannedRecovery(source, segment_end, cut, "would be cut", kept_copy(cut, self._keep))
         except OffsetMgrError as error:
             self._errors.append(error)
-            return _PlannedRecovery(source, seen, None, "refused", None)
+            return _PlannedRecovery(source, segment_end, None, "refused", None)
 
     def execute(self, one: _PlannedRecovery) -> None:
-        """Carries it out; failures are added to the errors."""
+        """Writes the repaired copy, or truncates the log in place. Failures are added to the errors."""
         from offsetmgr.segments.broker_lock import require_unused, require_unused_parent
         from offsetmgr.segments.repair import copy_directory, copy_log, cut_in_place
 
@@ -188,14 +188,14 @@ class _Recovery:
                 if self._to is None:
                     found = stack.enter_context(require_unused(one.source))
                     if self._keep is not None:
-                        stack.enter_context(require_unused_parent(self._keep, _ANOTHER_KEEP))
+                        stack.enter_context(require_unused_parent(self._keep, _KEEP_HINT))
                     note(f"{one.source}: {found}")
                     cut_in_place(one.cut, self._keep)
                     one.action = "cut"
                     return
                 assert one.copy is not None
                 stack.enter_context(require_unused_parent(one.copy))
-                _make(self._to)
+                _make_directory(self._to)
                 (copy_directory if one.source.is_dir() else copy_log)(one.cut, one.copy)
                 one.action = "copied"
         except OffsetMgrError as error:
@@ -203,7 +203,7 @@ class _Recovery:
             one.action, one.copy = "failed", None
 
 
-def _make(directory: Path) -> None:
+def _make_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Shared by the commands on segments: the logs that their arguments name, and the columns about a segment."""
+"""Helpers of the commands on segments: find the logs under a path, and format the columns of a segment."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _size(segment: Segment) -> int:
     try:
         return segment.size
     except FileFailure:
-        return 0  # the read reports it
+        return 0  # the later read reports the failure
 
 
 def state(seen: ExaminedSegment) -> str:

@@ -1,4 +1,4 @@
-"""Formats keys and values of records for people and for programs; pure.
+"""Formats keys and values of records for people and for programs.
 
 Programs get JSON: text as a string, other bytes as ``{"hex": "..."}``, null as null, and known formats as an object.
 People get one line.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from offsetmgr.segments.transactions import Marker
 
 KAFKA_OFFSETS: Final = "__consumer_offsets"
-SHOWN: Final = 100
+MAX_SHOWN: Final = 100
 """Characters of a key or value that a table shows."""
 
 Json: TypeAlias = Any
@@ -37,8 +37,10 @@ class ValueFormat(StrEnum):
 
 
 class ValueDecoder:
-    """Keys and values of one partition. ``auto`` decodes ``__consumer_offsets`` as Kafka's offsets, and keys in the
-    offset manager's own format everywhere."""
+    """Decodes keys and values of one partition.
+
+    ``auto`` decodes ``__consumer_offsets`` as Kafka's offsets, and keys in the offset manager's own format everywhere.
+    """
 
     def __init__(self, decode: ValueFormat, topic: str | None) -> None:
         self._decode = decode
@@ -49,11 +51,11 @@ class ValueDecoder:
         """A record's key and value, for programs."""
         known = self._format(record.key)
         if known is None or record.key is None:
-            return raw(record.key), raw(record.value)
+            return raw_json(record.key), raw_json(record.value)
         try:
             key = known.decode_key(record.key)
         except OffsetMgrError as error:
-            return raw(record.key) if self._decode is ValueFormat.AUTO else _failed(record.key, error), raw(
+            return raw_json(record.key) if self._decode is ValueFormat.AUTO else _failed(record.key, error), raw_json(
                 record.value
             )
         return _key(key), _value(known, key, record.value)
@@ -65,8 +67,8 @@ class ValueDecoder:
         return self._formats[name]
 
 
-def raw(data: bytes | None) -> Json:
-    """Bytes of an unknown format."""
+def raw_json(data: bytes | None) -> Json:
+    """Bytes of an unknown format as JSON: text if they are UTF-8, else hexadecimal digits."""
     if data is None:
         return None
     try:
@@ -75,12 +77,12 @@ def raw(data: bytes | None) -> Json:
         return {"hex": data.hex()}
 
 
-def line(value: Json) -> str | None:
-    """The same for people, shortened if it is long."""
+def display_text(value: Json) -> str | None:
+    """A JSON value as one line of text, shortened to `MAX_SHOWN` characters."""
     if value is None:
         return None
     text = value if isinstance(value, str) else _fields(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters)"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text):,} characters)"
 
 
 def control_value(record: Record, marker: Marker) -> Json:
@@ -112,7 +114,7 @@ def _key(key: Key) -> Json:
 
 def _value(known: RecordFormat, key: Key, value: bytes | None) -> Json:
     if value is None or isinstance(key, UnknownKey):
-        return raw(value)
+        return raw_json(value)
     try:
         if isinstance(key, OffsetKey):
             found = known.decode_value(value)._asdict()
@@ -135,5 +137,5 @@ def _value(known: RecordFormat, key: Key, value: bytes | None) -> Json:
 
 
 def _failed(data: bytes, error: OffsetMgrError) -> Json:
-    """A record with a known key format that violates it is shown raw, with the reason."""
+    """The raw bytes of a record that violates its own format, with the reason."""
     return {"hex": data.hex(), "error": str(error)}

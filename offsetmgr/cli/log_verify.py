@@ -43,12 +43,12 @@ def verify(
     """
     errors: list[OffsetMgrError] = []
     segments = list(_segments(paths, errors))
-    _tell_of_brokers(paths)
+    _note_running_brokers(paths)
     bad = 0
 
     def rows() -> Iterator[tuple[Any, ...]]:
         nonlocal bad
-        for seen in _looked_at(segments, errors):
+        for seen in _examined(segments, errors):
             found = seen.found
             if state(seen) != "sound":
                 bad += 1
@@ -72,8 +72,8 @@ def _segments(paths: Iterable[Path], errors: list[OffsetMgrError]) -> Iterator[S
             yield from segments
 
 
-def _looked_at(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[ExaminedSegment]:
-    """Examines each, with progress in MiB; unreadable ones are added to the errors."""
+def _examined(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterator[ExaminedSegment]:
+    """Examines each segment, with progress in MiB. Unreadable segments are added to the errors."""
     from offsetmgr.segments.truncation import looking
 
     def steps() -> Iterator[ExaminedSegment | None]:
@@ -86,7 +86,7 @@ def _looked_at(segments: list[Segment], errors: list[OffsetMgrError]) -> Iterato
     return (seen for seen in progress(steps(), "MiB", mib_in(segments)) if seen is not None)
 
 
-def _tell_of_brokers(paths: Iterable[Path]) -> None:
+def _note_running_brokers(paths: Iterable[Path]) -> None:
     from offsetmgr.segments.broker_lock import Use, detect_broker
 
     found = {str(one): None for one in map(detect_broker, paths) if one.use is Use.RUNNING}

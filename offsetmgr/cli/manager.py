@@ -11,13 +11,13 @@ import typer
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import ConnectFlags, Format, TranslateOption, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.stop_signals import only_tell_hangups
+from offsetmgr.cli.stop_signals import print_hangups
 from offsetmgr.core.errors import UsageError
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="The offset manager: serve it, see how it is, look into a shard.",
+    help="The offset manager: run it, show its state, print a shard's offsets.",
 )
 
 
@@ -39,7 +39,7 @@ class LogFormat(StrEnum):
 @connected
 def serve(
     connect: ConnectFlags,
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect to.")],
+    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="The address to listen on.")],
     advertise: Annotated[
         str | None,
         typer.Option(
@@ -50,30 +50,33 @@ def serve(
         ),
     ] = None,
     relay: Annotated[
-        bool, typer.Option("--relay", help="Stand before the brokers: consumers bootstrap from here, data passes.")
+        bool,
+        typer.Option(
+            "--relay", help="Relay requests to the brokers: clients bootstrap from here, and data passes through."
+        ),
     ] = False,
     relay_ports: Annotated[
         str | None,
         typer.Option(
             "--relay-ports",
             metavar="FIRST-LAST",
-            help="Ports for the brokers, one each (those after the port of --listen).",
+            help="One port for each broker (default: the ports after that of --listen).",
             show_default=False,
         ),
     ] = None,
     translate: TranslateOption = None,
     offsets_topic: Annotated[
-        str, typer.Option("--offsets-topic", metavar="NAME", help="Where offsets are kept.")
+        str, typer.Option("--offsets-topic", metavar="NAME", help="The topic that stores the offsets.")
     ] = "__offsetmgr_offsets",
     partitions: Annotated[
-        int, typer.Option("--partitions", min=1, help="Shards, when the topic is created; else it must match.")
+        int, typer.Option("--partitions", min=1, help="Number of shards of a new topic; it must match an existing one.")
     ] = 50,
     replication_factor: Annotated[
         int | None,
         typer.Option(
             "--replication-factor",
             min=1,
-            help="When the topic is created (as of the brokers' own offsets topic).",
+            help="For a new topic (default: that of the brokers' own offsets topic).",
             show_default=False,
         ),
     ] = None,
@@ -82,26 +85,31 @@ def serve(
         typer.Option(
             "--min-insync-replicas",
             min=1,
-            help="When the topic is created (2 of 3 replicas or more, else 1).",
+            help="For a new topic (default: 2 with at least 3 replicas, else 1).",
             show_default=False,
         ),
     ] = None,
     record_format: Annotated[
-        RecordFormatName, typer.Option("--record-format", help="avro: our own; kafka: as in __consumer_offsets.")
+        RecordFormatName,
+        typer.Option("--record-format", help="avro: offsetmgr's own; kafka: as in __consumer_offsets."),
     ] = RecordFormatName.AVRO,
     retention_minutes: Annotated[
         int,
         typer.Option("--retention-minutes", min=1, help="How long offsets of a group without members are kept."),
     ] = 10_080,
     commit_timeout: Annotated[
-        int, typer.Option("--commit-timeout", metavar="MS", min=100, help="A commit is answered within this time.")
+        int,
+        typer.Option("--commit-timeout", metavar="MS", min=100, help="Maximum time until a commit gets its response."),
     ] = 5_000,
     session_timeout: Annotated[
         int,
-        typer.Option("--session-timeout", metavar="MS", min=1_000, help="After it, a manager that died is replaced."),
+        typer.Option(
+            "--session-timeout", metavar="MS", min=1_000, help="Time after which the other managers replace a dead one."
+        ),
     ] = 10_000,
     standby: Annotated[
-        bool, typer.Option("--standby/--no-standby", help="Follow the shards of other managers, to take over quickly.")
+        bool,
+        typer.Option("--standby/--no-standby", help="Follow the shards of other managers, to take them over quickly."),
     ] = True,
     metrics_listen: Annotated[
         str | None,
@@ -114,10 +122,16 @@ def serve(
     ] = None,
     tls_certificate: Annotated[
         str | None,
-        typer.Option("--tls-certificate", metavar="FILE", help="PEM chain; clients need TLS then.", show_default=False),
+        typer.Option(
+            "--tls-certificate",
+            metavar="FILE",
+            help="PEM certificate chain; clients must then use TLS.",
+            show_default=False,
+        ),
     ] = None,
     tls_key: Annotated[
-        str | None, typer.Option("--tls-key", metavar="FILE", help="PEM key of it.", show_default=False)
+        str | None,
+        typer.Option("--tls-key", metavar="FILE", help="PEM private key of the certificate.", show_default=False),
     ] = None,
     credentials: Annotated[
         str | None,
@@ -137,51 +151,65 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    max_request_bytes: Annotated[int, typer.Option("--max-request-bytes", min=1_024, help="Of one request.")] = (
-        8 * 1024 * 1024
-    ),
-    max_connections: Annotated[int, typer.Option("--max-connections", min=1, help="Of all clients together.")] = 4_000,
+    max_request_bytes: Annotated[
+        int, typer.Option("--max-request-bytes", min=1_024, help="Maximum size of a request.")
+    ] = (8 * 1024 * 1024),
+    max_connections: Annotated[
+        int, typer.Option("--max-connections", min=1, help="Maximum number of connections of all clients.")
+    ] = 4_000,
     max_login_bytes: Annotated[
-        int, typer.Option("--max-login-bytes", min=1_024, help="Of one request before the login (SASL).")
+        int, typer.Option("--max-login-bytes", min=1_024, help="Maximum size of a request before the SASL login.")
     ] = 64 * 1024,
     max_api_versions_bytes: Annotated[
-        int, typer.Option("--max-api-versions-bytes", min=256, help="Of one ApiVersions request.")
+        int, typer.Option("--max-api-versions-bytes", min=256, help="Maximum size of an ApiVersions request.")
     ] = 8 * 1024,
     max_names: Annotated[
         int,
         typer.Option(
-            "--max-names", min=1, help="Of groups in one FindCoordinator, DescribeGroups or DeleteGroups request."
+            "--max-names",
+            min=1,
+            help="Maximum number of groups in one FindCoordinator, DescribeGroups or DeleteGroups request.",
         ),
     ] = 50_000,
     max_partitions: Annotated[
         int,
-        typer.Option("--max-partitions", min=1, help="Of one group in one OffsetCommit, OffsetFetch or OffsetDelete."),
+        typer.Option(
+            "--max-partitions",
+            min=1,
+            help="Maximum number of partitions of a group in one OffsetCommit, OffsetFetch or OffsetDelete.",
+        ),
     ] = 15_000,
     max_answer_bytes: Annotated[
         int,
-        typer.Option("--max-answer-bytes", min=65_536, help="Of answers that one connection has not taken yet."),
+        typer.Option(
+            "--max-answer-bytes", min=65_536, help="Maximum size of the responses that a client has not read yet."
+        ),
     ] = 64 * 1024 * 1024,
     max_name_bytes: Annotated[
-        int, typer.Option("--max-name-bytes", min=249, help="Of a group's name, or of another string in a request.")
+        int,
+        typer.Option(
+            "--max-name-bytes", min=249, help="Maximum length of a group's name, and of other strings in a request."
+        ),
     ] = 32_767,
     max_topic_bytes: Annotated[
-        int, typer.Option("--max-topic-bytes", min=1, help="Of a topic's name; brokers allow 249.")
+        int, typer.Option("--max-topic-bytes", min=1, help="Maximum length of a topic's name; brokers allow 249.")
     ] = 249,
     max_tags: Annotated[
-        int, typer.Option("--max-tags", min=1, help="Tagged fields of one structure in a request.")
+        int, typer.Option("--max-tags", min=1, help="Maximum number of tagged fields of a structure in a request.")
     ] = 64,
     idle_timeout: Annotated[
-        int, typer.Option("--idle-timeout", metavar="MS", min=1_000, help="Idle connections are closed after it.")
+        int,
+        typer.Option("--idle-timeout", metavar="MS", min=1_000, help="Time after which an idle connection is closed."),
     ] = 600_000,
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How events are logged.")] = LogFormat.TEXT,
 ) -> None:
-    """Run a manager until Ctrl-C or SIGTERM: then it hands its shards over and ends.
+    """Run a manager until Ctrl-C or SIGTERM; it then hands its shards over and exits.
 
     With --bootstrap-server alone it stores offsets in its own topic, shared with all managers of that topic. With
-    --store URI it serves that store instead: ZooKeeper for modern clients, dual: for dual commit. The store's offsets
-    must belong to the Kafka cluster of --bootstrap-server.
+    --store URI it serves that store instead: a ZooKeeper to modern clients, or dual: for dual commit. The store's
+    offsets must belong to the Kafka cluster of --bootstrap-server.
     """
-    only_tell_hangups()
+    print_hangups()
     from offsetmgr.server.logs import start_logging
     from offsetmgr.server.network.limits import ServerLimits
     from offsetmgr.server.process.config import ServeOptions, address, port_range
@@ -189,16 +217,16 @@ def serve(
 
     bootstrap = connect.resolved.bootstrap_server
     if translate is not None and connect.flags.store is None:
-        raise UsageError("--translate", "is for --store: the manager's own topic is in the cluster of its clients")
+        raise UsageError("--translate", "works only with --store: the manager's topic is in its clients' cluster")
     if bootstrap is None:
         raise UsageError("manager serve", "no brokers are known", "add --bootstrap-server HOST:PORT")
-    _require_partners(tls_certificate, tls_key, relay_ports, relay=relay)
-    where, reached = _addresses(listen, advertise)
+    _require_paired_options(tls_certificate, tls_key, relay_ports, relay=relay)
+    listen_address, advertised = _addresses(listen, advertise)
     options = ServeOptions(
         bootstrap=bootstrap,
         connection=connect.resolved.connection,
-        listen=where,
-        advertise=reached,
+        listen=listen_address,
+        advertise=advertised,
         relay=relay,
         relay_ports=port_range(relay_ports) if relay_ports else None,
         # Only the flag: a store from a context, or the brokers, must not be served by accident.
@@ -236,24 +264,28 @@ def serve(
     run_manager(options)
 
 
-def _require_partners(certificate: str | None, key: str | None, relay_ports: str | None, *, relay: bool) -> None:
+def _require_paired_options(certificate: str | None, key: str | None, relay_ports: str | None, *, relay: bool) -> None:
     """Raises `UsageError` for an option without the option that it belongs to."""
     if (certificate is None) != (key is None):
         raise UsageError("manager serve", "--tls-certificate and --tls-key go together", "add the other one")
     if relay_ports is not None and not relay:
-        raise UsageError("--relay-ports", "are of the relay only", "add --relay")
+        raise UsageError("--relay-ports", "works only with --relay", "add --relay")
 
 
 def _addresses(listen: str, advertise: str | None) -> tuple[tuple[str, int], tuple[str, int] | None]:
-    """The address to listen on, and the one that clients receive if it differs. Raises `UsageError`."""
+    """The address to listen on, and the one that clients receive, or None if it is the same.
+
+    Raises `UsageError` if clients cannot connect to the address that they receive.
+    """
     from offsetmgr.server.process.config import address
 
-    where, reached = address(listen, "--listen"), address(advertise, "--advertise") if advertise else None
-    if (reached or where)[0] in ("0.0.0.0", "::"):
+    listen_address = address(listen, "--listen")
+    advertised = address(advertise, "--advertise") if advertise else None
+    if (advertised or listen_address)[0] in ("0.0.0.0", "::"):
         raise UsageError(
             f"--listen {listen}", "is not an address that clients can connect to", "add --advertise HOST:PORT"
         )
-    return where, reached
+    return listen_address, advertised
 
 
 @app.command("status")
@@ -261,7 +293,7 @@ def _addresses(listen: str, advertise: str | None) -> tuple[tuple[str, int], tup
 def status(
     connect: ConnectFlags,
     managers: Annotated[
-        bool, typer.Option("--managers", help="A row for each manager instead of one for each shard.")
+        bool, typer.Option("--managers", help="Show a row for each manager instead of one for each shard.")
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
@@ -269,14 +301,14 @@ def status(
 
     --bootstrap-server (or --store manager://...) names any manager.
     """
-    from offsetmgr.cli.manager_view import MANAGERS, SHARDS, alarms, manager_rows, serves_a_topic, shard_rows
+    from offsetmgr.cli.manager_output import MANAGERS, SHARDS, alarms, manager_rows, shard_rows, stores_in_topic
     from offsetmgr.kafka.client.managers import Managers
 
     with Managers(_managers(connect), connect.resolved.connection) as running:
         reports = running.reports()
     write_rows(MANAGERS if managers else SHARDS, (manager_rows if managers else shard_rows)(reports), output)
     for report in reports:
-        if not managers and report.status is not None and not serves_a_topic(report.status):
+        if not managers and report.status is not None and not stores_in_topic(report.status):
             note(f"manager {report.address} has no shards: its offsets are in {report.status['store']}")
     wrong = list(alarms(reports))
     for text in wrong:
@@ -305,15 +337,19 @@ def dump(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Print the offsets that the owner of a shard holds in memory; exit code 1 if it cannot decode some."""
-    from offsetmgr.cli.manager_view import unread
+    from offsetmgr.cli.manager_output import unreadable_records
     from offsetmgr.kafka.client.managers import Managers
 
     with Managers(_managers(connect), connect.resolved.connection) as running:
         rows = (tuple(row[column.name] for column in ENTRIES) for number in shard for row in running.dump(number))
         if not write_rows(ENTRIES, rows, output):
-            note("nothing is committed there")
-        # Read afterwards: the dump itself decodes every value.
-        hidden = {number: unread(owned) for number in shard if (owned := running.owned(number)) and unread(owned)}
+            note("no offset is committed in these shards")
+        # Counted after the dump, because the dump decodes every value.
+        hidden = {
+            number: count
+            for number in shard
+            if (owned := running.owned(number)) and (count := unreadable_records(owned))
+        }
     for number, count in hidden.items():
         note(f"alarm: shard {number} has {count} more records, which its owner cannot read; its log names them")
     if hidden:

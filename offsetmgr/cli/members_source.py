@@ -18,9 +18,10 @@ Descriptions = Mapping[str, GroupDescription | OffsetMgrError]
 
 
 def registry_directory(session: ZookeeperSession) -> Directory:
-    """Members of old consumers, from ``/consumers/G/ids`` and ``/consumers/G/owners``.
+    """Members that old consumers registered in ``/consumers/G/ids``, and their partitions in ``/consumers/G/owners``.
 
-    ZooKeeper stores no state of a group: with members it is STABLE, without EMPTY, or DEAD if it has no node.
+    ZooKeeper stores no group state. A group with members is STABLE, one without members EMPTY, one without a znode
+    DEAD.
     """
 
     def describe(groups: Iterable[str]) -> Descriptions:
@@ -62,17 +63,17 @@ def registry_directory(session: ZookeeperSession) -> Directory:
 
 
 def cluster_directory(cluster: Cluster) -> Directory:
-    """Members according to the groups' coordinators."""
+    """Members that the groups' coordinators report."""
     return cluster.describe_groups
 
 
-def no_directory(groups: Iterable[str]) -> Descriptions:
-    """For files, which have no consumers."""
+def empty_directory(groups: Iterable[str]) -> Descriptions:
+    """Members of groups in files, which have no consumers: none."""
     return {group: GroupDescription(group, "DEAD") for group in groups}
 
 
-def both(first: Directory, second: Directory) -> Directory:
-    """Members known to either; the first one's state, unless only the second has members."""
+def merged_directory(first: Directory, second: Directory) -> Directory:
+    """The members of both sources. A group's state is that of the first, unless only the second has members."""
 
     def describe(groups: Iterable[str]) -> Descriptions:
         names = list(groups)
@@ -82,21 +83,24 @@ def both(first: Directory, second: Directory) -> Directory:
     return describe
 
 
-def beside(coordinator: Directory, cluster: Cluster, session: ZookeeperSession) -> Directory:
-    """Members known to the coordinator, and old consumers registered in ZooKeeper: with dual commit they commit to the
-    same group without being its members. A ZooKeeper of another cluster is ignored."""
-    with_registry = both(coordinator, registry_directory(session))
+def with_registered_members(coordinator: Directory, cluster: Cluster, session: ZookeeperSession) -> Directory:
+    """The coordinator's members, and old consumers registered in ZooKeeper.
+
+    With dual commit, old consumers commit to the group without being its members. A ZooKeeper of another cluster is
+    ignored.
+    """
+    with_registry = merged_directory(coordinator, registry_directory(session))
 
     def describe(groups: Iterable[str]) -> Descriptions:
         names = list(groups)
         found = with_registry(names)
         unclear = any(isinstance(one, OffsetMgrError) or one.members for one in found.values())
-        return coordinator(names) if unclear and _of_another(session, cluster) else found
+        return coordinator(names) if unclear and _is_other_cluster(session, cluster) else found
 
     return describe
 
 
-def _of_another(session: ZookeeperSession, cluster: Cluster) -> bool:
+def _is_other_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
     """Whether this ZooKeeper is known to be another cluster's; False if one of the two has no id (before 0.10.1)."""
     from offsetmgr.zookeeper.nodes import paths
     from offsetmgr.zookeeper.nodes.cluster import parse_cluster_id

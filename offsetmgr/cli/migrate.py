@@ -1,4 +1,4 @@
-"""``offsetmgr migrate``: moves groups between stores, and back. Only combines the commands, each in its own module.
+"""``offsetmgr migrate``: moves groups between stores, and back. This module only combines the commands.
 
 `PARTS` is in the order of the help.
 """
@@ -15,8 +15,8 @@ from offsetmgr.cli import (
     migrate_mirror,
     migrate_plan,
     migrate_rollback,
+    migrate_switch,
     migrate_verify,
-    switch,
 )
 
 PARTS: Final = (
@@ -26,7 +26,7 @@ PARTS: Final = (
     migrate_rollback.app,
     migrate_finalize.app,
     migrate_mirror.app,
-    switch.app,
+    migrate_switch.app,
 )
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move groups between stores, and back.")

@@ -6,17 +6,18 @@ from typing import Annotated
 
 import typer
 
-from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.migrate_options import PlanPath
-from offsetmgr.cli.migrate_rollback import _late_deletion
+from offsetmgr.cli.migrate_output import counted
+from offsetmgr.cli.migrate_rollback import late_deletion_note
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     ConnectFlags,
     Yes,
     connected,
 )
-from offsetmgr.cli.plan_work import _end_if_interrupted, _open_plan, _work
+from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_executor
 from offsetmgr.cli.render import note
 
 app = typer.Typer()
@@ -28,16 +29,16 @@ def finalize_command(
     connect: ConnectFlags,
     plan_path: PlanPath,
     delete_source: Annotated[
-        bool, typer.Option("--delete-source", help="Also remove the moved offsets from the source.")
+        bool, typer.Option("--delete-source", help="Also delete the copied offsets from the source.")
     ] = False,
     window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=0, help="How long to watch live members, at most.")
+        float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch live members.")
     ] = 60.0,
     accept_idle: Annotated[
-        bool, typer.Option("--accept-idle", help="Let partitions without traffic pass where nothing can be lost.")
+        bool, typer.Option("--accept-idle", help="Accept partitions without traffic if no message can be lost.")
     ] = False,
     accept_refused: Annotated[
-        bool, typer.Option("--accept-refused", help="Leave out the partitions that the plan refused.")
+        bool, typer.Option("--accept-refused", help="Ignore the partitions that the plan refused.")
     ] = False,
     yes: Yes = False,
     from_command_config: FromConfig = None,
@@ -45,41 +46,39 @@ def finalize_command(
 ) -> None:
     """End the dual phase: verify again, prove that no member writes only to the source, and record it.
 
-    With --delete-source the source's offsets are removed too; their before-images stay in the journal. Afterwards the
-    way back is a plan in the other direction (migrate rollback --reverse-plan).
+    With --delete-source it also deletes the source's offsets; the journal keeps their before-images. To go back after
+    that, create a plan in the other direction (migrate rollback --reverse-plan).
     """
     from offsetmgr.migration.evidence import EvidenceThresholds
     from offsetmgr.migration.finalize import finalize
     from offsetmgr.migration.group_observer import ObservationWindow
     from offsetmgr.migration.verify import Status
 
-    plan, state = _open_plan(plan_path)
+    plan, state = open_plan(plan_path)
     sides = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config)
     verifier = sides.verifier(plan, state)
     if delete_source:
         count = sum(n for action, n in plan.summary.actions.items() if action != "target-only")
-        confirm(
-            f"after the checks, remove up to {view.counted(count, 'offset')} from {plan.header.source.uri}?", yes=yes
-        )
+        confirm(f"after the checks, remove up to {counted(count, 'offset')} from {plan.header.source.uri}?", yes=yes)
     gate = sides.member_gate(
         plan, delete_source, EvidenceThresholds(accept_idle=accept_idle), ObservationWindow(window)
     )
     accept = (Status.REFUSED,) if accept_refused else ()
-    with _work(plan, "delete", verifier.source) as (executor, state):
+    with plan_executor(plan, "delete", verifier.source) as (executor, state):
         done = finalize(verifier, state, executor.journal, gate, executor if delete_source else None, accept)
     if state.finalized_at is not None:
-        note(f"finalized already, on {view.moment(state.finalized_at)}")
+        note(f"finalized already, on {migrate_output.moment(state.finalized_at)}")
     else:
-        view.show_gates(done.gates)
+        migrate_output.show_gates(done.gates)
         left = f", {done.left_out} left out because the plan refused them" if done.left_out else ""
-        verified = view.counted(done.verified, "partition")
+        verified = counted(done.verified, "partition")
         note(f"finalized: {verified} verified{left}; no member commits to the source alone")
     if done.deleted is not None:
-        view.show_report(done.deleted, "removed from the source")
-        if late := _late_deletion(verifier.source):
-            note(f"mind: {late}")
+        migrate_output.show_report(done.deleted, "removed from the source")
+        if late := late_deletion_note(verifier.source):
+            note(f"warning: {late}")
         for line in done.kept:
             note(f"  ! kept in the source: {line}")
-        _end_if_interrupted(done.deleted)
+        exit_if_interrupted(done.deleted)
         if done.kept or not done.deleted.ok:
             raise typer.Exit(1)

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import Interrupted
 from offsetmgr.cli.migrate_options import From, Rename, To
-from offsetmgr.cli.migrate_plan import _renames
+from offsetmgr.cli.migrate_output import counted
+from offsetmgr.cli.migrate_plan import parse_renames
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
@@ -24,7 +25,7 @@ from offsetmgr.cli.options import (
     require_groups,
 )
 from offsetmgr.cli.render import OutputFormat, note, write_rows
-from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
 from offsetmgr.core.offset_store import Partitions
@@ -53,22 +54,26 @@ def mirror_command(
     translate: TranslateOption = None,
     once: Annotated[bool, typer.Option("--once", help="End as soon as nothing is left to copy.")] = False,
     interval: Annotated[
-        int, typer.Option("--interval", metavar="MS", min=50, help="How often a source without watches is read.")
+        int, typer.Option("--interval", metavar="MS", min=50, help="Polling interval of a source without watches.")
     ] = 1000,
     settle: Annotated[
         int,
         typer.Option(
-            "--settle", metavar="MS", min=0, help="How long Kafka groups are watched for commits of others, first."
+            "--settle",
+            metavar="MS",
+            min=0,
+            help="How long to watch a Kafka group for commits of other clients before the first copy.",
         ),
     ] = 2000,
     window: Annotated[
         float,
-        typer.Option("--window", metavar="SECONDS", min=0, help="How long --once watches live old consumers, at most."),
+        typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time that --once watches live old consumers."),
     ] = 150.0,
     trust_zookeeper_only: Annotated[
         bool,
         typer.Option(
-            "--trust-zookeeper-only", help="Live old consumers commit to ZooKeeper alone: take their groups unseen."
+            "--trust-zookeeper-only",
+            help="Live old consumers commit only to ZooKeeper: accept their groups without watching them.",
         ),
     ] = False,
     yes: Yes = False,
@@ -78,17 +83,17 @@ def mirror_command(
 ) -> None:
     """Keep a target in step with a source, forward only, until Ctrl-C (or, with --once, until nothing is left to copy).
 
-    For consumers that cannot commit to both. On Kafka 0.9 and later the mirror holds each group of the target, so no
-    other client can commit to it; a consumer that starts with the group takes it over, and the mirror of that group
-    ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares just before each write, and reads again
-    after it. The mirror accepts a group with live old consumers after it has seen each consumer that owns partitions
-    commit only to ZooKeeper: a consumer that commits to both could not commit to Kafka while the mirror holds its
-    group.
+    This is for consumers that cannot commit to both. On Kafka 0.9 and later the mirror holds each group of the target,
+    so no other client can commit to it; a consumer that starts with the group takes it over, and the mirror of that
+    group ends. Kafka 0.8.2 has no group lock: there the mirror reads and compares just before each write, and reads
+    again after it. The mirror accepts a group with live old consumers after it has seen each consumer that owns
+    partitions commit only to ZooKeeper: a consumer that commits to both could not commit to Kafka while the mirror
+    holds its group.
     """
     from offsetmgr.migration.mirror import Mirror
 
     groups = require_groups(group, all_groups)
-    options = PlanOptions(AheadPolicy.KEEP, False, tuple(topic or ()), tuple(groups), _renames(rename))
+    options = PlanOptions(AheadPolicy.KEEP, False, tuple(topic or ()), tuple(groups), parse_renames(rename))
     sides = SourceAndTarget(connect, from_, to, from_command_config, to_command_config)
     source, target = sides.source, sides.target
     _require_equal_layouts(source, target)
@@ -101,14 +106,14 @@ def mirror_command(
             topic_matches.see_group(found)
         topic_matches.require_all(source.uri)
     refresh_s = _show_plan(sides, header, translate)
-    note(f"mirrors {view.counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
-    confirm(f"keep {target.uri} following, until stopped?", yes=yes)
+    note(f"mirrors {counted(len(names), 'group')}, forward only: {source.uri} -> {target.uri}; Ctrl-C ends it")
+    confirm(f"copy to {target.uri} until stopped?", yes=yes)
     with (
-        stopping("the mirror ends after this round") as stop,
+        stop_on_signal("the mirror ends after this round") as stop,
         sides.feed(options, interval) as feed,
-        sides.old_groups() as old_groups,
+        sides.legacy_groups() as legacy_groups,
     ):
-        shown = view.MirrorLine()
+        shown = migrate_output.MirrorLine()
         mirror = Mirror(
             source,
             target,
@@ -119,7 +124,7 @@ def mirror_command(
             shown.show,
             interval / 1000 if once else 10.0,
             settle / 1000,
-            None if trust_zookeeper_only else old_groups,
+            None if trust_zookeeper_only else legacy_groups,
             window,
             refresh_s,
             planner.crossing,
@@ -128,9 +133,9 @@ def mirror_command(
     shown.show(status, last=True)
     bad = [mirrored for mirrored in mirror.groups.values() if not mirrored.good]
     if bad or format is not OutputFormat.TABLE:
-        write_rows(view.MIRROR_COLUMNS, view.mirror_rows(bad or mirror.groups.values()), format)
+        write_rows(migrate_output.MIRROR_COLUMNS, migrate_output.mirror_rows(bad or mirror.groups.values()), format)
     if mirror.cut:
-        raise Interrupted("not all was copied")
+        raise Interrupted("some offsets were not copied yet")
     if bad:
         raise typer.Exit(1)
 
@@ -142,20 +147,22 @@ def _require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:
     ):
         raise UsageError(
             "migrate mirror",
-            "one side holds byte positions of Kafka 0.7 and the other offsets, which never agree",
+            "one side holds byte positions of Kafka 0.7 and the other side offsets, which cannot be compared",
             "a plan can translate them once: migrate plan --partition-map",
         )
 
 
 def _show_plan(sides: SourceAndTarget, header: PlanHeader, translate: Translate | None) -> float:
-    """Prints how the two sides' offsets relate and when they expire. Returns the seconds after which the mirror commits
-    its offsets again."""
+    """Prints how the clusters of both sides relate and when offsets expire.
+
+    Returns the interval in seconds at which the mirror commits its offsets again.
+    """
     if header.compared is not None:
-        note(f"numbers {header.compared.text(translate)}")
+        note(f"cluster {header.compared.text(translate)}")
     note(f"topics  recreated after the commit: {header.recreation}")
-    view.show_weaknesses(header.weaknesses)
+    migrate_output.show_weaknesses(header.weaknesses)
     refresh_s = 3600.0
     if (retention := sides.retention_ms()) is not None:
         refresh_s = retention / 4000
-        view.show_mirror_expiry(retention, refresh_s)
+        migrate_output.show_mirror_expiry(retention, refresh_s)
     return refresh_s

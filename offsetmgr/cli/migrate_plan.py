@@ -1,4 +1,4 @@
-"""``offsetmgr migrate plan``: decides what a migration would move."""
+"""``offsetmgr migrate plan``: decides which offsets a migration writes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli import migrate_output
 from offsetmgr.cli.migrate_options import From, Rename, To
+from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     AllGroups,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-def _renames(pairs: list[str] | None) -> dict[str, str]:
+def parse_renames(pairs: list[str] | None) -> dict[str, str]:
     renames: dict[str, str] = {}
     for pair in pairs or []:
         old, equals, new = pair.partition("=")
@@ -64,14 +65,14 @@ def plan_command(
     all_groups: AllGroups = False,
     topic: Topics = None,
     rename: Rename = None,
-    clamp: Annotated[bool, typer.Option("--clamp", help="Bring offsets outside the log to its nearest edge.")] = False,
+    clamp: Annotated[bool, typer.Option("--clamp", help="Move offsets outside the log to its nearest end.")] = False,
     if_ahead: Annotated[
         AheadPolicy | None,
         typer.Option("--if-ahead", help="If the target is ahead: keep it (live stores), or reject (files)."),
     ] = None,
     allow_rewind: AllowRewind = False,
     onto_existing: Annotated[
-        bool, typer.Option("--onto-existing", help="Let a renamed group go onto a group that the target has already.")
+        bool, typer.Option("--onto-existing", help="Allow --rename to a group that the target already has.")
     ] = False,
     partition_map: Annotated[
         Path | None,
@@ -84,14 +85,14 @@ def plan_command(
             "--draft-partition-map",
             metavar="FILE",
             callback=file_to_write,
-            help="Write the draft of such a map, and no plan.",
+            help="Write a draft of such a map instead of a plan.",
         ),
     ] = None,
     format: Format = OutputFormat.TABLE,
     from_command_config: FromConfig = None,
     to_command_config: ToConfig = None,
 ) -> None:
-    """Decide what a migration would move and write it to a plan; nothing else is changed.
+    """Decide which offsets a migration writes, and save them as a plan; nothing else is changed.
 
     The plan is frozen: apply writes exactly its offsets, and only where the target is unchanged since.
     """
@@ -100,10 +101,10 @@ def plan_command(
     groups = require_groups(group, all_groups)
     rewind = AheadPolicy.REWIND if allow_rewind else if_ahead
     if allow_rewind and if_ahead is not None:
-        raise UsageError("--allow-rewind", "says the same as --if-ahead rewind; give one of them")
+        raise UsageError("--allow-rewind", "means the same as --if-ahead rewind", "give one of them")
     default = AheadPolicy.REFUSE if from_.startswith("file:") else AheadPolicy.KEEP
     options = PlanOptions(
-        rewind or default, clamp, tuple(topic or ()), tuple(groups), _renames(rename), onto_existing=onto_existing
+        rewind or default, clamp, tuple(topic or ()), tuple(groups), parse_renames(rename), onto_existing=onto_existing
     )
     sides = SourceAndTarget(connect, from_, to, from_command_config, to_command_config)
     options.selection.within(sides.source.capabilities.partitions, sides.target.capabilities.partitions)
@@ -114,7 +115,7 @@ def plan_command(
         return
     assert output is not None  # one of the two is given
     confirmed = None if partition_map is None else read_map(partition_map)
-    with sides.old_members() as members:
+    with sides.legacy_members() as members:
         planner = Planner(
             sides.source,
             sides.target,
@@ -133,18 +134,18 @@ def plan_command(
         )
     if not summary.actions and not summary.failed_groups:
         output.unlink()
-        where = f"groups {', '.join(groups)}" if groups else view.counted(len(names), "group")
+        where = f"groups {', '.join(groups)}" if groups else counted(len(names), "group")
         raise _nothing_to_plan(sides.source.uri, where, topic or [])
     plan = PlanFile(output)
-    view.show_plan_header(header)
-    view.show_expiry(header, summary, header.created_at)
-    view.show_plan_summary(summary)
+    migrate_output.show_plan_header(header)
+    migrate_output.show_expiry(header, summary, header.created_at)
+    migrate_output.show_plan_summary(summary)
     if format is OutputFormat.TABLE:
-        view.show_attention(plan)
-    if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= view.SHOWN:
-        write_rows(view.STEP_COLUMNS, view.step_rows(plan.groups()), format)
+        migrate_output.show_attention(plan)
+    if format is not OutputFormat.TABLE or sum(summary.actions.values()) <= migrate_output.SHOWN:
+        write_rows(migrate_output.STEP_COLUMNS, migrate_output.step_rows(plan.groups()), format)
     note(f"plan written to {output} (sha256 {digest[:16]}...); nothing was changed")
-    _say_next(output, summary)
+    _print_next_steps(output, summary)
     if summary.failed_groups:
         raise typer.Exit(1)
 
@@ -157,20 +158,19 @@ def _nothing_to_plan(source: str, where: str, topics: list[str]) -> GroupNotFoun
     )
 
 
-def _say_next(output: Path, summary: PlanSummary) -> None:
+def _print_next_steps(output: Path, summary: PlanSummary) -> None:
     """Prints the commands that follow."""
     if refused := summary.actions[Action.REFUSE_BYTE_POSITION]:
         note(
-            f"next: the same command with --draft-partition-map FILE instead of --output, confirm that file, then with "
-            f"--partition-map FILE: {view.counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without"
+            f"next: run the same command with --draft-partition-map FILE instead of --output, confirm that file, then "
+            f"add --partition-map FILE: {counted(refused, 'byte position')} of Kafka 0.7 cannot be planned without it"
         )
     if not refused or refused < sum(summary.actions.values()):
         note(f"next: offsetmgr migrate apply {output}")
 
 
 def _all_topics(plans: Iterable[GroupPlan], options: PlanOptions, where: str) -> Iterator[GroupPlan]:
-    """Passes the plans on; at their end raises `UnknownTopicOrPartition` for selected topics that occur in none of
-    them."""
+    """Passes the plans on. Raises `UnknownTopicOrPartition` at their end if a selected topic is in none of them."""
     topic_matches = TopicMatches(options.selection)
     for group in plans:
         topic_matches.see((step.source_tp for step in group.steps), unread=bool(group.error))
@@ -191,4 +191,7 @@ def _draft_map(sides: SourceAndTarget, options: PlanOptions, path: Path) -> None
     counts = None if cluster is None else cluster.topics(draft.topics())
     write_draft(path, draft.encode(sides.source.uri, counts))
     note(f"draft written to {path}; nothing was changed")
-    note('correct it, put your name into "confirmed_by", then: offsetmgr migrate plan ... --partition-map FILE -o PLAN')
+    note(
+        'next: correct it, set "confirmed_by" to your name, then: '
+        "offsetmgr migrate plan ... --partition-map FILE -o PLAN"
+    )

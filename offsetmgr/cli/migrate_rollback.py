@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli import migrate_output
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.migrate_options import PlanPath, WaitEmpty
+from offsetmgr.cli.migrate_output import counted
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
     ConnectFlags,
@@ -18,7 +19,7 @@ from offsetmgr.cli.options import (
     connected,
     file_to_write,
 )
-from offsetmgr.cli.plan_work import _end_if_interrupted, _open_plan, _say_next, _work
+from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_executor, print_next_step
 from offsetmgr.cli.render import note, progress
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError, UsageError
@@ -41,7 +42,7 @@ def rollback_command(
     plan_path: PlanPath,
     yes: Yes = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Restore before-images even where the offset was used since.")
+        bool, typer.Option("--force", help="Restore before-images even if the offset has changed since apply.")
     ] = False,
     reverse_plan: Annotated[
         Path | None,
@@ -49,7 +50,7 @@ def rollback_command(
             "--reverse-plan",
             metavar="FILE",
             callback=file_to_write,
-            help="After cut-over: plan the way back with today's offsets.",
+            help="After a cutover: write a plan that copies the present offsets back.",
         ),
     ] = None,
     allow_rewind: Annotated[
@@ -64,45 +65,45 @@ def rollback_command(
 ) -> None:
     """Restore what apply overwrote and remove what it created.
 
-    After the group was cut over, before-images would rewind it: then --reverse-plan creates a plan in the other
+    After the group's cutover, before-images would rewind it. Then use --reverse-plan, which creates a plan in the other
     direction.
     """
     from offsetmgr.migration.rollback import rollback
 
     if reverse_plan is None and allow_rewind:
-        raise UsageError("--allow-rewind", "is for --reverse-plan: a rollback restores the before-image")
+        raise UsageError("--allow-rewind", "works only with --reverse-plan: a rollback restores the before-image")
     if reverse_plan is not None:
         for given, option in ((force, "--force"), (wait_empty > 0, "--wait-empty")):
             if given:
-                raise UsageError(option, "does not go with --reverse-plan, which writes nothing but a plan")
-        plan, state = _open_plan(plan_path)
+                raise UsageError(option, "has no effect with --reverse-plan, which writes only a plan")
+        plan, state = open_plan(plan_path)
         back = SourceAndTarget.reversed(connect, plan.header, from_command_config, to_command_config)
         _plan_back(back, plan, state, reverse_plan, allow_rewind=allow_rewind)
         return
-    plan, state = _open_plan(plan_path)
+    plan, state = open_plan(plan_path)
     target = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config).target
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
-        view.show_weaknesses(found.text for found in target.weaknesses() if found.capability == KEEPS_IN_USE)
-        note("partitions whose offset was used since are refused" + (", but --force overwrites them" if force else ""))
-        confirm(f"roll back {view.counted(len(state.apply.intents), 'group')}?", yes=yes)
-    with _work(plan, "undo", target, wait_empty) as (executor, state):
+        migrate_output.show_weaknesses(found.text for found in target.weaknesses() if found.capability == KEEPS_IN_USE)
+        note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
+        confirm(f"roll back {counted(len(state.apply.intents), 'group')}?", yes=yes)
+    with plan_executor(plan, "undo", target, wait_empty) as (executor, state):
         try:
             report = rollback(plan, state, executor, force=force)
-        except JournalError:  # the journal contains no writes: only the target shows whether that is true
+        except JournalError:  # the journal has no writes; the target shows whether that is true
             _compare_others(plan, state, target)
             raise
-    view.show_report(report, "restored")
+    migrate_output.show_report(report, "restored")
     if report.failed:
-        note(f"where a group consumes from the target already: migrate rollback {plan_path} --reverse-plan FILE")
+        note(f"if a group already consumes from the target: migrate rollback {plan_path} --reverse-plan FILE")
     if report.ok and not report.groups:
-        note("every group that the journal knows was rolled back by an earlier run; nothing was done")
+        note("an earlier run rolled back every group in the journal; nothing was done")
     differing = 0 if report.interrupted else _compare_others(plan, state, target)
     if report.groups and not differing:
-        _say_next(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
-        if report.ok and (late := _late_deletion(target)) and (created := sum(_created(plan, state))):
-            note(f"mind: apply created {view.counted(created, 'offset')} there, and rollback deleted them. {late}")
-    _end_if_interrupted(report)
+        print_next_step(report, "rolled back: every offset is as it was before (a group that was created stays, empty)")
+        if report.ok and (late := late_deletion_note(target)) and (created := sum(_created(plan, state))):
+            note(f"warning: apply created {counted(created, 'offset')} there, and rollback deleted them. {late}")
+    exit_if_interrupted(report)
     if not report.ok or differing:
         raise typer.Exit(1)
 
@@ -115,40 +116,40 @@ def _created(plan: PlanFile, state: MigrationState) -> Iterator[int]:
             yield sum(step.target is None and step.tp in applied.written | applied.in_doubt for step in group.writes())
 
 
-def _late_deletion(store: OffsetStore) -> str:
+def late_deletion_note(store: OffsetStore) -> str:
     """A note for stores that do not delete offsets at once; otherwise empty."""
     return next((found.text for found in store.weaknesses() if found.capability == DELETES_OFFSETS), "")
 
 
 def _compare_others(plan: PlanFile, state: MigrationState, target: OffsetStore) -> int:
-    """Compares offsets that the journal does not record as written with the plan's before-images and prints
-    differences. Returns their number."""
+    """Compares the target with the plan's before-images, for offsets that the journal does not record as written.
+
+    Prints the differences and returns their number.
+    """
     from offsetmgr.migration.rollback import differences, not_settled
 
     others = sum(1 for _ in not_settled(plan, state))
     if not others:
         return 0
-    begun = len(state.apply.intents)
-    note(f"the journal knows {begun:,} of the plan's {plan.summary.groups:,} groups as begun")
+    started = len(state.apply.intents)
+    note(f"the journal records {started:,} of the plan's {plan.summary.groups:,} groups as started")
     count = 0
     for found in progress(differences(plan, state, target), "comparing"):
         count += 1
-        if count <= view.SHOWN:
+        if count <= migrate_output.SHOWN:
             before, now = ("no offset" if n is None else n for n in (found.before, found.now))
             why = str(found.error) if found.error else f"holds {now}, and held {before} before the plan was applied"
             note(f"  ! {found.group}{f' {found.tp}' if found.tp else ''}: {why}")
-    compared = (
-        f"offsets that it does not record as written, in {view.counted(others, 'group')}, was compared by reading"
-    )
+    compared = f"compared, in {counted(others, 'group')}, the offsets that the journal does not record as written"
     if not count:
         note(f"{compared}: every offset is as it was before")
         return 0
-    if count > view.SHOWN:
-        note(f"  ! and {count - view.SHOWN:,} more")
-    note(f"{compared}: {view.counted(count, 'offset')} differ from their before-images; they were not changed")
+    if count > migrate_output.SHOWN:
+        note(f"  ! and {count - migrate_output.SHOWN:,} more")
+    note(f"{compared}: {counted(count, 'offset')} differ from their before-images; they were not changed")
     note(
-        "hint: the journal may be cut or older than the last apply; bring its whole copy back and roll back again, or "
-        "restore a snapshot of the target"
+        "hint: the journal may be truncated or older than the last apply; restore a complete copy and roll back again, "
+        "or restore a snapshot of the target"
     )
     return count
 
@@ -158,7 +159,7 @@ def _plan_back(
 ) -> None:
     from offsetmgr.migration.reverse_plan import ReversePlanner, reverse_options
 
-    with sides.old_members() as members:
+    with sides.legacy_members() as members:
         options = reverse_options(plan)
         planner = Planner(
             sides.source,
@@ -173,11 +174,11 @@ def _plan_back(
         header = planner.header()
         steps = progress(back.steps(), "groups planned", len(back.groups))
         summary, _ = write_plan(output, header, steps, planner.target.topic_ids)
-    view.show_plan_header(header)
-    view.show_expiry(header, summary, header.created_at)
-    view.show_plan_summary(summary)
-    view.show_attention(PlanFile(output))
-    note(f"the way back is planned in {output}; nothing was changed")
+    migrate_output.show_plan_header(header)
+    migrate_output.show_expiry(header, summary, header.created_at)
+    migrate_output.show_plan_summary(summary)
+    migrate_output.show_attention(PlanFile(output))
+    note(f"reverse plan written to {output}; nothing was changed")
     note(f"next: offsetmgr migrate apply {output}")
     if summary.failed_groups or summary.actions[Action.REFUSE_GONE]:
         raise typer.Exit(1)

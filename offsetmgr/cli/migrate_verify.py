@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli import migrate_output
 from offsetmgr.cli.migrate_options import PlanPath
 from offsetmgr.cli.migration_stores import FromConfig, SourceAndTarget, ToConfig
 from offsetmgr.cli.options import (
@@ -15,7 +15,7 @@ from offsetmgr.cli.options import (
     Format,
     connected,
 )
-from offsetmgr.cli.plan_work import _open_plan
+from offsetmgr.cli.plan_execution import open_plan
 from offsetmgr.cli.render import OutputFormat, note, progress, write_rows
 
 app = typer.Typer()
@@ -34,19 +34,19 @@ def verify_command(
     """Read both sides again and compare them with the plan; exit 1 on any difference."""
     from offsetmgr.migration.verify import Status
 
-    plan, state = _open_plan(plan_path)
+    plan, state = open_plan(plan_path)
     verifier = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config).verifier(
         plan, state
     )
     checked = progress(verifier.verdicts(), "partitions verified")
     everything = all_rows or format is not OutputFormat.TABLE
-    # After a rollback nearly everything is missing, as intended: it is counted, and listed with --all.
+    # After a rollback nearly all offsets are missing, as intended. They are counted, and only --all lists them.
     unlisted = {Status.EQUAL, Status.MISSING} if state.undo.touched else {Status.EQUAL}
-    rows = (view.verdict_row(v) for v in checked if everything or v.status not in unlisted)
+    rows = (migrate_output.verify_row(v) for v in checked if everything or v.status not in unlisted)
     first = next(rows, None)
     if first is not None or everything:
-        write_rows(view.VERDICT_COLUMNS, _with_first(first, rows), format)
-    view.show_verify_summary(verifier.summary)
+        write_rows(migrate_output.VERIFY_COLUMNS, _with_first(first, rows), format)
+    migrate_output.show_verify_summary(verifier.summary)
     if state.undo.touched:
         note("this plan was rolled back: the target holds its before-images again, so it differs from the plan")
     if not verifier.summary.ok:

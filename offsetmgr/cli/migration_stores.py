@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from offsetmgr.cli.former_locks import patient_cluster
+from offsetmgr.cli.lock_wait import lock_waiting_cluster
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
@@ -32,22 +32,28 @@ if TYPE_CHECKING:
 FromConfig = Annotated[
     str | None,
     typer.Option(
-        "--from-command-config", metavar="FILE", help="As --command-config, for the source alone.", show_default=False
+        "--from-command-config",
+        metavar="FILE",
+        help="Like --command-config, but only for the source.",
+        show_default=False,
     ),
 ]
 ToConfig = Annotated[
     str | None,
     typer.Option(
-        "--to-command-config", metavar="FILE", help="As --command-config, for the target alone.", show_default=False
+        "--to-command-config",
+        metavar="FILE",
+        help="Like --command-config, but only for the target.",
+        show_default=False,
     ),
 ]
 
 _COORDINATED: Final = frozenset({"kafka", "manager"})
-"""Kinds of stores with coordinators that know a group's members, as Kafka's do."""
+"""Kinds of stores whose group coordinators report a group's members."""
 
 
 class SourceAndTarget:
-    """Source and target of one command line. ``connect`` closes everything that is opened here."""
+    """Source and target of one command line. ``connect`` closes all stores and clusters that it opens."""
 
     def __init__(
         self, connect: ConnectFlags, source: str, target: str, from_config: str | None, to_config: str | None
@@ -60,14 +66,17 @@ class SourceAndTarget:
     def of_plan(
         cls, connect: ConnectFlags, header: PlanHeader, from_config: str | None, to_config: str | None
     ) -> SourceAndTarget:
-        """The sides in a plan."""
+        """The source and the target of a plan."""
         return cls(connect, header.source.uri, header.target.uri, from_config, to_config)
 
     @classmethod
     def reversed(
         cls, connect: ConnectFlags, header: PlanHeader, from_config: str | None, to_config: str | None
     ) -> SourceAndTarget:
-        """The sides of the reverse migration. The options keep their meaning: ``from`` is the plan's source."""
+        """The sides of the reverse migration, from the plan's target to its source.
+
+        The configurations keep their meaning: ``from_config`` is for the plan's source.
+        """
         return cls(connect, header.target.uri, header.source.uri, to_config, from_config)
 
     @cached_property
@@ -92,11 +101,11 @@ class SourceAndTarget:
         for side in ("target", "source"):
             connection = self._connection(side)
             if found := bootstrap_of(self._uris[side], connection):
-                return patient_cluster(self._connect.cluster_at(found, connection))
+                return lock_waiting_cluster(self._connect.cluster_at(found, connection))
         named = self._connect.resolved.bootstrap_server
         if named is None:
             return None
-        return patient_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
+        return lock_waiting_cluster(self._connect.cluster_at(named, self._connect.resolved.connection))
 
     def logs(self) -> Logs | None:
         """Like `cluster`, for requests about logs only: an open Kafka store can serve them over its connections."""
@@ -112,9 +121,8 @@ class SourceAndTarget:
         return self.cluster()
 
     @contextmanager
-    def old_members(self) -> Iterator[LegacyMembers | None]:
-        """A function that asks ZooKeeper's registry for live old consumers, if one side is (or contains) a
-        ZooKeeper."""
+    def legacy_members(self) -> Iterator[LegacyMembers | None]:
+        """A function that reads live old consumers from ZooKeeper's registry; None if neither side uses a ZooKeeper."""
         from offsetmgr.stores.uri import zookeeper_of
 
         address = None
@@ -160,8 +168,8 @@ class SourceAndTarget:
             yield OffsetWatcher(session, options.wants_group)
 
     @contextmanager
-    def old_groups(self) -> Iterator[AskOldGroups | None]:
-        """A function that asks the source's registry for consumers and owners; None if the source has none."""
+    def legacy_groups(self) -> Iterator[AskOldGroups | None]:
+        """A function that reads consumers and owners from the source's registry; None if the source has no registry."""
         from offsetmgr.stores.uri import parse_uri
 
         parsed = parse_uri(self._uris["source"])
@@ -218,7 +226,8 @@ class SourceAndTarget:
         if source.kind == "file":
             return NoMembers()
         raise UsageError(
-            f"finalize of {plan.path}", f"no live members can be found that still commit to {source.kind} {source.uri}"
+            f"finalize of {plan.path}",
+            f"offsetmgr cannot find out which live members still commit to {source.kind} {source.uri}",
         )
 
     def _source_cluster(self) -> Cluster:
@@ -227,4 +236,4 @@ class SourceAndTarget:
         connection = self._connection("source")
         bootstrap = bootstrap_of(self._uris["source"], connection)
         assert bootstrap is not None  # its kind is one of _COORDINATED
-        return patient_cluster(self._connect.cluster_at(bootstrap, connection))
+        return lock_waiting_cluster(self._connect.cluster_at(bootstrap, connection))

@@ -16,7 +16,7 @@ from offsetmgr.cli.options import (
     Topics,
     connected,
 )
-from offsetmgr.cli.read_errors import ReadErrors
+from offsetmgr.cli.read_error_report import ReadErrorReport
 from offsetmgr.cli.render import Column, OutputFormat, note, progress, write_rows
 from offsetmgr.core.errors import GroupNotFound, UsageError
 from offsetmgr.core.model import Committed
@@ -36,7 +36,7 @@ DIFFERENCES: Final = (
     Column("to_metadata", optional=True),
 )
 KINDS: Final = {"only-left": "only-from", "only-right": "only-to"}
-"""Kinds of differences, in terms of --from and --to."""
+"""The kinds of differences of two sides, named after --from and --to."""
 
 
 @app.command("diff")
@@ -50,8 +50,10 @@ def diff(
     topic: Topics = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show the differences between two stores; the exit code is 1 on any difference. Without --group: all groups of
-    both."""
+    """Show the differences between two stores; the exit code is 1 on any difference.
+
+    Without --group the command compares all groups of both stores.
+    """
     from offsetmgr.groups.diff import diff as differences
     from offsetmgr.groups.selection import TopicSelection, matching_groups
     from offsetmgr.groups.topic_matches import TopicMatches
@@ -70,7 +72,7 @@ def diff(
         raise GroupNotFound(
             "nothing to compare", f"no groups in {left.uri} nor in {right.uri}", "check the addresses and the chroot"
         )
-    errors, topic_matches = ReadErrors(), TopicMatches(topics)
+    errors, topic_matches = ReadErrorReport(), TopicMatches(topics)
     found = differences(left, right, progress(chosen, "comparing", len(chosen)), topics, topic_matches)
 
     def rows() -> Iterator[tuple[Any, ...]]:

@@ -37,7 +37,7 @@ LARGEST_OFFSET: Final = 2**63 - 1
 
 
 def _offset(text: str) -> int:
-    """Only digits: Python's own parser would accept ``1_000`` as well."""
+    """Parses an offset. Only digits are allowed, while Python's own parser would also accept ``1_000``."""
     if not (text.isascii() and text.isdecimal()):
         raise typer.BadParameter(f"{text!r} is not an offset.")
     if len(text.lstrip("0")) > len(str(LARGEST_OFFSET)) or int(text) > LARGEST_OFFSET:
@@ -46,7 +46,8 @@ def _offset(text: str) -> int:
 
 
 ToOffset = Annotated[
-    int | None, typer.Option("--to-offset", metavar="N", parser=_offset, help="To this offset.", show_default=False)
+    int | None,
+    typer.Option("--to-offset", metavar="N", parser=_offset, help="Move to this offset.", show_default=False),
 ]
 
 
@@ -57,20 +58,22 @@ def set_offsets(
     group: OneGroup,
     topic: Annotated[
         list[str],
-        typer.Option("--topic", metavar="NAME[:0,1]", help="Partitions (a topic: those committed); repeatable."),
+        typer.Option(
+            "--topic", metavar="NAME[:0,1]", help="Partitions; without numbers, the topic's committed ones; repeatable."
+        ),
     ],
     to_offset: Annotated[
         int, typer.Option("--to-offset", metavar="N", parser=_offset, help="The next offset to consume.")
     ],
-    metadata: Annotated[str, typer.Option("--metadata", help="Text to be committed with it.")] = "",
+    metadata: Annotated[str, typer.Option("--metadata", help="Metadata to commit with the offset.")] = "",
     new_group: NewGroup = False,
     execute: Execute = False,
     yes: Yes = False,
     before_image: BeforeImage = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Commit an offset without checking the log (reset checks it)."""
-    from offsetmgr.cli.edit_command import Edit, run_edit
+    """Commit an offset without checking the log (offsets reset checks it)."""
+    from offsetmgr.cli.edit_command import Edit, exit_edit
     from offsetmgr.groups.reset import propose_set
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.groups.topic_matches import require_topics
@@ -78,7 +81,7 @@ def set_offsets(
     topics = TopicSelection.parse(topic)
     store = connect.store()
 
-    def wanted(committed: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    def new_offsets(committed: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         chosen = {*topics.numbered(store.capabilities.partitions), *(tp for tp in committed if topics.matches(tp))}
         if not chosen:
             raise GroupNotFound(
@@ -90,12 +93,12 @@ def set_offsets(
         "offsets set",
         connect,
         store,
-        connect.edited_directory(),
+        connect.directory_for_edit(),
         RunFlags(execute, yes, output),
         before_image,
     )
-    proposal = propose_set(store, group, wanted, create=new_group)
-    run_edit(edit.run(require_topics([proposal], topics, store.uri)))
+    proposal = propose_set(store, group, new_offsets, create=new_group)
+    exit_edit(edit.run(require_topics([proposal], topics, store.uri)))
 
 
 @app.command("reset")
@@ -113,7 +116,7 @@ def reset(
     ] = False,
     to_offset: ToOffset = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="By so many records; back: -N.", show_default=False)
+        int | None, typer.Option("--shift-by", metavar="N", help="By N offsets; backward with -N.", show_default=False)
     ] = None,
     by_duration: Annotated[
         str | None,
@@ -152,7 +155,7 @@ def reset(
 
     Exactly one of --to-earliest ... --from-file. Offsets outside the log are clamped to it, with a note.
     """
-    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
+    from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
     from offsetmgr.cli.scenario import ScenarioOptions, scenario_of
     from offsetmgr.groups.reset import ToOffsets, propose_reset
     from offsetmgr.groups.selection import TopicSelection, choose_groups
@@ -172,7 +175,7 @@ def reset(
     scenario = scenario_of(
         options,
         group or [],
-        lambda snapshot: checked_crossing("offsets reset", snapshot, connect.store(), translate),
+        lambda snapshot: cross_cluster_check("offsets reset", snapshot, connect.store(), translate),
     )
     names = require_groups(group, all_groups)
     if not isinstance(scenario, ToOffsets) and bool(topic) == all_topics:
@@ -187,13 +190,13 @@ def reset(
         "offsets reset",
         connect,
         store,
-        connect.edited_directory(),
+        connect.directory_for_edit(),
         RunFlags(execute, yes, output),
         before_image,
         as_csv=export_csv,
     )
     proposals = propose_reset(store, cluster, chosen, topics, scenario, create=new_group)
-    run_edit(edit.run(require_topics(proposals, topics, store.uri)))
+    exit_edit(edit.run(require_topics(proposals, topics, store.uri)))
 
 
 @app.command("delete")
@@ -210,7 +213,7 @@ def delete(
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Delete committed offsets."""
-    from offsetmgr.cli.edit_command import Edit, run_edit
+    from offsetmgr.cli.edit_command import Edit, exit_edit
     from offsetmgr.groups.edits import propose_delete
     from offsetmgr.groups.selection import TopicSelection, choose_groups
     from offsetmgr.groups.topic_matches import require_topics
@@ -227,8 +230,8 @@ def delete(
         "offsets delete",
         connect,
         store,
-        connect.edited_directory(),
+        connect.directory_for_edit(),
         RunFlags(execute, yes, output),
         before_image,
     )
-    run_edit(edit.run(require_topics(propose_delete(store, chosen, topics), topics, store.uri)))
+    exit_edit(edit.run(require_topics(propose_delete(store, chosen, topics), topics, store.uri)))

@@ -18,9 +18,9 @@ from offsetmgr.cli.options import (
     connected,
     require_groups,
 )
-from offsetmgr.cli.read_errors import ReadErrors
-from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, progress, write_rows
-from offsetmgr.cli.stale import StaleSnapshot
+from offsetmgr.cli.read_error_report import ReadErrorReport
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
+from offsetmgr.cli.stale_offsets import StaleOffsetCounter
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError
 from offsetmgr.core.model import ABSENT, Committed, Offset, TopicPartition
 
@@ -55,18 +55,20 @@ def _cells(group: str, tp: TopicPartition, found: Offset) -> tuple[Any, ...]:
     return (group, tp[0], tp[1], "absent", None, None, None, None)
 
 
-class UncommittedGroups:
-    """Reports topics, given by full name, without a commit of a group: for a named group as an error, for others as a
-    note if no group has any."""
+class UncommittedTopics:
+    """Reports topics that --topic gives by full name and in which groups have no commits.
 
-    def __init__(self, uri: str, topics: TopicSelection, errors: ReadErrors) -> None:
+    For a group that --group names, it is an error. For the others it is a note, if no group has a commit in the topic.
+    """
+
+    def __init__(self, uri: str, topics: TopicSelection, errors: ReadErrorReport) -> None:
         self._uri = uri
         self._topics = topics
         self._errors = errors
         self._left = {p.name for p in topics.patterns if p.partitions is None}.intersection(topics.named())
         self._seen: set[str] = set()
 
-    def look(self, group: str, committed: Iterable[TopicPartition], *, named: bool) -> None:
+    def record(self, group: str, committed: Iterable[TopicPartition], *, named: bool) -> None:
         """Records the committed partitions of one group."""
         if not self._left:
             return
@@ -77,15 +79,17 @@ class UncommittedGroups:
                     self._errors.add(GroupNotFound(f"group {group!r}", f"has no committed offsets in topic {topic}"))
         self._seen.update(set(self._topics.named()).difference(missing))
 
-    def finish(self, shown: int | None) -> None:
-        """Reports topics without a commit in any group, and an empty result; ``shown`` rows (None: some were left
-        out)."""
+    def report(self, shown: int | None) -> None:
+        """Prints the topics without a commit in any group, or that the result is empty.
+
+        ``shown`` is the number of printed rows, or None if rows were left out on purpose.
+        """
         if self._errors.count:
             return
         for topic in sorted(self._left - self._seen):
             note(f"no committed offsets in topic {topic} in {self._uri}")
         if shown == 0 and not self._left - self._seen:
-            note(nothing_in(self._uri, "committed offsets"))
+            note(empty_note(self._uri, "committed offsets"))
 
 
 def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str, int]:
@@ -95,7 +99,7 @@ def _partition_counts(cluster: Cluster | None, topics: list[str]) -> Mapping[str
     try:
         return cluster.topics(topics)
     except OffsetMgrError as error:
-        note(f"mind: only committed partitions are shown, since topics cannot be looked up: {error}")
+        note(f"warning: only committed partitions are shown, because the topics cannot be read: {error}")
         return {}
 
 
@@ -126,9 +130,9 @@ def get(
     chosen = choose_groups(store, names, all_groups=all_groups)
     named = named_groups(names, chosen)
     held = store.capabilities.partitions
-    asked = topics.asked_for(_partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held)
-    errors = ReadErrors()
-    without = UncommittedGroups(store.uri, topics, errors)
+    expected = topics.asked_for(_partition_counts(connect.cluster_or_none(), topics.named()) if named else {}, held)
+    errors = ReadErrorReport()
+    uncommitted = UncommittedTopics(store.uri, topics, errors)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for found in progress(scan_in_order(store, chosen), "reading", len(chosen)):
@@ -139,17 +143,17 @@ def get(
             for tp, error in sorted(found.errors.items()):
                 if topics.matches(tp):
                     errors.add(error)
-            wanted = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
+            matched = {tp: c for tp, c in found.offsets.items() if topics.matches(tp)}
             if found.error is None:
-                without.look(found.group, [*wanted, *found.errors], named=found.group in named)
-            missing = asked if found.group in named else topics.numbered(held)
-            missing = [tp for tp in missing if tp not in wanted and tp not in found.errors]
-            for tp in sorted([*wanted, *missing]):
-                yield _cells(found.group, tp, wanted.get(tp, ABSENT))
+                uncommitted.record(found.group, [*matched, *found.errors], named=found.group in named)
+            missing = expected if found.group in named else topics.numbered(held)
+            missing = [tp for tp in missing if tp not in matched and tp not in found.errors]
+            for tp in sorted([*matched, *missing]):
+                yield _cells(found.group, tp, matched.get(tp, ABSENT))
 
     shown = write_rows(OFFSETS, rows(), output)
-    without.finish(shown)
-    errors.finish()
+    uncommitted.report(shown)
+    errors.exit_if_any()
 
 
 @app.command("lag")
@@ -173,13 +177,13 @@ def lag(
     names = require_groups(group, all_groups)
     topics = TopicSelection.parse(topic or [])
     cluster, store = connect.cluster("offsets lag"), connect.store()
-    newer = connect.newer_store(store)
+    newer = connect.kafka_counterpart(store)
     chosen = choose_groups(store, names, all_groups=all_groups)
     named = named_groups(names, chosen)
     counts = _partition_counts(cluster, topics.named()) if named else {}
     also = dict.fromkeys(named, topics.asked_for(counts, store.capabilities.partitions))
-    errors = ReadErrors()
-    without = UncommittedGroups(store.uri, topics, errors)
+    errors = ReadErrorReport()
+    uncommitted = UncommittedTopics(store.uri, topics, errors)
 
     def rows() -> Iterator[tuple[Any, ...]]:
         found = lag_of_groups(store, cluster, chosen, topics, strict=not all_groups, also=also, newer=newer)
@@ -188,18 +192,18 @@ def lag(
                 errors.add(one.error)
             else:
                 there = [r.partition for r in one.rows if r.note != NOTHING]
-                without.look(one.group, there, named=one.group in named)
+                uncommitted.record(one.group, there, named=one.group in named)
             for row in one.rows:
                 if row.error is not None:
                     errors.add(row.error)
-                    if row.committed is ABSENT and row.note != NOTHING:  # unreadable, as distinct from absent
+                    if row.committed is ABSENT and row.note != NOTHING:  # unreadable, not absent
                         continue
                 if only_with_lag and not needs_log_range(row):
                     continue
                 yield (*_cells(*row[:3]), row.log_start, row.log_end, row.lag, row.note or None)
 
-    stale = StaleSnapshot(newer)
-    shown = write_rows(LAG, stale.counted(rows()), output)
-    stale.finish()
-    without.finish(None if only_with_lag else shown)
-    errors.finish()
+    stale = StaleOffsetCounter(newer)
+    shown = write_rows(LAG, stale.count(rows()), output)
+    stale.report()
+    uncommitted.report(None if only_with_lag else shown)
+    errors.exit_if_any()

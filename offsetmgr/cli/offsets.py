@@ -1,4 +1,4 @@
-"""``offsetmgr offsets``: shows and edits committed offsets. Only combines the commands, each kind in its own module.
+"""``offsetmgr offsets``: shows and edits committed offsets. This module only combines the commands.
 
 `PARTS` is in the order of the help.
 """

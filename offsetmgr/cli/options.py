@@ -1,7 +1,9 @@
-"""Options that commands share, with Kafka's names, and the objects they select: stores, clusters, directories.
+"""The options that commands share, and the stores, clusters and sessions that they select.
 
-A command has a parameter ``connect: ConnectFlags`` and is wrapped by `connected`, which replaces it with the connection
-options.
+The options have the names of Kafka's own tools.
+
+A command that connects to servers has a parameter ``connect: ConnectFlags``. `connected` replaces it with the
+connection options.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ Zookeeper = Annotated[
     typer.Option(
         "--zookeeper",
         metavar="HOST:PORT/CHROOT",
-        help="ZooKeeper as the store (old consumers); add --bootstrap-server where logs must be looked at.",
+        help="ZooKeeper as the store (old consumers); add --bootstrap-server for commands that read logs.",
         show_default=False,
     ),
 ]
@@ -75,7 +77,7 @@ CommandConfig = Annotated[
     typer.Option(
         "--command-config",
         metavar="FILE",
-        help="Client .properties, as kafka-consumer-groups takes; zookeeper.auth=digest:USER:PASSWORD as well.",
+        help="Client .properties, as for kafka-consumer-groups; also zookeeper.auth=digest:USER:PASSWORD.",
         show_default=False,
     ),
 ]
@@ -85,7 +87,7 @@ Timeout = Annotated[
         "--timeout",
         metavar="MS",
         min=1,
-        help="Longest wait for any one answer of a server (30000).",
+        help="Maximum wait for one response of a server (30000).",
         show_default=False,
     ),
 ]
@@ -98,7 +100,7 @@ Groups = Annotated[
 OneGroup = Annotated[str, typer.Option("--group", metavar="NAME", help="The group.")]
 AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups of the store.")]
 OnlyWithLag = Annotated[
-    bool, typer.Option("--only-with-lag", help="Leave out partitions without lag; trouble and unknown lags stay.")
+    bool, typer.Option("--only-with-lag", help="Show only partitions with lag, an error or an unknown lag.")
 ]
 Topics = Annotated[
     list[str] | None,
@@ -111,7 +113,7 @@ Topics = Annotated[
 ]
 AllTopics = Annotated[bool, typer.Option("--all-topics", help="All topics in which the group has committed.")]
 Execute = Annotated[
-    bool, typer.Option("--execute/--dry-run", help="Carry it out; without it the command only shows the changes.")
+    bool, typer.Option("--execute/--dry-run", help="Make the changes; without it the command only shows them.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before acting.")]
 BeforeImage = Annotated[
@@ -120,7 +122,7 @@ BeforeImage = Annotated[
         "--before-image",
         metavar="FILE",
         callback=file_to_write,
-        help="File for the before-images, for undoing (default: a new file in the state directory).",
+        help="File for the before-images, which undo the edit (default: a new file in the state directory).",
         show_default=False,
     ),
 ]
@@ -128,7 +130,7 @@ Format = Annotated[OutputFormat, typer.Option("--format", help="Output format of
 AcceptUnterminated = Annotated[
     bool,
     typer.Option(
-        "--accept-unterminated", help="Read a file of lines although its last line has no line end: it is complete."
+        "--accept-unterminated", help="Accept a text file whose last line has no line end: the file is complete."
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
@@ -136,15 +138,15 @@ TranslateOption = Annotated[
     Translate | None,
     typer.Option(
         "--translate",
-        help="Write offsets to another Kafka cluster. none: unchanged, because its topics are equal copies.",
+        help="Allow another Kafka cluster as the target. none: offsets stay the same, as its topics are equal copies.",
         show_default=False,
     ),
 ]
 AllowRewind = Annotated[bool, typer.Option("--allow-rewind", help="Allow offsets to go backwards.")]
 
 
-def _reading_offsets_topic() -> Callable[[int, int], None]:
-    """Shows the progress of reading a broker's offsets topic, and removes the line at its end."""
+def _offsets_topic_progress() -> Callable[[int, int], None]:
+    """A callback that shows the progress of reading a broker's offsets topic, and clears the line at the end."""
     from offsetmgr.cli.render import Meter
 
     meter: Meter | None = None
@@ -165,10 +167,10 @@ class ConnectFlags:
 
     def __init__(self, settings: SettingsLayer, context: str | None) -> None:
         self.flags = settings
-        """The values of the flags alone."""
+        """The values of the flags, without variables and config file."""
         given = (("--command-config", settings.command_config), ("--context", context))
-        self.repeated = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
-        """The options that a follow-up command needs as well, with a space in front of each."""
+        self.followup_options = "".join(f" {option} {quote(value)}" for option, value in given if value is not None)
+        """The options that a printed follow-up command needs too, each with a space in front."""
         self.resolved: ResolvedConnection = resolve(settings, context)
         self._open = ExitStack()
         self._clusters: dict[str, Cluster] = {}
@@ -195,7 +197,7 @@ class ConnectFlags:
         return self.resolved.store
 
     def store(self, uri: str | None = None, connection: ConnectionConfig | None = None) -> OffsetStore:
-        """Opens a store: the selected one, or ``uri``; with the command line's settings, or ``connection``."""
+        """Opens the selected store, or that of ``uri``, with the command line's settings, or ``connection``."""
         from offsetmgr.stores.uri import open_store
 
         store = self._open.enter_context(open_store(uri or self.uri, connection or self.resolved.connection))
@@ -208,7 +210,7 @@ class ConnectFlags:
             from offsetmgr.stores.kafka import KafkaStore
 
             if isinstance(store, KafkaStore):
-                store.on_read = _reading_offsets_topic()
+                store.on_read = _offsets_topic_progress()
         return store
 
     def connection(self, command_config: str | None) -> ConnectionConfig:
@@ -230,7 +232,7 @@ class ConnectFlags:
         them."""
         found = self.cluster_or_none()
         if found is None:
-            raise UsageError(what, "needs to look at the logs, and no brokers are known", "add --bootstrap-server")
+            raise UsageError(what, "needs to read logs, and no brokers are known", "add --bootstrap-server")
         return found
 
     def cluster_or_none(self) -> Cluster | None:
@@ -246,9 +248,11 @@ class ConnectFlags:
             self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
         return self._clusters[bootstrap]
 
-    def newer_store(self, store: OffsetStore) -> OffsetStore | None:
-        """The Kafka store of the cluster whose ZooKeeper is ``store``, if the brokers are known: groups that have left
-        ZooKeeper commit there. None if the brokers belong, or may belong, to another cluster, which is printed."""
+    def kafka_counterpart(self, store: OffsetStore) -> OffsetStore | None:
+        """The Kafka store of the cluster whose ZooKeeper is ``store``: groups that have left ZooKeeper commit there.
+
+        None if no brokers are known, or if they belong, or may belong, to another cluster; the latter is printed.
+        """
         from offsetmgr.cli.render import note
         from offsetmgr.core.log_origin import compare_origins
         from offsetmgr.stores.uri import parse_uri
@@ -262,9 +266,11 @@ class ConnectFlags:
         if compared.keeps_epochs:
             return kafka
         if origin.cluster_id is None and not origin.brokers:
-            note(f"mind: {bootstrap} cannot be shown to be the cluster of {self.uri}: it lists no live broker")
+            note(
+                f"warning: cannot verify that {bootstrap} is the cluster of {self.uri}: ZooKeeper lists no live broker"
+            )
         else:
-            note(f"mind: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
+            note(f"warning: {bootstrap} is another Kafka cluster than that of {self.uri}: {compared.how}")
         return None
 
     def zookeeper(self, what: str) -> ZookeeperSession:
@@ -280,11 +286,16 @@ class ConnectFlags:
         return self._open.enter_context(ZookeeperSession(address, self.resolved.connection))
 
     def directory(self, uri: str | None = None, *, edits: bool = False) -> Directory:
-        """The source of live members of a store's groups: of the selected store, or of ``uri``.
+        """A function that describes the live members of groups of the selected store, or of ``uri``.
 
-        For a command that ``edits`` it waits for the group locks of killed runs.
+        If the command ``edits``, it waits for the group locks of killed runs.
         """
-        from offsetmgr.cli.members_source import both, cluster_directory, no_directory, registry_directory
+        from offsetmgr.cli.members_source import (
+            cluster_directory,
+            empty_directory,
+            merged_directory,
+            registry_directory,
+        )
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
@@ -292,20 +303,23 @@ class ConnectFlags:
         if (bootstrap := bootstrap_of(uri, self.resolved.connection)) is not None:
             coordinators = cluster_directory(self.cluster_at(bootstrap, self.resolved.connection))
             if edits:
-                from offsetmgr.cli.former_locks import patient
+                from offsetmgr.cli.lock_wait import lock_waiting_directory
 
-                coordinators = patient(coordinators)
+                coordinators = lock_waiting_directory(coordinators)
             found.append(coordinators)
         if (connect := zookeeper_of(uri, self.resolved.connection)) is not None:
             found.append(registry_directory(self._session(connect)))
         if not found:
-            return no_directory
-        return found[0] if len(found) == 1 else both(found[0], found[1])
+            return empty_directory
+        return found[0] if len(found) == 1 else merged_directory(found[0], found[1])
 
-    def edited_directory(self, uri: str | None = None) -> Directory:
-        """Like `directory`, for a command that edits. For a Kafka store, a known ZooKeeper (--zookeeper,
-        OFFSETMGR_ZOOKEEPER, the context) is asked as well, since its old consumers may commit to both."""
-        from offsetmgr.cli.members_source import beside
+    def directory_for_edit(self, uri: str | None = None) -> Directory:
+        """Like `directory`, for a command that edits.
+
+        For a Kafka store it also includes the old consumers of a known ZooKeeper (--zookeeper, OFFSETMGR_ZOOKEEPER, the
+        context), because they may commit to both.
+        """
+        from offsetmgr.cli.members_source import with_registered_members
         from offsetmgr.stores.uri import bootstrap_of, zookeeper_of
 
         uri = uri or self.uri
@@ -313,7 +327,7 @@ class ConnectFlags:
         bootstrap, known = bootstrap_of(uri, connection), self.resolved.zookeeper
         if known is None or bootstrap is None or zookeeper_of(uri, connection) is not None:
             return directory
-        return beside(directory, self.cluster_at(bootstrap, connection), self._session(known))
+        return with_registered_members(directory, self.cluster_at(bootstrap, connection), self._session(known))
 
     def _session(self, connect: str) -> ZookeeperSession:
         """The session of a store with this connect string, or a new one."""
@@ -326,7 +340,7 @@ class ConnectFlags:
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose ``connect`` parameter is replaced with the connection options."""
+    """Wraps a command: replaces its ``connect`` parameter with the connection options."""
     options: dict[str, Any] = {
         "bootstrap_server": BootstrapServer,
         "zookeeper": Zookeeper,
@@ -364,7 +378,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_groups(groups: list[str] | None, all_groups: bool) -> list[str]:
-    """The named groups. Raises `UsageError` unless there are some, or all are selected (but not both)."""
+    """The named groups. Raises `UsageError` unless exactly one of --group and --all-groups is given."""
     if bool(groups) == all_groups:
         why = "both --group and --all-groups are given" if all_groups else "no group is named"
         raise UsageError("which groups?", why, "as in --group NAME (repeatable, globs), or --all-groups")

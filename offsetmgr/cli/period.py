@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Periods that every partition finishes before any begins the next.",
+    help="Runs of the period coordinator: all partitions finish a period before any begins the next.",
 )
 
 Root = Annotated[
@@ -58,8 +58,8 @@ _HISTORY: Final = (
 )
 
 
-_READS: Final = 20
-"""Number of attempts to read nodes that are just changing."""
+_MAX_READS: Final = 20
+"""Maximum number of reads, because the nodes may change during a read."""
 
 
 def _now_ms() -> int:
@@ -74,14 +74,14 @@ def _duration(ms: int) -> str:
     return f"{ms / 1000:,.1f} s"
 
 
-def _capacity(connect: ConnectFlags, command: str, root: str) -> BarrierStateStore:
+def _state_store(connect: ConnectFlags, command: str, root: str) -> BarrierStateStore:
     from offsetmgr.period.state_nodes import BarrierStateStore
 
     return BarrierStateStore(connect.zookeeper(command), root)
 
 
-def _begun(nodes: BarrierStateStore) -> BarrierView:
-    """The nodes of a run. Raises `Conflict` if no period was ever opened."""
+def _read_started(nodes: BarrierStateStore) -> BarrierView:
+    """Reads the nodes of a run. Raises `Conflict` if it has not opened a period yet."""
     view = nodes.read()
     if view.seen.open_ is None:
         raise Conflict(
@@ -90,13 +90,13 @@ def _begun(nodes: BarrierStateStore) -> BarrierView:
     return view
 
 
-def _whole(nodes: BarrierStateStore) -> BarrierView:
-    """The nodes of a run, read again while the run advances. Raises `Conflict` if it has not begun."""
-    view = _begun(nodes)
-    for _ in range(_READS):
+def _read_consistent(nodes: BarrierStateStore) -> BarrierView:
+    """Reads the nodes of a run, again if the run advanced meanwhile. Raises `Conflict` if no period was ever opened."""
+    view = _read_started(nodes)
+    for _ in range(_MAX_READS):
         if view.seen.barrier() is not None:
             break
-        view = _begun(nodes)
+        view = _read_started(nodes)
     return view
 
 
@@ -106,17 +106,21 @@ def status(
     connect: ConnectFlags,
     root: Root,
     holding: Annotated[
-        bool, typer.Option("--holding", help="Only partitions that hold the open period; exit code 1 if there are any.")
+        bool,
+        typer.Option(
+            "--holding", help="Show only partitions that still hold the period open; exit code 1 if there are any."
+        ),
     ] = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show the open period, and for each partition that holds it how long and which member consumes it.
+    """Show the open period: which partitions hold it open, for how long, and which members consume them.
 
-    Partitions that hold it come first. A partition without an owner has no live member that consumes it.
+    A partition holds the period open until it has finished it. Such partitions come first. A partition without an owner
+    has no live member that consumes it.
     """
     from offsetmgr.period.status import status_of
 
-    found = status_of(_whole(_capacity(connect, "period status", root)), _now_ms())
+    found = status_of(_read_consistent(_state_store(connect, "period status", root)), _now_ms())
     assert found is not None  # the run has begun
     held = found.holding
     kind = "rerun, period" if found.rerun else "period"
@@ -153,22 +157,24 @@ def history(
     root: Root,
     period: Annotated[
         list[int] | None,
-        typer.Option("--period", metavar="NUMBER", min=0, help="Only this one (repeatable).", show_default=False),
+        typer.Option(
+            "--period", metavar="NUMBER", min=0, help="Show only this period; repeatable.", show_default=False
+        ),
     ] = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """List closed periods: times, the partitions and offsets that each member finished, and how long each was open.
 
-    For jobs with fixed ranges of offsets, also their attempts and published outputs.
+    For jobs with fixed offset ranges it also shows their attempts and published outputs.
     """
-    from offsetmgr.cli.period_view import history_rows
+    from offsetmgr.cli.period_output import history_rows
     from offsetmgr.period.history import History
 
     session = connect.zookeeper("period history")
     from offsetmgr.period.state_nodes import BarrierStateStore
 
     nodes = BarrierStateStore(session, root)
-    _begun(nodes)
+    _read_started(nodes)
     works = History(session, root).works(period)
     if not write_rows(_HISTORY, history_rows(nodes.history(period), works), output):
         note(f"no closed period in the history of {root}")
@@ -179,8 +185,8 @@ def history(
 def rerun(
     connect: ConnectFlags,
     root: Root,
-    begin: Annotated[str, typer.Option("--from", metavar="TIME", help="The start of its first period (UTC).")],
-    length: Annotated[str, typer.Option("--length", metavar="PnDTnHnMnS", help="The length of its periods.")],
+    begin: Annotated[str, typer.Option("--from", metavar="TIME", help="The start of the first period (UTC).")],
+    length: Annotated[str, typer.Option("--length", metavar="PnDTnHnMnS", help="The length of the periods.")],
     until: Annotated[
         str | None,
         typer.Option("--until", metavar="TIME", help="End of the range; without it, the present.", show_default=False),
@@ -193,7 +199,10 @@ def rerun(
         bool, typer.Option("--instead", help="Replace the live run: it stops, rewinds and abandons its open period.")
     ] = False,
     then: Annotated[
-        str, typer.Option("--then", metavar="close|live", help="At its end: close, or take on the live run's periods.")
+        str,
+        typer.Option(
+            "--then", metavar="close|live", help="At its end: close the run, or continue with the live run's periods."
+        ),
     ] = "close",
     execute: Execute = False,
     yes: Yes = False,
@@ -201,8 +210,8 @@ def rerun(
     """Process a range of past periods again, in smaller periods, in a separate run (--name) or replacing the live run
     (--instead).
 
-    A separate run has its own root and members, independent of the live run. With --instead, the live run's members
-    learn that the next period is in the past; they must rewind their own offsets.
+    A separate run has its own root and members, independent of the live run. With --instead, the next period that the
+    live run opens is in the past, and its members must rewind their own offsets.
     """
     from offsetmgr.cli.scenario import parse_datetime, parse_duration
     from offsetmgr.period import rerun as reruns
@@ -216,7 +225,7 @@ def rerun(
         raise UsageError("--then", f"{then!r} is neither close nor live")
     session = connect.zookeeper("period rerun")
     live_nodes = BarrierStateStore(session, root)
-    live = _whole(live_nodes)
+    live = _read_consistent(live_nodes)
     assert live.seen.open_ is not None
     plan = Rerun(
         None if until is None else parse_datetime(until, "--until"),
@@ -230,9 +239,9 @@ def rerun(
     schedule = reruns.check(parse_datetime(begin, "--from"), parse_duration(length, "--length"), plan, live.seen.open_)
     end = "the present" if plan.until_ms is None else _time(plan.until_ms)
     what = f"rerun from {_time(schedule.first_ms)} to {end} in periods of {_duration(schedule.length_ms)}"
-    note(f"{what}, in {target}; then {'the live periods' if plan.then else 'it closes'}")
+    note(f"{what}, in {target}; then it {'continues with the live periods' if plan.then else 'closes'}")
     if name is None:
-        note(f"period {live.seen.open_.number}, which is open, is given up")
+        note(f"the open period {live.seen.open_.number} is abandoned")
     if not execute:
         note("dry run: nothing was changed; add --execute to do it")
         return
@@ -241,22 +250,22 @@ def rerun(
         yes=yes or name is not None,
     )
     if name is None:
-        reruns.begin_instead(live_nodes, live, schedule, plan, f"given up for a {what}", _now_ms())
+        reruns.begin_instead(live_nodes, live, schedule, plan, f"abandoned for a {what}", _now_ms())
     else:
         reruns.begin_beside(BarrierStateStore(session, target), live, schedule, plan, _now_ms())
-    note(f"begun: {target}")
+    note(f"started: {target}")
 
 
 def _end(nodes: BarrierStateStore, why: str) -> None:
-    """Ends the run even if it advances during the prompt. Raises `Conflict`."""
-    for _ in range(_READS):
-        view = _begun(nodes)
+    """Ends the run, even if it advanced during the prompt. Raises `Conflict` if it has ended already."""
+    for _ in range(_MAX_READS):
+        view = _read_started(nodes)
         assert view.seen.open_ is not None
         if view.seen.open_.stopped:
             raise Conflict(f"run {nodes.root}", f"has ended already: {view.seen.open_.stopped}")
         if nodes.end(view, why):
             return
-    raise Conflict(f"run {nodes.root}", "turns to another period each time", "ask again")
+    raise Conflict(f"run {nodes.root}", "opened another period during each attempt", "run the command again")
 
 
 @app.command("abort")
@@ -265,17 +274,17 @@ def abort(
     connect: ConnectFlags,
     root: Root,
     why: Annotated[
-        str, typer.Option("--why", metavar="TEXT", help="The reason, which its members receive.")
+        str, typer.Option("--why", metavar="TEXT", help="The reason, which the members receive.")
     ] = "aborted by hand",
     execute: Execute = False,
     yes: Yes = False,
 ) -> None:
     """End a run permanently: no further period opens, and waiting members get the reason.
 
-    Finished work and the history stay. To begin again, use another root.
+    Finished work and the history remain. To start again, use another root.
     """
-    nodes = _capacity(connect, "period abort", root)
-    view = _begun(nodes)
+    nodes = _state_store(connect, "period abort", root)
+    view = _read_started(nodes)
     assert view.seen.open_ is not None
     if view.seen.open_.stopped:
         raise Conflict(f"run {root}", f"has ended already: {view.seen.open_.stopped}")

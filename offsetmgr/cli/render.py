@@ -1,7 +1,7 @@
 """Output: rows as a table, JSON or CSV on stdout; notes, progress and prompts on stderr.
 
-Rows are written in batches, column by column, so that tens of thousands take a fraction of a second and memory does not
-grow with their number. Names are never shortened.
+Rows are formatted in batches, column by column, so that tens of thousands take a fraction of a second and memory does
+not grow with their number. Names are never shortened.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any, Final, TypeVar
 from offsetmgr.core.model import BrokerPartition
 
 BATCH: Final = 4_000
-"""Rows formatted together. A table's column widths come from its first batch."""
-_CACHED: Final = 20_000
-_NARROWEST: Final = 20
+"""Number of rows formatted together. A table's column widths come from its first batch."""
+_MAX_CACHED: Final = 20_000
+_MIN_WRAP_WIDTH: Final = 20
 """Minimum width at which a table's last column is wrapped."""
 PROGRESS_AFTER_S: Final = 1.0
 """Seconds before progress is shown."""
@@ -46,8 +46,8 @@ class OutputFormat(StrEnum):
 class Column:
     """A column: ``name`` for programs, ``title`` for people; ``right`` aligns numbers.
 
-    ``optional`` omits it from a table in which it is empty, ``detail`` from every table. ``time``: milliseconds since
-    1970, which tables show as a time (UTC).
+    A table omits an ``optional`` column if it is empty, and always a ``detail`` column. The values of a ``time`` column
+    are milliseconds since 1970, which tables show as a time (UTC).
     """
 
     name: str
@@ -58,22 +58,22 @@ class Column:
     time: bool = False
 
 
-class _Cells(dict[Any, str]):
+class _CellCache(dict[Any, str]):
     """A cache of formatted values; most values of a column occur repeatedly."""
 
     def __init__(self, encode: Callable[[Any], str]) -> None:
         self._encode = encode
 
     def __missing__(self, value: Any) -> str:
-        if len(self) >= _CACHED:
+        if len(self) >= _MAX_CACHED:
             self.clear()
         text = self._encode(value)
         self[value] = text
         return text
 
 
-class _PaddedRow(_Cells):
-    """Cells of one column of a table."""
+class _PaddedCells(_CellCache):
+    """A cache of the padded cells of one column of a table."""
 
     def __init__(self, encode: Callable[[Any], str], width: int, *, right: bool) -> None:
         pad = str.rjust if right else str.ljust
@@ -120,10 +120,10 @@ def write_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output:
     return _write_table(columns, rows)
 
 
-def write_varied(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
-    """Like `write_rows` for JSON and CSV, for rows with large or structured values: one row is held at a time.
+def write_structured_rows(columns: Sequence[Column], rows: Iterable[Sequence[Any]], output: OutputFormat) -> int:
+    """Like `write_rows` for JSON and CSV, for rows with large or structured values: it formats one row at a time.
 
-    CSV contains objects as JSON.
+    In CSV, objects and lists are JSON.
     """
     names = [c.name for c in columns]
     count = 0
@@ -146,7 +146,7 @@ def write_varied(columns: Sequence[Column], rows: Iterable[Sequence[Any]], outpu
 def _write_json(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
     fields = ", ".join(f"{_json_value(c.name)}: %s" for c in columns)
     template = "{" + fields + "}"
-    caches = [_Cells(_json_value) for _ in columns]
+    caches = [_CellCache(_json_value) for _ in columns]
     count = 0
     for batch in _batches(rows):
         sys.stdout.write(",\n" if count else "[\n")
@@ -172,18 +172,18 @@ def _write_csv(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
 
 
 def write_plain_csv(rows: Iterable[Sequence[Any]]) -> None:
-    """CSV without a header line."""
+    """Writes CSV without a header line to stdout."""
     csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     sys.stdout.flush()
 
 
 def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> int:
-    shown: list[tuple[int, _PaddedRow]] = []
+    shown: list[tuple[int, _PaddedCells]] = []
     count = 0
     for batch in _batches(rows):
         values = list(zip(*batch, strict=True))
         if not count:
-            shown = _shown(columns, values, whole=len(batch) < BATCH)
+            shown = _table_columns(columns, values, whole=len(batch) < BATCH)
             titles = (cells.padded(columns[i].title or columns[i].name.upper().replace("_", "-")) for i, cells in shown)
             sys.stdout.write("  ".join(titles).rstrip() + "\n")
         lines = map("  ".join, zip(*(map(cells.__getitem__, values[i]) for i, cells in shown), strict=True))
@@ -195,8 +195,10 @@ def _write_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]]) -> in
     return count
 
 
-def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool) -> list[tuple[int, _PaddedRow]]:
-    """The columns that a table shows, with the widths of its first rows (``whole``: all of them) and titles."""
+def _table_columns(
+    columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: bool
+) -> list[tuple[int, _PaddedCells]]:
+    """The shown columns of a table, with their widths in the first rows. ``whole``: these are all rows of the table."""
     shown = []
     for i, column in enumerate(columns):
         encode = _time_cell if column.time else _cell
@@ -204,18 +206,18 @@ def _shown(columns: Sequence[Column], values: list[tuple[Any, ...]], *, whole: b
         if column.detail or (whole and column.optional and cells <= {"-", ""}):
             continue
         width = max(len(column.title or column.name), *map(len, cells))
-        shown.append((i, _PaddedRow(encode, width, right=column.right)))
+        shown.append((i, _PaddedCells(encode, width, right=column.right)))
     return shown
 
 
-def _wrapper(shown: list[tuple[int, _PaddedRow]]) -> Callable[[str], str]:
+def _wrapper(shown: list[tuple[int, _PaddedCells]]) -> Callable[[str], str]:
     """Wraps the text of a table's last column at the terminal's width; words and the other columns stay whole."""
     terminal = shutil.get_terminal_size().columns
     indent = sum(len(cells.padded("")) + 2 for _, cells in shown[:-1])
 
     def wrapped(line: str) -> str:
         aligned = line[max(indent - 2, 0) : indent].isspace()  # False if an earlier cell is wider than its column
-        if len(line.rstrip()) <= terminal or terminal - indent < _NARROWEST or not aligned:
+        if len(line.rstrip()) <= terminal or terminal - indent < _MIN_WRAP_WIDTH or not aligned:
             return line
         text = textwrap.wrap(line[indent:], terminal - indent, break_long_words=False, break_on_hyphens=False)
         return line[:indent] + f"\n{' ' * indent}".join(text)
@@ -298,7 +300,7 @@ def _progress_line(what: str, done: int, total: int | None, seconds: float) -> s
     return f"{what}: [{'#' * filled}{'.' * (20 - filled)}] {done:,} of {total:,}, {rate}"
 
 
-def nothing_in(uri: str, what: str) -> str:
-    """The note for an empty listing, which names the place that was read."""
-    doubt = "; is the chroot right?" if "zookeeper:" in uri or "zookeeper%3A" in uri else ""
-    return f"no {what} in {uri}{doubt if what == 'groups' else ''}"
+def empty_note(uri: str, what: str) -> str:
+    """The note for an empty listing, which names the store."""
+    hint = "; is the chroot right?" if "zookeeper:" in uri or "zookeeper%3A" in uri else ""
+    return f"no {what} in {uri}{hint if what == 'groups' else ''}"

@@ -1,4 +1,4 @@
-"""``offsetmgr runbook``: rolling-bounce runbooks of old groups: writes, checks, and executes them."""
+"""``offsetmgr runbook``: writes, checks and executes runbooks for rolling bounces of groups of old consumers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import typer
 from offsetmgr.cli.errors import FAILED, Interrupted
 from offsetmgr.cli.options import ConnectFlags, Execute, Format, OneGroup, connected, file_to_write
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import FileFailure, OtherCluster, UsageError
-from offsetmgr.migration import bounce as bouncing
+from offsetmgr.migration import bounce as bounces
 from offsetmgr.migration import bounce_plan
-from offsetmgr.migration import runbook as books
+from offsetmgr.migration import runbook as runbooks
 from offsetmgr.migration import runbook_render as text
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, ZookeeperRegistry
@@ -33,21 +33,23 @@ Baseline = Annotated[
     typer.Option(
         "--baseline",
         metavar="FILE",
-        help="The runbook's JSON from before the bounce: who was a member then.",
+        help="The runbook's JSON from before the bounce, which lists the members of that time.",
         show_default=False,
     ),
 ]
-Poll = Annotated[float, typer.Option("--poll", metavar="SECONDS", min=0.05, help="How often to look.")]
+Poll = Annotated[float, typer.Option("--poll", metavar="SECONDS", min=0.05, help="Polling interval.")]
 Quiet = Annotated[
     float,
-    typer.Option("--quiet", metavar="SECONDS", min=0, help="Without any change for this long, a partition is idle."),
+    typer.Option(
+        "--quiet", metavar="SECONDS", min=0, help="Time without a change after which a partition counts as idle."
+    ),
 ]
 AcceptIdle = Annotated[
     bool,
-    typer.Option("--accept-idle", help="Let partitions without traffic pass where the offsets show nothing is lost."),
+    typer.Option("--accept-idle", help="Accept partitions without traffic if the offsets show that nothing is lost."),
 ]
 AcceptSpare = Annotated[
-    bool, typer.Option("--accept-spare", help="Let new members that own no partition pass (taken on trust).")
+    bool, typer.Option("--accept-spare", help="Accept new members that own no partition, without evidence.")
 ]
 
 app = typer.Typer(
@@ -58,14 +60,14 @@ app = typer.Typer(
 
 
 class PhaseName(StrEnum):
-    """The phases, as command-line values."""
+    """The phases of a rolling bounce, as command-line values."""
 
     ZOOKEEPER = "zookeeper"
     DUAL = "dual"
     KAFKA = "kafka"
 
 
-def _view(connect: ConnectFlags) -> GroupView:
+def _group_view(connect: ConnectFlags) -> GroupView:
     from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
     from offsetmgr.stores.uri import zookeeper_of
     from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -82,7 +84,7 @@ def _view(connect: ConnectFlags) -> GroupView:
     if crossing.foreign:
         hint = "name the ZooKeeper and the brokers that the group's members use"
         raise OtherCluster(
-            "runbook", f"the two hold offsets of different Kafka clusters: {crossing.compared.how}", hint
+            "runbook", f"ZooKeeper and brokers hold offsets of different Kafka clusters: {crossing.compared.how}", hint
         )
     # The store's own session, so that one sync covers the registry and the offsets.
     return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)
@@ -97,7 +99,7 @@ def _options(connect: ConnectFlags) -> str:
 
 
 def _baseline(path: Path | None, group: str) -> Observation | None:
-    return None if path is None else books.read_baseline(path, group)
+    return None if path is None else runbooks.read_baseline(path, group)
 
 
 @app.command()
@@ -122,11 +124,11 @@ def write(
         ),
     ] = None,
     window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=0, help="How long to watch for its phase at most.")
+        float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch for the phase.")
     ] = 60,
     poll: Poll = 0.5,
 ) -> None:
-    """Write the present steps for this group, with settings, gates and ways back.
+    """Write the steps for this group as it is now, with settings, gates and ways back.
 
     Without -o it prints Markdown.
     """
@@ -135,12 +137,14 @@ def write(
         if file.suffix not in (".json", ".md"):
             raise UsageError(f"-o {file}", "the name ends neither in .json nor in .md")
         if file.exists():
-            raise UsageError(f"-o {file}", "it exists, and a baseline must not be overwritten", "take another name")
+            raise UsageError(
+                f"-o {file}", "exists already, and a baseline must not be overwritten", "name another file"
+            )
         if not file.parent.is_dir():
             raise FileFailure(f"-o {file}", f"{file.parent} is no directory")
     name = next((str(f) for f in files if f.suffix == ".json"), "runbook.json")
-    book = books.write_runbook(
-        _view(connect),
+    book = runbooks.write_runbook(
+        _group_view(connect),
         group,
         CommitMode(to.value),
         start=CommitMode(start.value) if start else None,
@@ -150,7 +154,7 @@ def write(
     )
     for file in files:
         as_json = file.suffix == ".json"
-        written = json.dumps(books.to_json(book), indent=2) + "\n" if as_json else text.runbook_markdown(book)
+        written = json.dumps(runbooks.to_json(book), indent=2) + "\n" if as_json else text.runbook_markdown(book)
         try:
             with file.open("x", encoding="utf-8") as out:
                 out.write(written)
@@ -160,9 +164,9 @@ def write(
         note(f"wrote {file}")
     if not files:
         print(text.runbook_markdown(book))
-        note(f"mind: the steps name {name}, the baseline, and no command wrote it: -o {name} does")
+        note(f"warning: the steps need the baseline {name}, which was not written; to write it, add -o {name}")
     for warning in book.warnings if files else ():
-        note(f"mind: {warning}")
+        note(f"warning: {warning}")
 
 
 @app.command()
@@ -172,21 +176,19 @@ def check(
     group: OneGroup,
     phase: Annotated[PhaseName, typer.Option("--phase", help="The phase that every member should be in.")],
     baseline: Baseline = None,
-    window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=0, help="How long to watch at most.")
-    ] = 180,
+    window: Annotated[float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch.")] = 180,
     poll: Poll = 0.5,
     quiet: Quiet = 10,
     accept_idle: AcceptIdle = False,
     accept_spare: AcceptSpare = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Check on evidence that every member is in a phase; exit code 0 only then.
+    """Check by evidence that every member is in a phase; exit code 0 only then.
 
-    Watches commits, and stops as soon as the result is certain.
+    The command watches commits, and stops as soon as the result is certain.
     """
-    report = books.check_phase(
-        _view(connect),
+    report = runbooks.check_phase(
+        _group_view(connect),
         group,
         CommitMode(phase.value),
         baseline=_baseline(baseline, group),
@@ -224,7 +226,7 @@ def bounce(
         typer.Option(
             "--command",
             metavar="TEMPLATE",
-            help="Restarts one member; with {host} {member} {group} {phase} {settings}, quoted for the shell.",
+            help="Shell command that restarts one member; {host} {member} {group} {phase} {settings} are replaced.",
         ),
     ],
     start: Annotated[
@@ -237,7 +239,7 @@ def bounce(
         typer.Option(
             "--start-baseline",
             metavar="FILE",
-            help="Runbook (or state) of the bounce before, for the gate before the first step.",
+            help="Runbook or state file of the previous bounce, for the gate before the first step.",
             show_default=False,
         ),
     ] = None,
@@ -247,7 +249,7 @@ def bounce(
             "--state",
             metavar="FILE",
             callback=file_to_write,
-            help="How far it came, for resuming (bounce-GROUP-PHASE.json); the commands' output is in FILE's .log.",
+            help="Progress, for resuming (bounce-GROUP-PHASE.json); the commands' output goes to FILE's .log.",
             show_default=False,
         ),
     ] = None,
@@ -256,7 +258,7 @@ def bounce(
         typer.Option("--host", metavar="MEMBER=HOST", help="The host of a member with a configured id; repeatable."),
     ] = None,
     window: Annotated[
-        float, typer.Option("--window", metavar="SECONDS", min=0, help="How long to watch for each gate at most.")
+        float, typer.Option("--window", metavar="SECONDS", min=0, help="Maximum time to watch for each gate.")
     ] = 180,
     poll: Poll = 0.5,
     quiet: Quiet = 10,
@@ -264,17 +266,19 @@ def bounce(
     accept_spare: AcceptSpare = False,
     restart_timeout: Annotated[
         float,
-        typer.Option("--restart-timeout", metavar="SECONDS", min=0, help="How long a member may take to come back."),
+        typer.Option(
+            "--restart-timeout", metavar="SECONDS", min=0, help="Maximum time until a restarted member is back."
+        ),
     ] = 120,
     command_timeout: Annotated[
-        float, typer.Option("--command-timeout", metavar="SECONDS", min=0, help="How long its command may run.")
+        float, typer.Option("--command-timeout", metavar="SECONDS", min=0, help="Maximum run time of the command.")
     ] = 600,
     execute: Execute = False,
     output: Format = OutputFormat.TABLE,
 ) -> None:
     """Restart the members one at a time into a phase, with a gate after each.
 
-    Stops at the first failed command or gate; the same command line resumes there.
+    The command stops at the first failed restart or gate; the same command line resumes there.
     """
     spec = bounce_plan.BounceSpec(
         group,
@@ -292,10 +296,10 @@ def bounce(
     state = state or Path(f"bounce-{re.sub(r'[^A-Za-z0-9._-]', '_', group)}-{to.value}.json")
     try:
         if execute:
-            with stopping("after this look or command; the same command line resumes") as stop:
-                result = bouncing.bounce(_view(connect), spec, state, tell=note, stop=stop)
+            with stop_on_signal("after this observation or restart; the same command line resumes") as stop:
+                result = bounces.bounce(_group_view(connect), spec, state, tell=note, stop=stop)
         else:
-            result = bounce_plan.plan_bounce(_view(connect), spec, state)
+            result = bounce_plan.plan_bounce(_group_view(connect), spec, state)
     except GateClosed as closed:
         note(text.report_text(closed.report))
         raise

@@ -1,4 +1,4 @@
-"""``offsetmgr sandbox``: real servers on this machine, for experiments. Progress on stderr, data on stdout."""
+"""``offsetmgr sandbox``: runs real ZooKeeper and Kafka servers on this machine, for experiments."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Real ZooKeeper and real Kafka on this machine, for trying things.",
+    help="Real ZooKeeper and Kafka servers on this machine, for experiments.",
 )
 
-StateFolder = Annotated[
+StateDirectory = Annotated[
     str | None,
     typer.Option(
         "--state",
-        metavar="FOLDER",
-        help="Directory of the sandbox's state and data (OFFSETMGR_SANDBOX, else one of the user's).",
+        metavar="DIR",
+        help="Directory of the sandbox's state and data (default: OFFSETMGR_SANDBOX, else a user directory).",
         show_default=False,
     ),
 ]
@@ -62,37 +62,46 @@ def _sandbox(state: str | None) -> Sandbox:
 
 @app.command()
 def up(
-    state: StateFolder = None,
-    brokers: Annotated[int, typer.Option("--brokers", metavar="N", help="Number of brokers; 3 replicate.")] = 1,
+    state: StateDirectory = None,
+    brokers: Annotated[
+        int, typer.Option("--brokers", metavar="N", help="Number of brokers; with 3, topics are replicated.")
+    ] = 1,
     broker_version: Annotated[
-        str, typer.Option("--broker-version", metavar="X.Y.Z", help="Their release, from 0.8.2.2 to 3.9.1.")
+        str, typer.Option("--broker-version", metavar="X.Y.Z", help="The brokers' release, from 0.8.2.2 to 3.9.1.")
     ] = "3.9.1",
-    kraft: Annotated[bool, typer.Option("--kraft", help="One Kafka 4.1 broker without ZooKeeper instead.")] = False,
+    kraft: Annotated[
+        bool, typer.Option("--kraft", help="Start one Kafka 4.1 broker without ZooKeeper instead.")
+    ] = False,
     old_consumers: Annotated[
         int,
-        typer.Option("--old-consumers", metavar="N", min=0, help="Start N real old consumers of --group as well."),
+        typer.Option("--old-consumers", metavar="N", min=0, help="Also start N real old consumers of --group."),
     ] = 0,
     group: Annotated[
         str | None, typer.Option("--group", metavar="NAME", help="The old consumers' group.", show_default=False)
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", metavar="NAME", help="Their topic, created where missing.", show_default=False),
+        typer.Option(
+            "--topic",
+            metavar="NAME",
+            help="The old consumers' topic; it is created if it does not exist.",
+            show_default=False,
+        ),
     ] = None,
     partitions: Annotated[
-        int, typer.Option("--partitions", metavar="N", min=1, help="Of a topic that has to be created.")
+        int, typer.Option("--partitions", metavar="N", min=1, help="Number of partitions of a new topic.")
     ] = 8,
     offsets_storage: Annotated[
         OffsetsStorage, typer.Option("--offsets-storage", help="Offset storage of the old consumers.")
     ] = OffsetsStorage.ZOOKEEPER,
     dual_commit: Annotated[
-        bool, typer.Option("--dual-commit/--no-dual-commit", help="With kafka: commit to ZooKeeper as well.")
+        bool, typer.Option("--dual-commit/--no-dual-commit", help="With kafka: also commit to ZooKeeper.")
     ] = False,
 ) -> None:
     """Start servers, and print the variables to export.
 
-    ZooKeeper and Kafka on free ports of this machine; returns when they respond. While they run, a second call starts
-    only the old consumers that it names. After a crash it cleans up first.
+    ZooKeeper and Kafka get free ports of this machine; the command returns when they respond. While they run, a second
+    call starts only the old consumers that it names. After a crash the command first cleans up.
     """
     if old_consumers and (group is None or topic is None):
         raise UsageError("--old-consumers", "needs a group and a topic", "add --group NAME --topic NAME")
@@ -107,19 +116,19 @@ def up(
         raise Interrupted("all started servers have been stopped") from stop
     note("the sandbox is up" if fresh else "the sandbox was up already")
     if old_consumers and group is not None and topic is not None:
-        wanted = SampleGroup(old_consumers, group, topic, offsets_storage.value, dual_commit, partitions)
+        sample = SampleGroup(old_consumers, group, topic, offsets_storage.value, dual_commit, partitions)
         try:
-            sandbox.start_old_consumers(wanted, note)
+            sandbox.start_old_consumers(sample, note)
         except KeyboardInterrupt as stop:
             raise Interrupted("the sandbox is up; not all old consumers are running") from stop
     _print_env(sandbox)
 
 
 @app.command()
-def down(state: StateFolder = None) -> None:
+def down(state: StateDirectory = None) -> None:
     """Stop all servers, and remove their data.
 
-    Returns when every process is gone.
+    The command returns when every process has ended.
     """
     stopped = _sandbox(state).down(note)
     note(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
@@ -127,12 +136,12 @@ def down(state: StateFolder = None) -> None:
 
 @app.command()
 def status(
-    state: StateFolder = None,
+    state: StateDirectory = None,
     output: Annotated[OutputFormat, typer.Option("--format", help="Output format of stdout.")] = OutputFormat.TABLE,
 ) -> None:
     """List the servers, and whether they run.
 
-    Exit code 0 if all of them do, 1 if one does not or there is no sandbox.
+    The exit code is 0 if all of them run, and 1 if one does not or there is no sandbox.
     """
     sandbox = _sandbox(state)
     found = sandbox.status()
@@ -163,7 +172,7 @@ def status(
 
 
 @app.command()
-def env(state: StateFolder = None) -> None:
+def env(state: StateDirectory = None) -> None:
     """Print the variables to export.
 
     For a shell: eval "$(offsetmgr sandbox env)".

@@ -1,4 +1,4 @@
-"""The scenario from the options of ``offsets reset``, with times and files parsed."""
+"""Converts the options of ``offsets reset`` to a scenario, and parses times, durations and files."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class ScenarioOptions(NamedTuple):
 def scenario_of(
     options: ScenarioOptions, groups: list[str], crossing: Callable[[SnapshotFile], CrossClusterCheck]
 ) -> Scenario:
-    """The one given scenario; ``crossing`` compares the cluster of a file with the target's.
+    """The scenario that the options select. ``crossing`` compares the cluster of a file with the target's.
 
-    Raises `UsageError` for none, several, or an invalid one, `OtherCluster`.
+    Raises `UsageError` for no scenario, several, or an invalid one, and `OtherCluster`.
     """
     given: list[Scenario] = []
     if options.to_earliest:
@@ -85,7 +85,7 @@ def scenario_of(
 
 
 def _to_time(at_ms: int, option: str, text: str) -> ToTime:
-    """Raises `UsageError` for a time that no record can have: Kafka uses milliseconds from 1970 in 63 bits, and
+    """Raises `UsageError` for a time that no record can have. Kafka's times are milliseconds since 1970 in 63 bits;
     negative numbers have other meanings."""
     if not 0 <= at_ms < 2**63:
         why = f"{text} is {'before 1970' if at_ms < 0 else 'beyond all times'}, and no record has such a time"

@@ -1,7 +1,7 @@
 """Handles Ctrl-C before a command has begun, while its modules are imported: the process ends with one line and exit
 code 130.
 
-Imports few modules and none of ours, since imports before `watch` can still be interrupted.
+This module imports few others, and none of offsetmgr's, because Ctrl-C can still interrupt imports before `install`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from types import FrameType
 from typing import NoReturn
 
 
-def watch() -> None:
-    """Active until `begin`. An ignored Ctrl-C, as in a shell's background jobs, stays ignored."""
+def install() -> None:
+    """Ends the process at Ctrl-C, until `uninstall`.
+
+    A process that ignores Ctrl-C, such as a shell's background job, goes on ignoring it.
+    """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end)
+        signal.signal(signal.SIGINT, _exit)
 
 
-def begin() -> None:
-    """The command begins: from here on Ctrl-C raises an exception, which the command can handle."""
-    if signal.getsignal(signal.SIGINT) is _end:
+def uninstall() -> None:
+    """Makes Ctrl-C raise `KeyboardInterrupt` again, which a command can handle."""
+    if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """Ends at once: an exception during an import may be lost, or leave a half-initialized module."""
+def _exit(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """Ends the process at once. An exception during an import might be lost, or leave a half-initialized module."""
     os.write(2, b"interrupted: nothing was done\n")
     os._exit(130)

@@ -42,14 +42,17 @@ FileArgument = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help=".avro (lossless), .csv, .zk, .json; - for standard input or output, with --as.",
+        help=".avro (lossless), .csv, .zk or .json; - with --as: standard input or output.",
         show_default=False,
     ),
 ]
 FileFormat = Annotated[
     str | None,
     typer.Option(
-        "--as", metavar="FORMAT", help="avro|csv|zk|json|spark, where the name does not tell.", show_default=False
+        "--as",
+        metavar="FORMAT",
+        help="avro|csv|zk|json|spark, if the file name extension does not show it.",
+        show_default=False,
     ),
 ]
 
@@ -94,7 +97,7 @@ def export(
     where = "standard output" if file == "-" else file
     note(f"exported {count_of(done.offsets, 'offset')} of {count_of(done.groups, 'group')} to {where}")
     for lost in done.lost:
-        note(f"not in the file, which cannot carry it: {lost}")
+        note(f"not in the file, because its format cannot hold it: {lost}")
 
 
 @contextmanager
@@ -112,9 +115,11 @@ def _written_to(file: str) -> Iterator[str]:
         sys.stdout.flush()
 
 
-def _say_empty(store: OffsetStore, created: list[str]) -> None:
-    """Reports the groups without offsets after an undo that deleted everything the edit had created; they may have
-    existed, empty, before it."""
+def _note_empty_groups(store: OffsetStore, created: list[str]) -> None:
+    """Prints the groups that have no offsets after an undo.
+
+    The undo deleted all offsets that the edit had created in them. The groups may have existed, empty, before the edit.
+    """
     from offsetmgr.groups.edits import groups_left_without_offsets
 
     if stay := groups_left_without_offsets(store, created):
@@ -144,7 +149,7 @@ def import_offsets(
     A file of before-images undoes its edit: overwritten offsets are restored, created ones are deleted, and offsets
     that have moved since are rejected unless --allow-rewind. --group names the group for files that do not contain it.
     """
-    from offsetmgr.cli.edit_command import Edit, checked_crossing, run_edit
+    from offsetmgr.cli.edit_command import Edit, cross_cluster_check, exit_edit
     from offsetmgr.groups.before_images import holds_images, load_images
     from offsetmgr.groups.edits import propose_import, propose_undo
     from offsetmgr.groups.export import open_file, seekable
@@ -160,24 +165,25 @@ def import_offsets(
     with seekable(file) as path:
         if holds_images(path):
             with closing(open_file(path, "avro")) as images_file:
-                crossing = checked_crossing("offsets import", images_file, store, translate)
+                crossing = cross_cluster_check("offsets import", images_file, store, translate)
             edit = Edit(
                 "offsets import undo",
                 connect,
                 store,
-                connect.edited_directory(),
+                connect.directory_for_edit(),
                 RunFlags(execute, yes, output),
                 before_image,
             )
-            meant = set(matching_groups(group or [], (one.group for one in load_images(path))))
-            images = (one for one in load_images(path) if one.group in meant)
-            note(f"{file} holds before-images: taking that edit back")
+            selected = set(matching_groups(group or [], (one.group for one in load_images(path))))
+            images = (one for one in load_images(path) if one.group in selected)
+            note(f"{file} holds before-images: undoing that edit")
             code = edit.run(
                 require_topics(propose_undo(store, images, topics, force=allow_rewind, crossing=crossing), topics, file)
             )
-            if edit.asked:
-                _say_empty(store, [one.group for one in load_images(path) if one.group in meant and not one.before])
-            run_edit(code)
+            if edit.confirmed:
+                created = (one.group for one in load_images(path) if not one.before)
+                _note_empty_groups(store, [group for group in created if group in selected])
+            exit_edit(code)
             return
         single = group[0] if group and len(group) == 1 else None
         opened = open_file(path, file_format, single, accept_unterminated=accept_unterminated)
@@ -190,11 +196,11 @@ def import_offsets(
                 "offsets import",
                 connect,
                 store,
-                connect.edited_directory(),
+                connect.directory_for_edit(),
                 RunFlags(execute, yes, output),
                 before_image,
             )
-            wanted = snapshot.read(set(chosen))
-            crossing = checked_crossing("offsets import", snapshot, store, translate)
-            proposals = propose_import(store, wanted, topics, allow_rewind=allow_rewind, crossing=crossing)
-            run_edit(edit.run(require_topics(proposals, topics, file)))
+            entries = snapshot.read(set(chosen))
+            crossing = cross_cluster_check("offsets import", snapshot, store, translate)
+            proposals = propose_import(store, entries, topics, allow_rewind=allow_rewind, crossing=crossing)
+            exit_edit(edit.run(require_topics(proposals, topics, file)))

@@ -36,12 +36,12 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 Master = Annotated[
     str | None,
     typer.Option(
-        "--master", metavar="URL", help="Spark's master; without it, this machine's cores.", show_default=False
+        "--master", metavar="URL", help="Spark's master (default: the cores of this machine).", show_default=False
     ),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; repeatable.", show_default=False),
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.", show_default=False),
 ]
 From = Annotated[str, typer.Option("--from", metavar="URI", help="One store.", show_default=False)]
 To = Annotated[str, typer.Option("--to", metavar="URI", help="The other store.", show_default=False)]
@@ -89,7 +89,7 @@ def _require_spark(command: str) -> None:
 
 @contextmanager
 def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
-    """A session that ends with the command. Raises `UnsupportedOperation`, `SparkError`, `UsageError`."""
+    """A Spark session that ends with the command. Raises `UnsupportedOperation`, `SparkError`, `UsageError`."""
     settings: dict[str, str] = {}
     for one in conf or []:
         name, equals, value = one.partition("=")
@@ -106,7 +106,7 @@ def _spark(master: str | None, conf: list[str] | None) -> Iterator[SparkSession]
 
 
 def _sorted(table: DataFrame, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    """Rows as they arrive, partition by partition of the table, so that memory does not grow with their number."""
+    """Sorted rows, fetched one table partition at a time, so that memory does not grow with their number."""
     for row in table.orderBy("group", "topic", "partition").select(*columns).toLocalIterator():
         yield tuple(row)
 
@@ -142,7 +142,7 @@ def audit(
         typer.Option(
             "--compare-command-config",
             metavar="FILE",
-            help="As --command-config, for the compared store alone.",
+            help="Like --command-config, but only for the compared store.",
             show_default=False,
         ),
     ] = None,
@@ -168,7 +168,7 @@ def audit(
         config = connect.connection(compare_config)
         other = connect.store(compare, config).capabilities
         groups_of(compare, config, ())  # an unreadable store is rejected now, not after the audit
-    if offsets_topic not in cluster.topics([offsets_topic]):  # reported now in one line, instead of by Spark
+    if offsets_topic not in cluster.topics([offsets_topic]):  # one line now, instead of a Spark error later
         raise UnknownTopicOrPartition(f"topic {offsets_topic}", "does not exist in this Kafka cluster")
     with _spark(master, conf) as spark:
         from offsetmgr.core.clock import SystemClock
@@ -182,18 +182,22 @@ def audit(
         if connect.resolved.connection.kafka:
             if connect.flags.command_config is None:
                 why = "the credentials of a context do not reach the executors"
-                raise UsageError("spark audit", why, "name the file: --command-config FILE, there on every machine")
+                raise UsageError(
+                    "spark audit", why, "add --command-config FILE, with a file that exists on every machine"
+                )
             log = log.option("commandConfig", str(Path(connect.flags.command_config).absolute()))
         options = run.AuditOptions(SystemClock().now_ms(), silent_days, gap_minutes * _MINUTE_MS)
-        tables, kept = run.run_audit(spark, log.load(), cluster, directory, options), run.TABLES
+        tables, table_texts = run.run_audit(spark, log.load(), cluster, directory, options), run.TABLES
         if compare is not None and other is not None:
             store = store_table(spark, compare, errors=True, config=connect.connection(compare_config))
-            tables, kept = run.compared(tables, store, other, directory), run.COMPARED
-        counts = {name: tables[name].count() for name in kept}
+            tables, table_texts = run.compared(tables, store, other, directory), run.COMPARED
+        counts = {name: tables[name].count() for name in table_texts}
         data = page_data(tables, cluster, options.now_ms, title=offsets_topic, source=bootstrap, compared_with=compare)
         (directory / PAGE).write_text(page(data), encoding="utf-8")
-        write_rows(_TABLES, ((name, counts[name], str(directory / name), what) for name, what in kept.items()), output)
-    note(f"to be read: {directory / PAGE}")
+        write_rows(
+            _TABLES, ((name, counts[name], str(directory / name), what) for name, what in table_texts.items()), output
+        )
+    note(f"report: {directory / PAGE}")
     if counts[run.UNREADABLE]:
         note(f"{count_of(counts[run.UNREADABLE], 'record')} could not be read")
     differing = counts.get(run.DIFFERENCES, 0)
@@ -218,7 +222,7 @@ def diff(
     conf: Conf = None,
     output: Format = OutputFormat.TABLE,
 ) -> None:
-    """Show where two stores disagree, read and compared by Spark's executors; the exit code is 1 on any difference."""
+    """Show the differences between two stores, computed by Spark's executors; the exit code is 1 on any difference."""
     from offsetmgr.spark.store_rows import groups_of_both
 
     _require_spark("spark diff")
@@ -261,17 +265,17 @@ def copy(
 ) -> None:
     """Copy committed offsets from one store to another with Spark's executors: forward only, each write conditional.
 
-    The command shows the outcome for each offset: write, unchanged, refuse-rewind (the group is further), or
+    The command shows the outcome for each offset: write, unchanged, refuse-rewind (the target's offset is larger), or
     refuse-recreated (the topic was recreated after the commit). With --execute it lists the offsets that were not
     copied, and the exit code is 1 if there are any. For a migration that can be undone, use migrate.
     """
-    from offsetmgr.cli.edit_command import checked_crossing
+    from offsetmgr.cli.edit_command import cross_cluster_check
     from offsetmgr.spark.store_rows import groups_of
 
     _require_spark("spark copy")
     names = require_groups(group, all_groups)
-    config, there = connect.connection(from_config), connect.connection(to_config)
-    checked_crossing("spark copy", connect.store(source, config), connect.store(target, there), translate)
+    config, target_config = connect.connection(from_config), connect.connection(to_config)
+    cross_cluster_check("spark copy", connect.store(source, config), connect.store(target, target_config), translate)
     groups = groups_of(source, config, names)
     with _spark(master, conf) as spark:
         from offsetmgr.groups.selection import TopicSelection
@@ -283,16 +287,16 @@ def copy(
         origin = RowOrigin(source, config, translate)
         rows = table_of(spark, source, groups, topics=topics, config=config)
         if not execute:
-            held = table_of(spark, target, groups, topics=topics, config=there)
-            keeps = connect.store(target, there).capabilities.metadata
-            deleted = recreated(rows, target, origin, config=there)
+            held = table_of(spark, target, groups, topics=topics, config=target_config)
+            keeps = connect.store(target, target_config).capabilities.metadata
+            deleted = recreated(rows, target, origin, config=target_config)
             found = dry_run(rows, held, metadata=keeps, recreated=deleted).persist()
             planned = ("group", "topic", "partition", "offset", "before", "outcome", "error")
             write_rows(_PLANNED, _sorted(found, planned), output)
             counts = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
-            summary = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are there already"
+            summary = f"{counts.get('write', 0):,} would be written, {counts.get('unchanged', 0):,} are equal already"
             if refused := counts.get("refuse-rewind"):
-                summary += f", {refused:,} would be refused (the group is further there)"
+                summary += f", {refused:,} would be refused (the target's offset is larger)"
             if gone := counts.get(REFUSED):
                 summary += f", {gone:,} are refused (the topic was recreated after the commit)"
             note(f"{summary}; nothing was written, --execute does it")
@@ -300,7 +304,7 @@ def copy(
             if gone:
                 raise typer.Exit(FAILED)
             return
-        outcomes = copied(rows, target, config=there, origin=origin).persist()
+        outcomes = copied(rows, target, config=target_config, origin=origin).persist()
         counts = {row["status"]: row["count"] for row in outcomes.groupBy("status").count().collect()}
         failed = outcomes.where(f"status in ('failed', '{REFUSED}')")
         columns = ("group", "topic", "partition", "offset", "status", "before", "error")

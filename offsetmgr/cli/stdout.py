@@ -1,6 +1,6 @@
-"""Standard output with recognizable failures: a full disk or a closed descriptor is not a defect of offsetmgr.
+"""Streams for stdout and stderr that report a full disk or a closed descriptor as an error of the environment.
 
-Output to a lost terminal is dropped, and the work continues. Output that cannot be written to stderr is dropped too.
+Output to a lost terminal is dropped, and the work continues. Output that stderr does not accept is dropped too.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class _Messages(io.FileIO):
             return memoryview(data).nbytes
 
 
-def take_over() -> None:
-    """Replaces ``sys.stdout`` and ``sys.stderr`` with such streams.
+def replace_streams() -> None:
+    """Replaces ``sys.stdout`` and ``sys.stderr`` with these streams.
 
-    Raises `FileFailure` if the process has no stdout, before anything is done, since a file opened later would get its
-    descriptor. For the same reason the null device replaces a closed stdin (first, since it gets the lowest free
-    descriptor) and a closed stderr.
+    Raises `FileFailure` if the process has no stdout, because a file that is opened later would get its descriptor. For
+    the same reason the null device replaces a closed stdin and a closed stderr; stdin is first, because an opened file
+    gets the lowest free descriptor.
     """
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - for the rest of the process
@@ -79,7 +79,7 @@ def take_over() -> None:
     )
 
 
-def forget() -> None:
+def discard_output() -> None:
     """Points stdout at the null device, so that the interpreter's last flush does not fail."""
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

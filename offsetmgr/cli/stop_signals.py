@@ -1,11 +1,11 @@
-"""Ctrl-C during bulk work: the first one requests a clean stop, the second one interrupts it.
+"""Signal handlers of commands: the first Ctrl-C during bulk work requests a clean stop, the second one interrupts it.
 
-SIGTERM and SIGHUP count as Ctrl-C. A lost terminal may send SIGHUP more than once (the kernel does, and the shell), so
-it is ignored after the first one. A SIGHUP that is ignored from the start, as under ``nohup``, stays ignored. A
-manager, which runs until it is stopped, only logs it.
+SIGTERM and SIGHUP count as Ctrl-C. When a terminal is lost, both the kernel and the shell may send SIGHUP, so commands
+ignore it after the first one. A process that ignores SIGHUP from the start, as under ``nohup``, goes on ignoring it. A
+manager, which runs until it is stopped, only prints a line.
 
-After the work, while results are being printed, the first one has no effect: a command that completed its work does not
-end as an interrupted one.
+After the work, while the command prints its results, the first Ctrl-C has no effect. Otherwise a command that has
+completed its work would exit as interrupted.
 """
 
 from __future__ import annotations
@@ -22,62 +22,66 @@ from typing import Any, Final, TypeAlias
 from offsetmgr.cli.render import note
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_hung_up: Final = threading.Event()
+_hangup_received: Final = threading.Event()
 Handlers: TypeAlias = Mapping[signal.Signals, Any]
 """The handler of each signal, as used by ``signal.signal``."""
 
 
 @contextmanager
-def stopping(what: str) -> Iterator[Callable[[], bool]]:
-    """Yields a function that returns whether to stop. ``what`` names the work that is being ended.
+def stop_on_signal(what: str) -> Iterator[Callable[[], bool]]:
+    """Yields a function that returns whether a signal has requested a stop. ``what`` says when the work will stop.
 
-    If the work completes (the block raises nothing), `ending` applies for the rest of the command.
+    If the work completes (the block raises nothing), `ignore_first_signal` applies for the rest of the command.
     """
-    asked = False
+    requested = False
 
-    def ask(number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
+    def request_stop(number: int, _frame: FrameType | None) -> None:
+        nonlocal requested
         if number == signal.SIGHUP:
             ignore_hangups()
-        if asked:
+        if requested:
             if number == signal.SIGHUP:
                 return
             raise KeyboardInterrupt
-        asked = True
-        _say(f"stopping: {what} (again to interrupt at once)")
+        requested = True
+        _print_line(f"stopping: {what} (again to interrupt at once)")
 
-    before = _now()
-    _restore(dict.fromkeys(SIGNALS, ask))
+    before = _current_handlers()
+    _set_handlers(dict.fromkeys(SIGNALS, request_stop))
     done = False
     try:
-        yield lambda: asked
-        done = not asked
+        yield lambda: requested
+        done = not requested
     finally:
         if done:
-            ending(before)
+            ignore_first_signal(before)
         else:
-            _restore(before)
+            _set_handlers(before)
 
 
-def ending(before: Handlers | None = None) -> None:
-    """The work is complete: the first Ctrl-C or SIGTERM from here on is ignored, and the next one has the handler
-    ``before`` (None: the present handler)."""
-    before = before or _now()
+def ignore_first_signal(before: Handlers | None = None) -> None:
+    """Ignores the first Ctrl-C or SIGTERM after the work is complete.
 
-    def let_pass(number: int, _frame: FrameType | None) -> None:
+    The next one gets its handler in ``before``, or the present handler if that is None.
+    """
+    before = before or _current_handlers()
+
+    def ignore_once(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             ignore_hangups()
-        _restore(before)
-        _say("ending (again to interrupt at once)")
+        _set_handlers(before)
+        _print_line("ending (again to interrupt at once)")
 
-    _restore({number: let_pass for number, handler in _now().items() if handler is not signal.SIG_IGN})
+    _set_handlers(
+        {number: ignore_once for number, handler in _current_handlers().items() if handler is not signal.SIG_IGN}
+    )
 
 
-def answer_as_ctrl_c() -> None:
-    """From here on SIGTERM and SIGHUP raise KeyboardInterrupt, unless the process was started with them ignored."""
+def raise_on_termination_signals() -> None:
+    """Makes SIGTERM and SIGHUP raise KeyboardInterrupt, unless the process was started with them ignored."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
-            _restore({number: _interrupt})
+            _set_handlers({number: _interrupt})
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
@@ -86,49 +90,49 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def hung_up() -> bool:
+def hangup_received() -> bool:
     """Whether a SIGHUP that counts as Ctrl-C has arrived."""
-    return _hung_up.is_set()
+    return _hangup_received.is_set()
 
 
 def ignore_hangups() -> None:
     """Ignores SIGHUP from here on."""
-    _hung_up.set()
+    _hangup_received.set()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def only_tell_hangups() -> None:
-    """From here on SIGHUP only prints a line, even in a process that was started with it ignored."""
+def print_hangups() -> None:
+    """Makes SIGHUP only print a line, even in a process that was started with it ignored."""
 
-    def tell(_number: int, _frame: FrameType | None) -> None:
-        _say("SIGHUP does nothing")
+    def print_line(_number: int, _frame: FrameType | None) -> None:
+        _print_line("SIGHUP does nothing")
 
-    signal.signal(signal.SIGHUP, tell)
+    signal.signal(signal.SIGHUP, print_line)
 
 
 @contextmanager
-def signals_as_before() -> Iterator[None]:
+def preserved_signal_handlers() -> Iterator[None]:
     """Restores the signal handlers at the end of the block."""
-    before = _now()
+    before = _current_handlers()
     try:
         yield
     finally:
-        _restore(before)
+        _set_handlers(before)
 
 
-def _now() -> Handlers:
+def _current_handlers() -> Handlers:
     return {number: signal.getsignal(number) for number in SIGNALS}
 
 
-def _restore(handlers: Handlers) -> None:
-    if threading.current_thread() is threading.main_thread():  # another one may not, and no signal comes to it
+def _set_handlers(handlers: Handlers) -> None:
+    if threading.current_thread() is threading.main_thread():  # Python allows it only there
         for number, handler in handlers.items():
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, handler)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     try:
         note(line)
     except RuntimeError:  # the signal arrived during a write to stderr, which is not reentrant

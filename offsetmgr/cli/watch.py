@@ -17,12 +17,12 @@ Watch = Annotated[
         "--watch",
         metavar="[SECONDS]",
         min=0.1,
-        help=f"Show it again and again (every {DEFAULT_WATCH} s), until Ctrl-C.",
+        help=f"Repeat the output at this interval (default: {DEFAULT_WATCH} s) until Ctrl-C.",
         show_default=False,
     ),
 ]
 Count = Annotated[
-    int | None, typer.Option("--count", min=1, help="End --watch after so many times.", show_default=False)
+    int | None, typer.Option("--count", min=1, help="End --watch after this many outputs.", show_default=False)
 ]
 
 

@@ -1,7 +1,7 @@
-"""``offsetmgr zk``: Kafka's directories in ZooKeeper. Only combines the commands, each in its own module.
+"""``offsetmgr zk``: Kafka's directories in ZooKeeper. This module only combines the commands.
 
-A new command: a module ``zk_NAME.py`` with its own ``app = typer.Typer()``, imported and named in `PARTS`, in the order
-of the help; the text of `offsetmgr.cli.app.REGISTRY` names it too. Heavy modules are imported inside the command.
+To add a command, create a module ``zk_NAME.py`` with its own ``app = typer.Typer()``, and add it to `PARTS`, in the
+order of the help, and to the text in `offsetmgr.cli.app.REGISTRY`. Import heavy modules inside the command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PARTS: Final = (zk_tree.app, zk_cluster.app, zk_groups.app, zk_rebalance.app, zk
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Kafka in ZooKeeper: its directories, and what its controller can be asked there.",
+    help="Kafka in ZooKeeper: its znodes, and requests to its controller.",
 )
 for part in PARTS:
     app.add_typer(part)

@@ -48,7 +48,7 @@ def elect(
 ) -> None:
     """Make the preferred replica of each partition its leader again (preferred replica election).
 
-    A partition whose preferred replica is dead or not in sync is rejected; the others are done.
+    A partition whose preferred replica is dead or not in sync is rejected; the others get their election.
     """
     from offsetmgr.zookeeper.admin.admin_reader import read_state
     from offsetmgr.zookeeper.admin.election import encode_election, plan_election, progress_of
@@ -73,30 +73,32 @@ def elect(
                 for s in steps
             ),
         ),
-        whole=False,
+        all_or_nothing=False,
     )
-    wanted = {str(s.partition): (s.partition, s.preferred) for s in steps if s.preferred is not None}
+    electable = {str(s.partition): (s.partition, s.preferred) for s in steps if s.preferred is not None}
 
-    def ask(rows: list[Row]) -> None:
-        data = encode_election(wanted[row.key][0] for row in rows)
+    def submit_rows(rows: list[Row]) -> None:
+        data = encode_election(electable[row.key][0] for row in rows)
         submit(session, "preferred replica election", [Create(paths.PREFERRED_REPLICA_ELECTION, data)], state, ())
 
-    def look(rows: list[Row]) -> RequestProgress:
-        asked = dict(wanted[row.key] for row in rows)
-        return progress_of(read_state(session, {tp.topic for tp in asked}), asked)
+    def poll(rows: list[Row]) -> RequestProgress:
+        requested = dict(electable[row.key] for row in rows)
+        return progress_of(read_state(session, {tp.topic for tp in requested}), requested)
 
-    do = f"elect {count_of(len(request.todo), 'leader')}"
-    _finish(request.run(do=do, flags=RunFlags(execute, yes, output), wait_s=wait, submit=ask, look=look))
+    action = f"elect {count_of(len(request.todo), 'leader')}"
+    _finish(
+        request.run(action=action, flags=RunFlags(execute, yes, output), wait_s=wait, submit=submit_rows, poll=poll)
+    )
 
 
 def _led(wanted: bool) -> str:
-    return "" if wanted else "leads already"
+    return "" if wanted else "is the leader already"
 
 
 def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPartition], dict[str, OffsetMgrError]]:
-    """The partitions that --topic selects (without any, all), and the topics whose partitions are unknown.
+    """The partitions that --topic selects, or all, and the topics whose partitions cannot be read.
 
-    Raises `UnknownTopicOrPartition` if it selects none.
+    Raises `UnknownTopicOrPartition` if no partition is selected.
     """
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.groups.selection import TopicSelection
@@ -104,12 +106,12 @@ def _chosen(session: ZookeeperSession, texts: list[str]) -> tuple[list[TopicPart
 
     selection = TopicSelection.parse(texts)
     names = topic_names(session)
-    wanted = [name for name in names if selection.matches_some_of(name)]
-    state = read_state(session, wanted)
+    selected = [name for name in names if selection.matches_some_of(name)]
+    state = read_state(session, selected)
     there: dict[str, int] = {}
     partitions: list[TopicPartition] = []
     unreadable: dict[str, OffsetMgrError] = {}
-    for name in wanted:
+    for name in selected:
         try:
             numbers = state.topic(name).partitions
         except UnknownTopicOrPartition:  # it was deleted after the names were read
@@ -139,7 +141,7 @@ def reassign(
         ),
     ],
     allow_replication_change: Annotated[
-        bool, typer.Option("--allow-replication-change", help="Allow another number of replicas than now.")
+        bool, typer.Option("--allow-replication-change", help="Allow the number of replicas to change.")
     ] = False,
     before_image: Annotated[
         Path | None,
@@ -147,7 +149,7 @@ def reassign(
             "--before-image",
             metavar="FILE",
             callback=file_to_write,
-            help="Where to keep the replicas of before, as a file that undoes it (a new one under the state "
+            help="File for the present replicas, which undoes the request (default: a new file in the state "
             "directory).",
             show_default=False,
         ),
@@ -174,51 +176,51 @@ def reassign(
     from offsetmgr.zookeeper.client.transactions import Create
     from offsetmgr.zookeeper.nodes import paths
 
-    wanted = decode_reassignment(f"file {reassignment_json_file}", _content(reassignment_json_file))
+    assignment = decode_reassignment(f"file {reassignment_json_file}", _content(reassignment_json_file))
     session = connect.zookeeper("zk reassign")
-    state = read_state(session, {tp.topic for tp in wanted})
-    steps = {str(s.partition): s for s in plan_reassignment(state, wanted, other_counts=allow_replication_change)}
-    request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), whole=True)
+    state = read_state(session, {tp.topic for tp in assignment})
+    steps = {str(s.partition): s for s in plan_reassignment(state, assignment, other_counts=allow_replication_change)}
+    request = ControllerRequest("zk reassign", REASSIGNMENT, _reassignment_rows(steps), all_or_nothing=True)
     image = _image_path(before_image)
     other_counts = any(len(s.before) != len(s.after) for s in steps.values())
     undo = (
         f"offsetmgr zk reassign --reassignment-json-file {quote(str(image))} --zookeeper {quote(session.connect)}"
-        f"{connect.repeated}{' --allow-replication-change' if other_counts else ''} --execute"
+        f"{connect.followup_options}{' --allow-replication-change' if other_counts else ''} --execute"
     )
 
-    def ask(rows: list[Row]) -> None:
+    def submit_rows(rows: list[Row]) -> None:
         moved = [steps[row.key] for row in rows]
         data = encode_reassignment({s.partition: s.after for s in moved})
-        _keep(image, encode_reassignment({s.partition: s.before for s in moved}))
+        _write_before_image(image, encode_reassignment({s.partition: s.before for s in moved}))
         topics, brokers = {s.partition.topic for s in moved}, {broker for s in moved for broker in s.after}
         submit(session, "reassignment", [Create(paths.REASSIGN_PARTITIONS, data)], state, topics, brokers)
 
-    def look(rows: list[Row]) -> RequestProgress:
-        asked = {steps[row.key].partition: steps[row.key].after for row in rows}
-        return progress_of(read_state(session, {tp.topic for tp in asked}), asked)
+    def poll(rows: list[Row]) -> RequestProgress:
+        requested = {steps[row.key].partition: steps[row.key].after for row in rows}
+        return progress_of(read_state(session, {tp.topic for tp in requested}), requested)
 
-    do = f"give {count_of(len(request.todo), 'partition')} other replicas"
+    action = f"change the replicas of {count_of(len(request.todo), 'partition')}"
     _finish(
         request.run(
-            do=do,
+            action=action,
             flags=RunFlags(execute, yes, output),
             wait_s=wait,
-            submit=ask,
-            look=look,
+            submit=submit_rows,
+            poll=poll,
             undo=undo,
-            give_up=cancel_command(str(image), connect.bootstrap()),
+            cancel=cancel_command(str(image), connect.bootstrap()),
         )
     )
 
 
 def _reassignment_rows(steps: Mapping[str, ReassignmentStep]) -> Iterator[Row]:
-    """One row for each step of a reassignment."""
+    """The row of each step of a reassignment."""
     from offsetmgr.zookeeper.admin.state import numbers
 
     for key, step in steps.items():
         replicas = (numbers(ids) or None for ids in (step.before, step.after, step.adding, step.removing))
         moves = bool(step.adding or step.removing)
-        text = "" if moves else "another preferred leader" if step.changes else "is so already"
+        text = "" if moves else "another preferred leader" if step.changes else "has these replicas already"
         yield Row(key, (*step.partition, *replicas), step.changes, step.refused, text)
 
 
@@ -238,8 +240,8 @@ def _image_path(path: Path | None) -> Path:
     return path or new_path(directory, "zk reassign", SystemClock().now_ms()).with_suffix(".json")
 
 
-def _keep(path: Path, data: bytes) -> None:
-    """Writes the before-image to disk before the request."""
+def _write_before_image(path: Path, data: bytes) -> None:
+    """Writes the before-image to disk. Raises `FileFailure`."""
     from offsetmgr.core.atomic_file import replace_file
 
     try:
@@ -289,19 +291,21 @@ def delete_topic(
             )
             for s in steps
         ),
-        whole=True,
+        all_or_nothing=True,
     )
 
-    def ask(rows: list[Row]) -> None:
+    def submit_rows(rows: list[Row]) -> None:
         nodes = [Create(f"{paths.DELETE_TOPICS}/{row.key}") for row in rows]
         submit(session, "deletion of topics", nodes, state, [row.key for row in rows])
 
-    def look(rows: list[Row]) -> RequestProgress:
-        asked = {row.key: state.topic(row.key).czxid for row in rows}
-        return progress_of(read_state(session, asked), asked)
+    def poll(rows: list[Row]) -> RequestProgress:
+        requested = {row.key: state.topic(row.key).czxid for row in rows}
+        return progress_of(read_state(session, requested), requested)
 
-    do = f"delete {count_of(len(request.todo), 'topic')} for good"
-    _finish(request.run(do=do, flags=RunFlags(execute, yes, output), wait_s=wait, submit=ask, look=look))
+    action = f"delete {count_of(len(request.todo), 'topic')} for good"
+    _finish(
+        request.run(action=action, flags=RunFlags(execute, yes, output), wait_s=wait, submit=submit_rows, poll=poll)
+    )
 
 
 def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | None:
@@ -311,8 +315,8 @@ def _deletion_enabled(connect: ConnectFlags, controller: int | None) -> bool | N
         note("not checked: delete.topic.enable of the controller (no --bootstrap-server)")
         return None
     try:
-        said = None if controller is None else cluster.broker_setting(controller, "delete.topic.enable")
+        value = None if controller is None else cluster.broker_setting(controller, "delete.topic.enable")
     except OffsetMgrError as error:
         note(f"not checked: delete.topic.enable of the controller ({error})")
         return None
-    return None if said is None else said == "true"
+    return None if value is None else value == "true"

@@ -10,7 +10,7 @@ import typer
 
 from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import AllGroups, ConnectFlags, Format, Groups, connected, require_groups
-from offsetmgr.cli.render import Column, OutputFormat, note, nothing_in, progress, write_rows
+from offsetmgr.cli.render import Column, OutputFormat, empty_note, note, progress, write_rows
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
 from offsetmgr.core.errors import CorruptData, GroupNotFound, UsageError
 from offsetmgr.core.plurals import count_of
@@ -46,7 +46,7 @@ def check(
         typer.Option(
             "--unused-since",
             metavar="YYYY-MM-DD[THH:MM:SS]",
-            help="Also find groups without members in which nothing was written since then (UTC).",
+            help="Also report groups without members in which nothing was written since this time (UTC).",
             show_default=False,
         ),
     ] = None,
@@ -56,7 +56,7 @@ def check(
             "--settle",
             metavar="SECONDS",
             min=0,
-            help="Look again after this long at what a rebalance may only make look wrong; 0: believe the first look.",
+            help="Check faults that a rebalance can cause again after this time; 0: report them at once.",
         ),
     ] = 5,
     watch: Watch = None,
@@ -65,7 +65,7 @@ def check(
 ) -> None:
     """Find faults in the groups of old consumers: owners, subscriptions, offsets, unreadable nodes.
 
-    Exit code 0: nothing was found; 1: something was. With --bootstrap-server the command also compares offsets with the
+    The exit code is 1 if it finds any. With --bootstrap-server the command also compares offsets with the
     logs. It lists unchecked items at the end.
     """
     from offsetmgr.core.clock import SystemClock
@@ -76,14 +76,14 @@ def check(
     since = None if unused_since is None else _date(unused_since)
     session = connect.zookeeper("zk check")
     cluster = connect.cluster_or_none()
-    untold = cluster is not None and not _of_one_cluster(session, cluster)
+    cluster_unknown = cluster is not None and not _is_same_cluster(session, cluster)
 
     def once() -> int:
         consumers = session.children(paths.CONSUMERS)
         if consumers is None and session.children(paths.BROKERS) is None:
             raise CorruptData(
                 f"ZooKeeper at {session.connect}",
-                f"there is neither {paths.CONSUMERS} nor {paths.BROKERS}: nothing is here to check",
+                f"has neither {paths.CONSUMERS} nor {paths.BROKERS}, so there is nothing to check",
                 "is the chroot right?",
             )
         known = sorted(consumers or [])
@@ -95,23 +95,23 @@ def check(
             ask_ranges=None if cluster is None else cluster.log_ranges,
             unused_since_ms=since,
             settle_s=settle,
-            on_second_look=lambda number: note(f"looking again at {count_of(number, 'group')} in {settle:g} s"),
+            on_second_look=lambda number: note(f"checking {count_of(number, 'group')} again in {settle:g} s"),
         )
         counts: Counter[str] = Counter()
         write_rows(FINDINGS, _rows(checking, chosen, counts), output)
         for text in checking.unchecked():
             note(f"not checked: {text}")
         if not known:
-            note(nothing_in(f"zookeeper://{session.connect}", "groups"))
-        note(_verdict(len(chosen), counts))
-        return FAILED if counts or untold else 0
+            note(empty_note(f"zookeeper://{session.connect}", "groups"))
+        note(_summary(len(chosen), counts))
+        return FAILED if counts or cluster_unknown else 0
 
     if code := watch_command(once, watch, count):
         raise typer.Exit(code)
 
 
 def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
-    """The selected ones of the existing groups. Raises `GroupNotFound`."""
+    """The existing groups that the names select. Raises `GroupNotFound` for a name that matches none."""
     from offsetmgr.groups.selection import matching_groups
 
     there = set(known)
@@ -121,7 +121,7 @@ def _chosen(names: list[str], known: list[str], connect: str) -> list[str]:
     return matching_groups(names, known)
 
 
-def _of_one_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
+def _is_same_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
     """Whether brokers and ZooKeeper are known to belong to one cluster; prints a note if that is unknown.
 
     Raises `UsageError` if they belong to different ones: every offset would be compared with another log.
@@ -132,16 +132,16 @@ def _of_one_cluster(session: ZookeeperSession, cluster: Cluster) -> bool:
     node, theirs = session.get(paths.CLUSTER_ID), cluster.cluster_id()
     if node is None or theirs is None:
         who = "the brokers have" if node is not None else f"ZooKeeper at {session.connect} has"
-        note(f"not checked: whether brokers and ZooKeeper are of one cluster ({who} no cluster id): unknown")
+        note(f"not checked: whether brokers and ZooKeeper belong to one cluster ({who} no cluster id)")
         return False
     if (ours := parse_cluster_id(paths.CLUSTER_ID, node.data)) != theirs:
-        why = f"the brokers are of cluster {theirs}, ZooKeeper is of {ours}"
+        why = f"the brokers belong to cluster {theirs}, ZooKeeper to {ours}"
         raise UsageError("--bootstrap-server", why, "name the brokers that use this ZooKeeper, and its chroot")
     return True
 
 
 def _date(text: str) -> int:
-    """Milliseconds since 1970 of a day or a time (UTC). Raises `UsageError`."""
+    """Milliseconds since 1970 of a date or a time (UTC). Raises `UsageError`."""
     from offsetmgr.cli.scenario import parse_datetime
 
     try:
@@ -174,7 +174,7 @@ def _findings(findings: Iterable[Finding], counts: Counter[str]) -> Iterator[tup
         )
 
 
-def _verdict(groups: int, counts: Counter[str]) -> str:
+def _summary(groups: int, counts: Counter[str]) -> str:
     from offsetmgr.zookeeper.check.findings import Severity
 
     found = ", ".join(f"{counts[severity]} {severity}" for severity in Severity if counts[severity])

@@ -94,7 +94,7 @@ def topics(
 ) -> None:
     """List topics with their partitions: leader, assigned and in-sync replicas, reassignments, deletions.
 
-    Partitions of Kafka 0.7 are BROKER-PARTITION.
+    Partitions of Kafka 0.7 are shown as BROKER-PARTITION.
     """
     from offsetmgr.groups.selection import TopicSelection
     from offsetmgr.zookeeper.groups.topics import topic_names
@@ -102,17 +102,17 @@ def topics(
     from offsetmgr.zookeeper.nodes.cluster_nodes import requests
 
     session = connect.zookeeper("zk topics")
-    wanted = TopicSelection.parse(topic or [])
+    selection = TopicSelection.parse(topic or [])
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
         known = topic_names(session)
-        names = [name for name in known if wanted.matches_some_of(name)]
-        if missing := sorted(set(wanted.named()) - set(known)):
+        names = [name for name in known if selection.matches_some_of(name)]
+        if missing := sorted(set(selection.named()) - set(known)):
             raise UnknownTopicOrPartition(f"topic {missing[0]}", f"does not exist in ZooKeeper at {session.connect}")
-        asked = requests(session)
+        pending = requests(session)
         found = progress(read(session, names), "topics", len(names))
-        if not write_rows(TOPICS, _topic_rows(found, wanted, frozenset(asked.deletions), errors), output):
+        if not write_rows(TOPICS, _topic_rows(found, selection, frozenset(pending.deletions), errors), output):
             note(f"no topics in ZooKeeper at {session.connect}{'' if known else '; is the chroot right?'}")
         return report_and_exit_code(errors)
 
@@ -129,7 +129,10 @@ def _broker_rows(
         if entry.error is not None:
             errors.append(entry.error)
         session = session_of(stat.ephemeral_owner) if stat else None
-        notes = (*entry.notes, *(["persistent: no broker makes such a node"] if stat and session is None else ()))
+        notes = (
+            *entry.notes,
+            *(["persistent: brokers create only ephemeral nodes"] if stat and session is None else ()),
+        )
         error = entry.error.why if entry.error is not None else None
         name = entry.path.rpartition("/")[2]
         number = int(name) if name.isascii() and name.isdigit() else None
@@ -154,7 +157,7 @@ def _broker_rows(
 
 
 def _cluster_line(cluster: ClusterNodes, live: Iterable[NodeEntry[RegisteredBroker]]) -> str:
-    """Cluster id and controller in one line, with the reason for unknown values."""
+    """Cluster id, controller and controller epoch in one line."""
     controller, epoch = cluster.controller.value, cluster.controller_epoch.value
     parts = [f"cluster id {cluster.cluster_id.value or 'not known'}"]
     if controller is None:
@@ -166,7 +169,7 @@ def _cluster_line(cluster: ClusterNodes, live: Iterable[NodeEntry[RegisteredBrok
 
 
 def _topic_rows(
-    found: Iterable[Topic], wanted: TopicSelection, deleted: frozenset[str], errors: list[OffsetMgrError]
+    found: Iterable[Topic], selection: TopicSelection, deleted: frozenset[str], errors: list[OffsetMgrError]
 ) -> Iterator[tuple[Any, ...]]:
     from offsetmgr.core.model import BrokerPartition, TopicPartition
 
@@ -176,7 +179,7 @@ def _topic_rows(
         broken = [error for error in (topic.assignment.error, topic.error) if error is not None]
         broken += [count.error for count in topic.counts.values() if count.error is not None]
         errors += broken
-        partitions = [p for p in topic.partitions if wanted.matches(TopicPartition(topic.name, p))]
+        partitions = [p for p in topic.partitions if selection.matches(TopicPartition(topic.name, p))]
         for partition in partitions:
             if isinstance(partition, BrokerPartition):
                 held = (partition.broker, str(partition.broker), None, None, None, None, None, None)

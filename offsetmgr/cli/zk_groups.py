@@ -100,17 +100,17 @@ def owners(
     from offsetmgr.zookeeper.groups.registry import members_many
 
     names = require_groups(group, all_groups)
-    wanted = TopicSelection.parse(topic or [])
+    selection = TopicSelection.parse(topic or [])
     session = connect.zookeeper("zk owners")
 
     def once() -> int:
         errors: list[OffsetMgrError] = []
         chosen = _chosen(session, names)
-        # The owners first: a member that joins in between then causes no owner without a member.
+        # Reads the owners first: if a member joins in between, its partitions do not appear as owned by no member.
         found = zip(owners_many(session, chosen), members_many(session, chosen), strict=True)
         listed = progress(found, "groups", len(chosen))
-        if not write_rows(OWNERS, _owner_rows(listed, wanted, errors), output) and not errors:
-            note("nothing is owned")
+        if not write_rows(OWNERS, _owner_rows(listed, selection, errors), output) and not errors:
+            note("no partition has an owner")
         return report_and_exit_code(errors)
 
     if code := watch_command(once, watch, count):
@@ -166,7 +166,7 @@ def _member_rows(
 
 
 def _owner_rows(
-    found: Iterable[tuple[GroupOwners, GroupMembers]], wanted: TopicSelection, errors: list[OffsetMgrError]
+    found: Iterable[tuple[GroupOwners, GroupMembers]], selection: TopicSelection, errors: list[OffsetMgrError]
 ) -> Iterator[tuple[Any, ...]]:
     for owned, listed in found:
         if owned.error is not None:
@@ -175,7 +175,7 @@ def _owner_rows(
         live = None if listed.error is not None else {member.member_id: member for member in listed.members}
         errors += [*([listed.error] if listed.error is not None else ()), *owned.errors.values()]
         for tp, owner in owned.owners.items():
-            if not wanted.matches(tp):
+            if not selection.matches(tp):
                 continue
             if owner.error is not None:
                 errors.append(owner.error)
@@ -187,16 +187,16 @@ def _owner_rows(
                 owner.thread,
                 owner.claimed_at_ms,
                 session_of(owner.session_id),
-                "; ".join([*_persistent(owner.session_id), *_doubts(owner, live)]) or None,
+                "; ".join([*_persistent(owner.session_id), *_inconsistencies(owner, live)]) or None,
                 owner.error.why if owner.error is not None else None,
             )
 
 
 def _persistent(session_id: int) -> list[str]:
-    return [] if session_id else ["persistent: no consumer makes such a node"]
+    return [] if session_id else ["persistent: consumers create only ephemeral nodes"]
 
 
-def _doubts(owner: Owner, live: Mapping[str, RegistryMember] | None) -> list[str]:
+def _inconsistencies(owner: Owner, live: Mapping[str, RegistryMember] | None) -> list[str]:
     """Inconsistencies of an owner, if the live members are known."""
     if owner.member_id is None or live is None:
         return []

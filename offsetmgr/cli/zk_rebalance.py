@@ -14,8 +14,14 @@ from offsetmgr.cli.errors import FAILED
 from offsetmgr.cli.options import ConnectFlags, Format, connected, file_to_write
 from offsetmgr.cli.render import OutputFormat, note
 from offsetmgr.cli.watch import Count, Watch, WatchCommand, watch_command
-from offsetmgr.cli.zk_changes import changes_of, sized
-from offsetmgr.cli.zk_rebalance_view import OWNED_NOW, WOULD_COME, summary_line, write_owners, write_prediction
+from offsetmgr.cli.zk_rebalance_changes import changes_of, with_initial_sizes
+from offsetmgr.cli.zk_rebalance_output import (
+    CURRENT_TEXTS,
+    PREDICTED_TEXTS,
+    summary_line,
+    write_owners,
+    write_prediction,
+)
 from offsetmgr.core.errors import FileFailure, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-LOOK_AGAIN_AFTER_S: Final = 0.25
+POLL_INTERVAL_S: Final = 0.25
 
 
 def _change(flag: str, metavar: str, text: str) -> Any:
@@ -36,24 +42,32 @@ def rebalance(
     connect: ConnectFlags,
     group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The group.", show_default=False)] = None,
     group_option: Annotated[
-        str | None, typer.Option("--group", metavar="NAME", help="The same, as other commands have it.")
+        str | None, typer.Option("--group", metavar="NAME", help="The group, as in other commands.")
     ] = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="Show the effect of the changes below.")] = False,
     join: Annotated[
         list[str] | None,
-        _change("--join", "HOST[:STREAMS]", "A member starts there (or: a whole consumer id, GROUP_...)."),
+        _change("--join", "HOST[:STREAMS]", "A member joins on this host (or give a whole consumer id, GROUP_...)."),
     ] = None,
     like: Annotated[
         str | None,
-        typer.Option("--like", metavar="MEMBER", help="Whose subscription those that join have.", show_default=False),
+        typer.Option(
+            "--like",
+            metavar="MEMBER",
+            help="The member whose subscription the joining members copy.",
+            show_default=False,
+        ),
     ] = None,
     topic: Annotated[
-        list[str] | None, _change("--topic", "NAME", "A topic that those that join subscribe to, instead of --like.")
+        list[str] | None,
+        _change("--topic", "NAME", "A topic that the joining members subscribe to, instead of --like."),
     ] = None,
-    leave: Annotated[list[str] | None, _change("--leave", "MEMBER", "It leaves: its consumer id, or its host.")] = None,
+    leave: Annotated[
+        list[str] | None, _change("--leave", "MEMBER", "A member leaves: its consumer id, or its host.")
+    ] = None,
     grow: Annotated[
         list[str] | None,
-        _change("--grow", "TOPIC=N", "The topic gets N partitions in all, or is made (Kafka 0.7: TOPIC=BROKER:N)."),
+        _change("--grow", "TOPIC=N", "The topic grows to N partitions, or is created (Kafka 0.7: TOPIC=BROKER:N)."),
     ] = None,
     delete_topic: Annotated[list[str] | None, _change("--delete-topic", "TOPIC", "The topic is deleted.")] = None,
     lose_broker: Annotated[list[int] | None, _change("--lose-broker", "ID", "The broker stops.")] = None,
@@ -65,12 +79,15 @@ def rebalance(
         typer.Option(
             "--strategy",
             metavar="NAME",
-            help="range, roundrobin, roundrobin-0.8.2, clustered. Without it: what the owners show, or else range.",
+            help="range, roundrobin, roundrobin-0.8.2, clustered (default: inferred from the owners, else range).",
             show_default=False,
         ),
     ] = None,
     internal_topics: Annotated[
-        bool, typer.Option("--internal-topics", help="Patterns select them too (exclude.internal.topics=false).")
+        bool,
+        typer.Option(
+            "--internal-topics", help="Let patterns select internal topics too (exclude.internal.topics=false)."
+        ),
     ] = False,
     partitions: Annotated[bool, typer.Option("--partitions", help="Show partitions instead of members.")] = False,
     from_file: Annotated[
@@ -78,7 +95,7 @@ def rebalance(
         typer.Option(
             "--from-file",
             metavar="FILE",
-            help="Look at a file of --save, or of zk members --format json, instead of ZooKeeper.",
+            help="Read a file of --save, or of zk members --format json, instead of ZooKeeper.",
             show_default=False,
         ),
     ] = None,
@@ -88,14 +105,17 @@ def rebalance(
             "--save",
             metavar="FILE",
             callback=file_to_write,
-            help="Keep the group as it is now (a new file).",
+            help="Save the present state of the group in a new file.",
             show_default=False,
         ),
     ] = None,
     settle: Annotated[
         float,
         typer.Option(
-            "--settle", metavar="SECONDS", min=0, help="Wait so long for a rebalance to end before finding fault."
+            "--settle",
+            metavar="SECONDS",
+            min=0,
+            help="Maximum wait for a rebalance to end before differences are reported.",
         ),
     ] = 5,
     watch: Watch = None,
@@ -105,27 +125,25 @@ def rebalance(
     """Compare the owners of a group's partitions with the computed assignment; or with --simulate, predict the
     assignment after changes.
 
-    Exit code without --simulate: 0 if every partition is owned as the members would assign it, else 1. The command
-    changes nothing.
+    DUE is the number of partitions that the computed assignment gives to a member. Without --simulate, the exit code is
+    0 if every partition has the owner that the members would assign, else 1. The command changes nothing.
     """
     from offsetmgr.zookeeper.rebalance_preview.live_group import read_group
 
     name = _one_group(group, group_option)
     change = changes_of(join, like, topic, leave, grow, delete_topic, lose_broker, add_broker)
     if change is not None and not simulate:
-        raise UsageError("zk rebalance", "what happens is only simulated", "add --simulate")
+        raise UsageError("zk rebalance", "changes can only be simulated", "add --simulate")
     if from_file is not None:
-        kept = _read(from_file, name)
-        if kept.owners is None and not simulate:
-            raise UsageError(
-                f"file {from_file}", "does not say who owns what, so nothing can be compared", "add --simulate"
-            )
-        if kept.owners is None and not kept.topics:  # a list of members
-            kept = sized(kept, grow)
+        saved = _read(from_file, name)
+        if saved.owners is None and not simulate:
+            raise UsageError(f"file {from_file}", "contains no owners, so nothing can be compared", "add --simulate")
+        if saved.owners is None and not saved.topics:  # a list of members
+            saved = with_initial_sizes(saved, grow)
         settle = 0
 
         def read_snapshot() -> GroupSnapshot:
-            return kept
+            return saved
     else:
         if name is None:
             raise UsageError("which group?", "no group is named", "as in zk rebalance GROUP")
@@ -161,8 +179,8 @@ def _simulate(
     prediction = predict(snapshot, after, chosen, internal=internal)
     write_prediction(prediction, snapshot, after, output, by_partition=by_partition)
     if not prediction.seen:
-        note("before: computed, for the file does not say who owns what")
-    summary_line(prediction, why, WOULD_COME)
+        note("before: computed, because the file contains no owners")
+    summary_line(prediction, why, PREDICTED_TEXTS)
     return 0
 
 
@@ -184,9 +202,9 @@ def _compare(
         prediction = predict(snapshot, snapshot, chosen, internal=internal)
         if not prediction.moves.changed or time.monotonic() >= deadline:
             break
-        time.sleep(LOOK_AGAIN_AFTER_S)
+        time.sleep(POLL_INTERVAL_S)
     write_owners(prediction, snapshot, output, by_partition=by_partition)
-    summary_line(prediction, why, OWNED_NOW)
+    summary_line(prediction, why, CURRENT_TEXTS)
     if not snapshot.members:
         note("no live members")
     return FAILED if prediction.moves.changed else 0
@@ -202,10 +220,10 @@ def _strategy(snapshot: GroupSnapshot, named: str | None, internal: bool) -> tup
     try:
         explaining = matching_strategies(snapshot, internal=internal)
     except (AssignmentRefused, InvalidPattern, UnsupportedOperation):
-        explaining = []  # that member may be the one that leaves
+        explaining = []  # the member that causes the error may be the one that leaves
     if explaining:
-        return explaining[0], "as the owners show"
-    return usual_strategy(snapshot), "the default; the owners do not show which"
+        return explaining[0], "inferred from the owners"
+    return usual_strategy(snapshot), "the default; it cannot be inferred from the owners"
 
 
 def _one_group(argument: str | None, option: str | None) -> str | None:
@@ -230,4 +248,4 @@ def _save(snapshot: GroupSnapshot, path: Path) -> None:
 
     data = encode(snapshot, time.time_ns() // 1_000_000)
     replace_file(path, lambda file: file.write(data), overwrite=False)
-    note(f"kept in {path}")
+    note(f"saved in {path}")

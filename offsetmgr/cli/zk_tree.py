@@ -37,9 +37,9 @@ TREE: Final = (
 @connected
 def tree(
     connect: ConnectFlags,
-    path: Annotated[str, typer.Argument(metavar="[PATH]", help="Where to begin, below the chroot.")] = "/",
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="The first node, below the chroot.")] = "/",
     depth: Annotated[
-        int | None, typer.Option("--depth", min=0, help="How many levels below it at most.", show_default=False)
+        int | None, typer.Option("--depth", min=0, help="Maximum number of levels below it.", show_default=False)
     ] = None,
     watch: Watch = None,
     count: Count = None,
@@ -47,13 +47,13 @@ def tree(
 ) -> None:
     """Print a znode and its descendants, decoded.
 
-    Oddities are in the same row, and an unreadable node does not hide the others. Credentials are hidden. --format json
-    and csv include each node's raw data.
+    NOTES names irregularities of a node, and an unreadable node does not hide the others. Credentials are hidden.
+    --format json and csv include each node's raw data.
     """
     from offsetmgr.zookeeper.nodes.tree import walk
 
     if not path.startswith("/") or "//" in path or (path != "/" and path.endswith("/")):
-        raise UsageError(f"path {path!r}", "is no path of ZooKeeper", "as in /brokers/ids")
+        raise UsageError(f"path {path!r}", "is not a valid ZooKeeper path", "as in /brokers/ids")
     session = connect.zookeeper("zk tree")
 
     def once() -> int:

@@ -153,7 +153,7 @@ def look_over(sources: Sources, listener: ReplicaProgress) -> None:
     for log_dir in sources.log_dirs:
         found = detect_broker(log_dir)
         if found.use is Use.RUNNING:
-            listener.note(f"mind: {log_dir}: {found}: its writes meanwhile are not seen")
+            listener.note(f"warning: {log_dir}: {found}: its writes meanwhile are not seen")
     for error in gaps(sources):
         listener.error(error)
     if sources.named and (missing := sources.missing):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""The offset manager against the real broker's own group coordinator, with the same confluent-kafka client.
+"""Compares the offset manager with a real broker's group coordinator, with the same confluent-kafka client.
 
-Each side is warmed up by three runs that are thrown away, then both are measured in turns; the medians are compared.
+Each side is warmed up by three runs that do not count, then both are measured in turns; the medians are compared.
 Commits and fetches: of 50 partitions each, 200 in flight, through the Admin client.  Single commits: one partition, one
 at a time, through a consumer.  Manager, broker and client share the machine.
 
     scripts/bench/bench_manager.py [--rounds 3] [--groups 2000] [--only NAME ...] [--record-format avro|kafka]
 
-Exits 1 where a figure misses its bound.
+Exits with 1 if a result misses its bound.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ IN_FLIGHT = 200
 WARM_UP = 3
 SINGLES = 500
 LEAST = {"commits": 0.6, "fetches": 0.6}
-MOST_P99_MS = 20.0
+MAX_P99_MS = 20.0
 TOPIC = "bench"
 
 
@@ -88,7 +88,7 @@ class Side:
         return len(asked) * PARTITIONS / taken
 
     def singles(self) -> list[float]:
-        """Milliseconds of single commits, sorted."""
+        """Returns the sorted durations of single commits in milliseconds."""
         taken = []
         for offset in range(SINGLES):
             started = time.perf_counter()
@@ -105,7 +105,7 @@ def manager(
     wait: bool = True,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Starts a manager process and yields its address, with ``wait`` once it serves all shards."""
+    """Runs a manager process, and yields its address; with ``wait``, after the manager serves all shards."""
     address = f"127.0.0.1:{free_port()}"
     with (directory / "manager.log").open("wb") as log:
         child = subprocess.Popen(
@@ -140,7 +140,7 @@ def _serves(address: str) -> bool:
 
 @contextmanager
 def broker(directory: Path) -> Iterator[str]:
-    """A real broker with the heap and the compiler that it has in production; its address."""
+    """Runs a real broker with a production heap and compiler, and yields its address."""
     with (
         ZooKeeperServer(directory / "zookeeper") as zookeeper,
         KafkaBroker(
@@ -153,7 +153,7 @@ def broker(directory: Path) -> Iterator[str]:
 
 
 def rates(name: str, theirs: Side, ours: Side, rounds: int) -> bool:
-    """Prints the ratio of offsets a second; whether it is good."""
+    """Prints the ratio of offsets per second. Returns whether it meets its bound."""
     peer, own = getattr(theirs, name), getattr(ours, name)
     for _ in range(WARM_UP):
         peer(), own()
@@ -162,20 +162,20 @@ def rates(name: str, theirs: Side, ours: Side, rounds: int) -> bool:
     ratio = at[1] / at[0]
     spread = sorted(o / p for p, o in pairs)
     good = ratio >= LEAST[name]
-    verdict = f"(bound {LEAST[name]:g}; pairs {spread[0]:.2f} to {spread[-1]:.2f})  {'ok' if good else 'LOW'}"
-    print(f"{name:<16}{at[0]:>12,.0f}/s{at[1]:>12,.0f}/s{ratio:>8.2f}  {verdict}", flush=True)
+    result = f"(bound {LEAST[name]:g}; pairs {spread[0]:.2f} to {spread[-1]:.2f})  {'ok' if good else 'LOW'}"
+    print(f"{name:<16}{at[0]:>12,.0f}/s{at[1]:>12,.0f}/s{ratio:>8.2f}  {result}", flush=True)
     return good
 
 
 def latencies(theirs: Side, ours: Side) -> bool:
-    """Prints percentiles of single commits; whether ours are good."""
+    """Prints percentiles of single commits. Returns whether those of the manager meet their bound."""
     theirs.singles(), ours.singles()
     found = {"broker": theirs.singles(), "manager": ours.singles()}
     for name, taken in found.items():
         at = {q: taken[min(int(len(taken) * q / 100), len(taken) - 1)] for q in (50, 90, 99)}
         print(f"single commit, {name:<8} p50 {at[50]:.1f} ms  p90 {at[90]:.1f} ms  p99 {at[99]:.1f} ms", flush=True)
-    good = found["manager"][int(SINGLES * 0.99)] <= MOST_P99_MS
-    print(f"{'':<16}bound of ours at p99: {MOST_P99_MS:g} ms  {'ok' if good else 'SLOW'}")
+    good = found["manager"][int(SINGLES * 0.99)] <= MAX_P99_MS
+    print(f"{'':<16}bound of ours at p99: {MAX_P99_MS:g} ms  {'ok' if good else 'SLOW'}")
     return good
 
 

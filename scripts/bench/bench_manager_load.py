@@ -3,14 +3,14 @@
 
 load      the same records (three for each offset) in `__consumer_offsets` and in our topic, in Kafka's own format: what
           the broker logs about loading them after a restart, against the seconds from a manager's first claim until all
-          shards are served; memory that the offsets take; the responses to fetches meanwhile: error 14, then the right
-          offsets, and never anything else
-takeover  a standby that holds the same offsets is given shard groups: seconds until it serves them
+          shards are served; memory that the offsets take; the responses to fetches meanwhile:
+          COORDINATOR_LOAD_IN_PROGRESS, then the right offsets, and never anything else
+takeover  a standby that holds the same offsets gets shard groups: seconds until it serves them
 groups    commits and fetches of 50-offset groups among an increasing number of others, and memory per offset
 
     scripts/bench/bench_manager_load.py [--offsets 1000000] [--only load takeover groups]
 
-Exits 1 where a figure misses its bound.
+Exits with 1 if a result misses its bound.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
+from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.log.kafka import KafkaLog
@@ -51,11 +52,11 @@ SHARDS = 50
 PER_GROUP = 50
 TIMES = 3
 OURS, THEIRS = "bench-offsets", "__consumer_offsets"
-ASKED = 64
-"""Groups that are asked for while all is loaded."""
-LEAST_LOAD = 0.5
-MOST_TAKEOVER = 1.0
-MOST_BYTES = 250
+FETCHED_GROUPS = 64
+"""Number of groups that are fetched during the load."""
+MIN_LOAD = 0.5
+MAX_TAKEOVER_S = 1.0
+MAX_BYTES = 250
 _LOADED = re.compile(
     r"Finished loading offsets and group metadata from __consumer_offsets-\d+ in (\d+) milliseconds for epoch \d+, "
     r"of which (\d+) milliseconds"
@@ -63,7 +64,7 @@ _LOADED = re.compile(
 
 
 class Always:
-    """The lease of a process that is alone."""
+    """A lease that is always valid, for a process without others."""
 
     def valid(self) -> bool:
         return True
@@ -79,7 +80,7 @@ def resident() -> int:
 
 
 def records(offsets: int, per_group: int, times: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """Shard, key and value: every offset so many times, the newest last."""
+    """Yields shard, key and value of records: each offset several times, the newest last."""
     form, now = record_format("kafka"), int(time.time() * 1000)
     for time_ in range(1, times + 1):
         for number in range(offsets // per_group):
@@ -92,7 +93,7 @@ def records(offsets: int, per_group: int, times: int) -> Iterator[tuple[int, byt
 
 
 def fill(bootstrap: str, topic: str, what: Iterator[tuple[int, bytes, bytes]], **settings: str) -> int:
-    """Writes records; how many."""
+    """Writes records. Returns their number."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 500_000, **settings}
     )
@@ -120,7 +121,7 @@ async def serve(log: KafkaLog, form: str, shard_groups: Sequence[int], standby: 
 
 
 async def take(runtime: ManagerRuntime, shard_groups: Sequence[int]) -> float:
-    """Seconds until all of these are served."""
+    """Returns the seconds until all these shard groups are served."""
     started = time.perf_counter()
     for shard_group in shard_groups:
         runtime.on_assigned(shard_group)
@@ -134,7 +135,7 @@ async def until(condition: Callable[[], bool], seconds: float) -> None:
             await asyncio.sleep(0.005)
 
 
-# --- children: each measures itself in a process of its own ----------------------------------------
+# --- child processes: each measures itself ----------------------------------------------------------
 
 
 async def child_load(bootstrap: str) -> dict[str, float]:
@@ -185,7 +186,7 @@ def in_child(what: str, bootstrap: str) -> dict[str, float]:
 
 
 def broker_rate(kafka: KafkaBroker, count: int) -> float:
-    """Restarts the broker; records a second, by what it logs."""
+    """Restarts the broker. Returns the records per second according to the broker's log."""
     kafka.stop()
     kafka.start()
     probe = AdminClient({"bootstrap.servers": kafka.bootstrap})
@@ -208,15 +209,15 @@ def load(kafka: KafkaBroker, directory: Path, offsets: int) -> bool:
     rate = sorted(count / found["seconds"] for found in ours)[1]
     peer = sorted(theirs)[1]
     bytes_ = max(found["bytes"] for found in ours)
-    fine = rate / peer >= LEAST_LOAD, bytes_ <= MOST_BYTES
+    fine = rate / peer >= MIN_LOAD, bytes_ <= MAX_BYTES
     print(f"load of {count:,} records for {offsets:,} offsets: broker {peer:,.0f}/s, manager {rate:,.0f}/s", flush=True)
-    print(f"  ratio {rate / peer:.2f} (bound {LEAST_LOAD:g})  {'ok' if fine[0] else 'LOW'}")
-    print(f"  memory {bytes_:.0f} bytes an offset (bound {MOST_BYTES})  {'ok' if fine[1] else 'HIGH'}", flush=True)
-    return asked_meanwhile(kafka, directory) and all(fine)
+    print(f"  ratio {rate / peer:.2f} (bound {MIN_LOAD:g})  {'ok' if fine[0] else 'LOW'}")
+    print(f"  memory {bytes_:.0f} bytes an offset (bound {MAX_BYTES})  {'ok' if fine[1] else 'HIGH'}", flush=True)
+    return fetch_during_load(kafka, directory) and all(fine)
 
 
-def asked_meanwhile(kafka: KafkaBroker, directory: Path) -> bool:
-    """A client that fetches while a manager starts on the full topic, and the responses until everything is loaded."""
+def fetch_during_load(kafka: KafkaBroker, directory: Path) -> bool:
+    """Fetches while a manager loads the full topic, and prints the responses until it has loaded everything."""
     began = time.perf_counter()
     options = ("--offsets-topic", OURS, "--record-format", "kafka")
     with manager(kafka.bootstrap, directory, *options, wait=False) as address, ThreadPoolExecutor(1) as beside:
@@ -239,7 +240,8 @@ def asked_meanwhile(kafka: KafkaBroker, directory: Path) -> bool:
 
 
 def wait_for_offsets(address: str, began: float) -> tuple[bool, float, int]:
-    """An unmodified client: whether what it gets is right, the seconds until it does, and how often it was refused."""
+    """Fetches with an unmodified client. Returns whether the offsets are right, the seconds until it gets them, and the
+    number of errors."""
     client = Consumer({"bootstrap.servers": address, "group.id": "bench-0000000", "log_level": 0})
     refused = 0
     while True:
@@ -258,12 +260,12 @@ async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:
     """Fetches groups of all shard groups repeatedly, until each returns its offsets; counts how often each
     error was returned, and how many responses without an error were wrong (another offset, or none)."""
     answers: Counter[int] = Counter()
-    wrong, groups = 0, [f"bench-{number:07}" for number in range(ASKED)]
+    wrong, groups = 0, [f"bench-{number:07}" for number in range(FETCHED_GROUPS)]
     while True:
         try:
             connection = await BrokerConnection.open(Address.parse(address), Security(), 5)
         except OffsetMgrError:
-            await asyncio.sleep(0.02)  # it does not listen yet
+            await asyncio.sleep(0.02)  # the manager does not listen yet
             continue
         try:
             while True:
@@ -271,7 +273,7 @@ async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:
                 for group in groups:
                     parts = list(range(PER_GROUP))
                     message = {"group_id": group, "topics": [{"name": "orders", "partition_indexes": parts}]}
-                    answer = await ask(connection, 9, 7, message | {"require_stable": False}, 10)
+                    answer = await ask(connection, ApiKey.OFFSET_FETCH, 7, message | {"require_stable": False}, 10)
                     answers[answer["error_code"]] += 1
                     if answer["error_code"] == 0:
                         (topic,) = answer["topics"]
@@ -282,7 +284,7 @@ async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:
                     return answers, wrong
                 await asyncio.sleep(0.002)
         except OffsetMgrError:
-            await asyncio.sleep(0.02)  # cut, as long as it does not know of any request
+            await asyncio.sleep(0.02)  # the manager closes connections before it can serve requests
         finally:
             await connection.close()
 
@@ -290,10 +292,10 @@ async def fetches_until_loaded(address: str) -> tuple[Counter[int], int]:
 def takeover(kafka: KafkaBroker) -> bool:
     found = [in_child("takeover", kafka.bootstrap) for _ in range(3)]
     one, rest = sorted(f["one"] for f in found)[1], sorted(f["rest"] for f in found)[1]
-    good = max(one, rest) < MOST_TAKEOVER
+    good = max(one, rest) < MAX_TAKEOVER_S
     print(
         f"a standby serves a shard group after {one:.2f} s, the other seven together after {rest:.2f} s"
-        f" (bound {MOST_TAKEOVER:g})  {'ok' if good else 'SLOW'}",
+        f" (bound {MAX_TAKEOVER_S:g})  {'ok' if good else 'SLOW'}",
         flush=True,
     )
     return good
@@ -320,7 +322,7 @@ def groups(kafka: KafkaBroker, directory: Path, most: int) -> bool:
 
 
 def manager_resident(address: str) -> float:
-    """Bytes resident of the process that listens there."""
+    """Returns the resident bytes of the process that listens at this address."""
     ask = ["ss", "-ltnpH", f"sport = :{address.split(':')[1]}"]
     found = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
     match = re.search(r"pid=(\d+)", found)

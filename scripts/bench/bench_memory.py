@@ -7,7 +7,7 @@ growth for each 1,000 groups to the peak.
 
     scripts/bench/bench_memory.py [--groups 20000] [--partitions 50]
 
-Exits 1 where a command fails, needs more than 300 MB, or grows as if it held all offsets.
+Exits with 1 if a command fails, needs more than 300 MB, or grows as if it held all offsets.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 TOPIC = "bench"
 RECORDS = 100
-"""Records in each partition's log, so that every offset below lies in it."""
-MOST_MB = 300.0
-MOST_GROWTH_MB = 2.0
-"""For each 1,000 groups more. Names, positions and hashes of groups may be held; their offsets, of 50 partitions
-each at about 200 bytes, would take 10 MB."""
+"""Number of records in each partition's log, so that all offsets below are in the log."""
+MAX_MB = 300.0
+MAX_GROWTH_MB = 2.0
+"""Maximum growth for each 1,000 additional groups. Commands may hold names, positions and hashes of groups, but not
+their offsets: those of 50 partitions at about 200 bytes each would take 10 MB."""
 TIMEOUT_S = 300
 OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The kernel's figures for a process that has ended."""
+    """The kernel's resource usage of an ended process."""
 
     seconds: float
     cpu_seconds: float
@@ -48,7 +48,7 @@ class Measured:
 
 @dataclass
 class Session:
-    """Servers of their own, and the commands run on them in order, with what each of them took."""
+    """The servers of one run, and the resource usage of each command, in order."""
 
     directory: Path
     zk: str
@@ -56,12 +56,12 @@ class Session:
     groups: int
     partitions: int
     few: Mapping[str, Measured] | None = None
-    """The figures of the same commands with a tenth of the groups."""
+    """The resource usage of the same commands with a tenth of the groups."""
     failed: bool = False
     measured: dict[str, Measured] = field(default_factory=dict)
 
     def run(self, name: str, *arguments: str) -> None:
-        """One command of offsetmgr, waited for with its resource use."""
+        """Runs one offsetmgr command, and records its resource usage."""
         log = self.directory / "stderr"
         started = time.perf_counter()
         with log.open("wb") as errors:
@@ -89,9 +89,9 @@ class Session:
             print(f"{name} exited {child.returncode}:\n{log.read_text()[-1500:]}", flush=True)
 
     def judge(self, name: str, took: Measured, before: Measured) -> None:
-        """Prints a command's row, against what it took with a tenth of the groups."""
+        """Prints a command's row, with the growth since the run with a tenth of the groups."""
         growth = (took.peak_mb - before.peak_mb) / (self.groups - self.groups // 10) * 1000
-        fits = took.peak_mb <= MOST_MB and growth <= MOST_GROWTH_MB
+        fits = took.peak_mb <= MAX_MB and growth <= MAX_GROWTH_MB
         self.failed |= not fits
         rate = self.groups * self.partitions / took.seconds
         print(
@@ -126,7 +126,7 @@ class Session:
         self.run("offsets import, Kafka", "offsets", "import", avro, "--store", kafka, "--execute", "--yes")
 
     def write_offsets(self, path: Path) -> None:
-        """A snapshot in ExportZkOffsets' form, to be imported into the empty ZooKeeper."""
+        """Writes a snapshot in ExportZkOffsets' format, which is then imported into the empty ZooKeeper."""
         with path.open("w") as out:
             for group in range(self.groups):
                 for partition in range(self.partitions):
@@ -186,7 +186,7 @@ def main() -> int:
         many.few = few.measured
         many.commands()
     good = not (few.failed or many.failed)
-    print(f"bounds: {MOST_MB:.0f} MB, and {MOST_GROWTH_MB:g} MB for each 1,000 groups more")
+    print(f"bounds: {MAX_MB:.0f} MB, and {MAX_GROWTH_MB:g} MB for each 1,000 groups more")
     return 0 if good else 1
 
 

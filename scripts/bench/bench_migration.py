@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""Moves, exports, imports and lag of many groups, each as a ratio to Kafka's own tool in the same run.
+"""Compares moves, exports, imports and lag of many groups with Kafka's own tools.
 
 Whole processes from start to exit are measured, on one real ZooKeeper and one real broker.  Every round runs each side
-once, in turns; the first round warms both up and is thrown away; the median of the others is compared.
+once, in turns; the first round warms both up and does not count; the median of the others is compared.
 
     scripts/bench/bench_migration.py [--groups 1000] [--partitions 50] [--rounds 3] [--only NAME ...]
 
-Exits 1 where a ratio is below its bound.
+Exits with 1 if a ratio is below its bound.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def export(bench: Bench) -> Comparison:
 def import_(bench: Bench) -> Comparison:
     exported = bench.fresh(".zk")
     bench.export_zk(exported)
-    # Both write every node again: before each run all offsets are moved back by one.
+    # All offsets are moved back by one before each run, so that both tools write every node.
     lines = exported.read_text().splitlines()
     moved = bench.fresh(".zk")
     moved.write_text("".join(f"{p}:{int(o) + 1000}\n" for p, _, o in (x.rpartition(":") for x in lines if x)))
@@ -95,7 +95,7 @@ def describe(bench: Bench, *which: str) -> None:
 
 
 def fsync_ms(directory: Path) -> float:
-    """The time that the disk needs to sync a record: the tool that writes node by node waits for it each time."""
+    """Returns the milliseconds that the disk needs to sync a record. A tool that writes node by node waits for each."""
     taken = []
     with (directory / "fsync").open("wb", buffering=0) as file:
         for _ in range(200):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python
 """`migrate mirror` towards Kafka, with many groups that all commit every second in ZooKeeper.
 
-The broker lets the first join of every group wait for 3 s, as brokers do by default: taken one after the other, 1,000
-groups would take 50 minutes.  The offset written is the number of the second, so what a group holds in Kafka says how
-many seconds the mirror is behind.  The mirror is a process of its own, on one real ZooKeeper and one real broker.
+The broker delays the first join of every group by 3 s, as brokers do by default. One after the other, 1,000 groups
+would take 50 minutes.  The written offset is the number of the second, so a group's offset in Kafka shows how many
+seconds the mirror is behind.  The mirror is a separate process, on one real ZooKeeper and one real broker.
 
     scripts/bench/bench_mirror.py [--groups 1000] [--partitions 4] [--seconds 30]
 
-Exits 1 where the mirror copies less than it must to keep up, is more than 3 seconds behind in the median, takes
+Exits with 1 if the mirror copies less than it must to keep up, is more than 3 seconds behind in the median, takes
 more than 2 minutes to take the groups, or does not end with the target equal to the source.
 """
 
@@ -33,15 +33,15 @@ from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 
 TOPIC = "bench"
-LEAST_COPIED = 0.9
-MOST_BEHIND_S = 3.0
+MIN_COPIED = 0.9
+MAX_BEHIND_S = 3.0
 OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 TAKING_S = 120.0
-"""How long the mirror may take to take the groups."""
+"""Maximum seconds until the mirror has locked all groups."""
 
 
 def commit_everywhere(store: OffsetStore, groups: list[str], partitions: int, offset: int) -> None:
-    """Every group commits ``offset`` in all partitions."""
+    """Commits ``offset`` in all partitions of every group."""
     changes = {TopicPartition(TOPIC, p): Change(OffsetAndMetadata(offset)) for p in range(partitions)}
     for result in store.edit(GroupEdit(group, changes) for group in groups):
         if result.failures:
@@ -49,7 +49,7 @@ def commit_everywhere(store: OffsetStore, groups: list[str], partitions: int, of
 
 
 def held(store: OffsetStore, groups: list[str]) -> list[int]:
-    """The lowest offset of each group, 0 where it has none."""
+    """Returns the lowest offset of each group, or 0 for a group without offsets."""
     return [min((c.offset for c in found.offsets.values()), default=0) for found in store.scan(groups)]
 
 
@@ -78,7 +78,7 @@ def mirror(zk: str, kafka: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def follow(zk: OffsetStore, kafka: OffsetStore, groups: list[str], partitions: int, seconds: int) -> list[float]:
-    """Commits once a second; gives how many seconds Kafka was behind, in the median of the groups, before each."""
+    """Commits once a second. Returns by how many seconds Kafka was behind before each, as the median of the groups."""
     behind: list[float] = []
     started = time.monotonic()
     for second in range(2, seconds + 2):
@@ -89,7 +89,7 @@ def follow(zk: OffsetStore, kafka: OffsetStore, groups: list[str], partitions: i
 
 
 def until(store: OffsetStore, groups: list[str], offset: int, limit: float, child: subprocess.Popen[bytes]) -> float:
-    """Seconds until every group holds ``offset``."""
+    """Returns the seconds until every group has ``offset``."""
     started = time.monotonic()
     while min(held(store, groups)) < offset:
         if time.monotonic() > started + limit or child.poll() is not None:
@@ -130,12 +130,12 @@ def main() -> int:
     written = args.groups * args.partitions * args.seconds
     print(f"{args.groups} groups of {args.partitions} partitions, all committed once a second for {args.seconds} s")
     print(f"taken and copied first after {taking:.1f} s; mirror's CPU {cpu:.1f} s in all")
-    print(f"copied to the second: {copied / written:.2f} of the commits (bound {LEAST_COPIED:g})")
+    print(f"copied to the second: {copied / written:.2f} of the commits (bound {MIN_COPIED:g})")
     print(
         f"behind: median {statistics.median(behind):.1f} s, most {max(behind):.1f} s (bound of the median"
-        f" {MOST_BEHIND_S:g}); all arrived {catching_up:.1f} s after the last commit"
+        f" {MAX_BEHIND_S:g}); all arrived {catching_up:.1f} s after the last commit"
     )
-    good = copied >= LEAST_COPIED * written and statistics.median(behind) <= MOST_BEHIND_S
+    good = copied >= MIN_COPIED * written and statistics.median(behind) <= MAX_BEHIND_S
     print("ok" if good else "TOO SLOW")
     return 0 if good else 1
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python
-"""Moves of many groups from ZooKeeper to brokers before 3.0, each as a ratio to Kafka's own tools in the same run.
+"""Compares moves of many groups from ZooKeeper to brokers before 3.0 with Kafka's own tools.
 
 Whole processes from start to exit are measured: `migrate plan`, `apply` and `verify` against ExportZkOffsets and
 kafka-consumer-groups of 3.9.1 with `--reset-offsets --from-file`. Where that tool does not speak to the broker, the
 bench prints the tool's error, and the peer is ExportZkOffsets and ImportZkOffsets, which only write to ZooKeeper. Every
-round runs each side once, in turns; the first round warms both up and is thrown away; the bench compares the medians of
+round runs each side once, in turns; the first round warms both up and does not count; the bench compares the medians of
 the others. After each run the bench checks that Kafka holds every offset.
 
     scripts/bench/bench_old_brokers.py [--groups 1000] [--partitions 50] [--rounds 3] [--only RELEASE ...]
 
-Exits 1 where a ratio is below its bound.
+Exits with 1 if a ratio is below its bound.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def in_kafka(bench: Bench) -> dict[str, dict[TopicPartition, int]]:
 
 
 def check(bench: Bench) -> None:
-    """Exits where Kafka does not hold exactly the offsets of ZooKeeper: Kafka's tools exit 0 for many failures."""
+    """Exits if Kafka does not have exactly ZooKeeper's offsets. Kafka's own tools exit with 0 after many failures."""
     wanted = {
         group: {TopicPartition(TOPIC, p): bench.offset(number, p) for p in range(bench.partitions)}
         for number, group in enumerate(bench.groups)
@@ -69,7 +69,7 @@ def empty(bench: Bench) -> None:
 
 
 def reset_error(bench: Bench) -> str:
-    """The error of kafka-consumer-groups 3.9.1 on this broker; empty where the tool can reset offsets there."""
+    """Returns the error of kafka-consumer-groups 3.9.1 on this broker, or "" if the tool can reset offsets there."""
     csv = bench.fresh(".csv")
     csv.write_text(f"{TOPIC},0,1\n")
     done = java_tool(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Latency of a period change and its load on ZooKeeper, against the original's scheme rebuilt here.
+"""Compares the latency of a period change and its load on ZooKeeper with the original's scheme, rebuilt here.
 
 Four processes share the partitions of one real ZooKeeper and go through periods with nothing to do in them. A *turn* is
 from the last member's call of `current_period_complete` until the last of them is released. ZooKeeper's operations are
@@ -12,7 +12,7 @@ that it read, for without that its writes lose one another. Both schemes run in 
 
     scripts/bench/bench_period.py [--periods 60] [--rounds 2]
 
-Exits 1 where the median turn with 4 members and 200 partitions takes over 50 ms, or where operations grow with
+Exits with 1 if the median turn with 4 members and 200 partitions takes over 50 ms, or where operations grow with
 partitions: more than 1.2 times as many for 800 as for 50.
 """
 
@@ -40,11 +40,11 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, OperationState, SetData
 from offsetmgr.zookeeper.groups.membership import ensure
 
-MOST_MS: Final = 50.0
-MOST_GROWTH: Final = 1.2
+MAX_TURN_MS: Final = 50.0
+MAX_GROWTH: Final = 1.2
 POLL_S: Final = 0.1
 WARM: Final = 5
-"""Periods that do not count."""
+"""Number of first periods that do not count."""
 SCHEDULE: Final = PeriodSchedule(1_000, 1_000)
 
 
@@ -78,7 +78,7 @@ def ours(settings: dict[str, Any]) -> list[list[float]]:
 
 
 def original(settings: dict[str, Any]) -> list[list[float]]:
-    """One thread a partition, as the document demands."""
+    """Runs one thread for each partition, as the document demands."""
     everything = partitions_of(settings)
     mine = everything[settings["shard_group"] :: settings["members"]]
     session = ZookeeperSession(settings["zookeeper"])
@@ -116,7 +116,7 @@ def original(settings: dict[str, Any]) -> list[list[float]]:
 
 
 class Original:
-    """The original's nodes, in its text form."""
+    """The original's nodes, in its text format."""
 
     def __init__(self, session: ZookeeperSession, root: str, partitions: int) -> None:
         self._session = session
@@ -151,13 +151,13 @@ class Original:
 
 
 def handshake() -> None:
-    """Says that this point is reached, and waits for the others."""
+    """Reports that this process has reached this point, and waits for the others."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.readline()
 
 
-# --- all of them --------------------------------------------------------------------------------
+# --- all members --------------------------------------------------------------------------------
 
 
 @dataclass
@@ -274,7 +274,7 @@ def report(server: ZooKeeperServer, periods: int, rounds: int) -> int:
     print(f"the original takes {theirs_ms / ours_ms:.1f} times as long and {ratio:.1f} times the requests")
     print(f"16 times the partitions: {growth:.2f} times the requests; 4 times the members: ", end="")
     print(f"{sizes[8, 200] / sizes[2, 200]:.2f} times")
-    return 0 if ours_ms <= MOST_MS and growth <= MOST_GROWTH else 1
+    return 0 if ours_ms <= MAX_TURN_MS and growth <= MAX_GROWTH else 1
 
 
 if __name__ == "__main__":

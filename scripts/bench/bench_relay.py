@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""Reading through the relay against reading from the broker: MB/s of the same records by the same client.
+"""Compares reading through the relay with reading from the broker: MB/s of the same records with the same client.
 
 One real broker 4.1, a `manager serve --relay` process before it, and confluent-kafka's `consume()`.  Both are warmed
 up and then alternate; what counts is the ratio within one run, since everything shares the machine's cores.
 
     scripts/bench/bench_relay.py [--megabytes 500] [--runs 3] [--least 0.5]
 
-Exits 1 where the median ratio is below ``--least``, or where a run through the relay reads other bytes.
+Exits with 1 if the median ratio is below ``--least``, or where a run through the relay reads other bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 
 
 def fill(bootstrap: str, records: int, topic: str = TOPIC) -> None:
-    """Random bytes, the same in every record: they cannot be compressed, and are cheap to produce."""
+    """Produces records with the same random bytes, which cannot be compressed and are cheap to produce."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(60)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 1_000_000})
@@ -56,7 +56,7 @@ def fill(bootstrap: str, records: int, topic: str = TOPIC) -> None:
 
 
 def read(bootstrap: str, records: int, topic: str = TOPIC) -> tuple[float, int]:
-    """MB/s from the first record's arrival to the last's, and the bytes read."""
+    """Returns the MB/s from the arrival of the first record to that of the last, and the bytes read."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -86,7 +86,7 @@ def read(bootstrap: str, records: int, topic: str = TOPIC) -> tuple[float, int]:
 
 @contextmanager
 def relay(bootstrap: str, log: Path) -> Iterator[str]:
-    """A manager before the brokers; gives its address once clients can use it."""
+    """Runs a manager as a relay, and yields its address when clients can use it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -121,7 +121,7 @@ def await_relay(child: subprocess.Popen[bytes], address: str, log: Path) -> None
 
 
 def cpu_seconds(parent: int) -> float:
-    """The CPU time of the relay processes started by ``parent``."""
+    """Returns the CPU time of the relay processes that ``parent`` has started."""
     ticks = os.sysconf("SC_CLK_TCK")
     total = 0.0
     for stat in Path("/proc").glob("[0-9]*/stat"):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python
-"""`offsetmgr log offsets` against Kafka's own DumpLogSegments with its offsets decoder, on the same files, in the same
-run: records a second of the whole process, with its start.
+"""Compares `offsetmgr log offsets` with Kafka's DumpLogSegments and its offsets decoder, on the same files.
+
+The result is the number of records per second of the whole process, including its start.
 
 A real broker is given commits until its offsets topic holds as many records as asked for, half of them in commits of 50
 partitions and half in commits of one; then it is stopped, and both tools read its directories in turn.  The median of
@@ -9,7 +10,7 @@ that DumpLogSegments' output ends with.
 
     scripts/bench/bench_segments.py [--records 1000000] [--rounds 3] [--least 1.0]
 
-Exits 1 where we are less than --least times as fast, or an offset differs.
+Exits with 1 if we are less than --least times as fast, or an offset differs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ Offsets = dict[tuple[str, str, int], int]
 
 
 def fill(bootstrap: str, records: int) -> None:
-    """Commits of 500 groups until there are so many records: as many in commits of all partitions as of one."""
+    """Commits for 500 groups until there are this many records, half in commits of all partitions, half in commits of
+    one."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
     with KafkaStore(bootstrap) as store:
@@ -76,14 +78,14 @@ def our_command(directory: Path) -> list[str]:
 
 
 def seconds_of(command: Sequence[str]) -> float:
-    """The duration of a process whose output is discarded."""
+    """Runs a process, discards its output, and returns its duration in seconds."""
     started = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     return time.perf_counter() - started
 
 
 def dumped(files: Sequence[Path]) -> tuple[Offsets, int]:
-    """The last offset of each key in what DumpLogSegments prints, and how many records it prints."""
+    """Returns the last offset of each key in the output of DumpLogSegments, and the number of its records."""
     found: Offsets = {}
     count = 0
     with subprocess.Popen(dump_command(files), stdout=subprocess.PIPE, text=True) as process:

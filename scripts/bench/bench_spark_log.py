@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""`offsetmgr-log` over a real `__consumer_offsets`: records a second on one core and on two, every column decoded.
+"""Measures `offsetmgr-log` on a real `__consumer_offsets`: records per second on one core and on two, all columns.
 
 A real broker is given commits (and deletions, whose records are tombstones) until its offsets topic holds as many
 records as asked for; then Spark counts them by kind, which decodes every one, on ``local[1]`` and on ``local[2]``. The
@@ -8,7 +8,7 @@ own formatter.
 
     scripts/bench/bench_spark_log.py [--records 1000000] [--rounds 3] [--least 250000]
 
-Exits 1 where the rate on two cores is less, or a count differs.
+Exits with 1 if the rate on two cores is less, or a count differs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TOPIC = "orders"
 
 
 def fill(bootstrap: str, records: int) -> int:
-    """Commits of groups of 50 partitions until there are so many records; of the last of them each tenth is deleted."""
+    """Commits for groups of 50 partitions until there are this many records; deletes each tenth of the last ones."""
     rounds = -(-records // (GROUPS * PER_GROUP))
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, PER_GROUP, 1)])[TOPIC].result(60)
@@ -66,7 +66,7 @@ def fill(bootstrap: str, records: int) -> int:
 
 
 def by_formatter(bootstrap: str) -> Counter[str]:
-    """The output of Kafka's own formatters for the whole topic: offsets, tombstones and groups."""
+    """Returns the counts of Kafka's own formatters for the whole topic: offsets, tombstones and groups."""
     found: Counter[str] = Counter()
     for formatter, name in (("OffsetsMessageFormatter", "offset"), ("GroupMetadataMessageFormatter", "group")):
         arguments = ["--bootstrap-server", bootstrap, "--topic", "__consumer_offsets", "--from-beginning"]
@@ -98,7 +98,7 @@ def by_formatter(bootstrap: str) -> Counter[str]:
 
 
 def by_spark(bootstrap: str, master: str, rounds: int) -> tuple[Counter[str], list[float]]:
-    """Counts by kind, and the seconds of each round but the first."""
+    """Returns the counts by kind, and the seconds of each round but the first."""
     here = "127.0.0.1"
     spark = table_session("bench", master=master, spark__driver__host=here, spark__driver__bindAddress=here)
     try:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python
-"""``zk check`` over many groups: its rate and its peak memory, against the same check that reads one node a request.
+"""Compares the rate and peak memory of ``zk check`` with the same check that reads one node per request.
 
 A real ZooKeeper holds the groups, each with offsets; one in ten is live, with a member that owns all partitions; one in
-a hundred has something wrong with it.  ``offsetmgr zk check --all-groups`` runs as a process of its own, in turns with
-its peer: the same command whose session is kept from multi-reads, so that it pipelines single reads as most clients do,
-on those groups only whose thousands end in 0, because it takes so long.  Both must find what is there, and rates are by
-group.  The first round warms them up; the median of the others counts.
+a hundred has a fault. ``offsetmgr zk check --all-groups`` runs as a separate process, in turns with its peer: the same
+command with a session that cannot use multi-reads, so that it pipelines single reads as most clients do. The peer
+checks only a tenth of the groups, because it takes so long. Both must find all faults, and rates are per group. The
+first round warms them up; the median of the others counts.
 
     scripts/bench/bench_zk_check.py [--groups 20000] [--partitions 50] [--rounds 2]
 
-Exits 1 where the check needs more than 300 MB, says nothing while it runs, misses something, or is less than 3 times as
-fast as its peer.
+Exits with 1 if the check needs more than 300 MB, prints no progress, misses a fault, or is less than 3 times as fast as
+its peer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, Operation, OperationState
 
 TOPIC: Final = "bench"
-MOST_MB: Final = 300.0
-LEAST_GAIN: Final = 3.0
+MAX_MB: Final = 300.0
+MIN_GAIN: Final = 3.0
 TIMEOUT_S: Final = 600
 OPERATIONS: Final = 400
 OFFSETMGR: Final = (str(Path(sys.executable).with_name("offsetmgr")),)
@@ -51,14 +51,14 @@ SINGLE_READS: Final = (
 
 @dataclass
 class Way:
-    """One way of checking, and what each of its runs took."""
+    """One of the two commands, and the resource usage of its runs."""
 
     name: str
     command: tuple[str, ...]
     chosen: tuple[str, ...]
-    """The options that name its groups."""
+    """The options that select its groups."""
     groups: range | list[int]
-    """The groups that these are."""
+    """The groups that the options select."""
     seconds: list[float] = field(default_factory=list)
     peak_mb: float = 0.0
     found: Counter[str] = field(default_factory=Counter)
@@ -82,7 +82,7 @@ class Way:
                 time.sleep(0.005)
         child.returncode = os.waitstatus_to_exitcode(status)
         self.seconds.append(time.perf_counter() - started)
-        if child.returncode != 1:  # there is something to be found
+        if child.returncode != 1:  # the groups have faults
             sys.exit(f"{self.name} exited {child.returncode}:\n{err.read_text()[-1500:]}")
         self.peak_mb = max(self.peak_mb, used.ru_maxrss / 1024)
         self.found = Counter(row["code"] for row in json.loads(out.read_text()))
@@ -90,12 +90,12 @@ class Way:
 
     @property
     def rate(self) -> float:
-        """Groups a second, at the median of all rounds but the first."""
+        """Groups per second, as the median of all rounds but the first."""
         return len(self.groups) / statistics.median(self.seconds[1:])
 
     @property
     def right(self) -> bool:
-        """Whether it found what `nodes` made wrong, and nothing else."""
+        """Whether it found exactly the faults that `nodes` created."""
         return self.found == Counter({"no-owner": sum(group % 100 == 0 for group in self.groups)})
 
 
@@ -172,8 +172,8 @@ def main() -> int:
             f"{way.progress} lines of progress, {'found what is there' if way.right else f'found {dict(way.found)}'}"
         )
     said = quick.progress > 0 or quick.seconds[-1] < 2  # progress begins after a second
-    good = quick.right and slow.right and gain >= LEAST_GAIN and quick.peak_mb <= MOST_MB and said
-    print(f"bounds: {MOST_MB:.0f} MB, {LEAST_GAIN:g} times the peer: {gain:.1f} times: {'ok' if good else 'MISSED'}")
+    good = quick.right and slow.right and gain >= MIN_GAIN and quick.peak_mb <= MAX_MB and said
+    print(f"bounds: {MAX_MB:.0f} MB, {MIN_GAIN:g} times the peer: {gain:.1f} times: {'ok' if good else 'MISSED'}")
     return 0 if good else 1
 
 

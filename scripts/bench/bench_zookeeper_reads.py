@@ -1,14 +1,14 @@
 #!/usr/bin/env python
-"""Reading ZooKeeper in bulk: many nodes a request (ZooKeeper 3.6 and later) against one node a request, pipelined.
+"""Compares bulk reads of ZooKeeper: many nodes per request (3.6 and later), and one node per request, pipelined.
 
-The same nodes are read by the same session class from a real 3.8 server, from the same server with the fall-back
-forced, and from a real 3.4.9 server, which knows no multi-read: the session finds that out by itself.  All three must
-read the same.  The ways take turns; the first round warms them up, and the median of the others counts.
+The same nodes are read by the same session class from a real 3.8 server, from the same server with the fallback
+forced, and from a real 3.4.9 server, which has no multi-read, as the session detects.  All three must read the same.
+The three take turns; the first round warms them up, and the median of the others counts.
 
     scripts/bench/bench_zookeeper_reads.py [--nodes 50000] [--rounds 3]
 
-Exits 1 where multi-read is less than 15 times as fast as the fall-back on the same server, or the old server's
-fall-back is less than half as fast as the new one's.
+Exits with 1 if multi-read is less than 15 times as fast as the fallback on the same server, or the old server's
+fallback is less than half as fast as the new one's.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_reads import Node
 from offsetmgr.zookeeper.client.transactions import Create, OperationState
 
-LEAST_GAIN = 15.0
-LEAST_OF_OLD = 0.5
+MIN_GAIN = 15.0
+MIN_OF_OLD = 0.5
 JVM = ("-Xmx1g", "-XX:+UseG1GC")
 
 
 @dataclass
 class Way:
-    """One way of reading, its session, and how long it took each time."""
+    """One of the three kinds of reads, its session, and the seconds of each round."""
 
     name: str
     session: ZookeeperSession
@@ -46,7 +46,7 @@ class Way:
         return found
 
     def rate(self, nodes: int) -> float:
-        """Nodes a second, at the median of all rounds but the first."""
+        """Nodes per second, as the median of all rounds but the first."""
         return nodes / statistics.median(self.seconds[1:])
 
 
@@ -73,7 +73,7 @@ def main() -> int:
     ):
         fill(many, paths)
         fill(single, paths)
-        forced._multi_read = False  # as if the server had refused it; no user has a reason to want that
+        forced._multi_read = False  # as if the server had rejected it; there is no public setting for that
         ways = [Way("3.8, multi-read", many), Way("3.8, fall-back forced", forced), Way("3.4.9, fall-back", single)]
         expected = [f"{number}".encode() for number in range(args.nodes)]
         for _ in range(args.rounds + 1):
@@ -88,8 +88,8 @@ def main() -> int:
     print(f"{args.nodes} nodes; medians of {args.rounds} rounds after one discarded")
     for way in ways:
         print(f"{way.name:<24} {way.rate(args.nodes):10,.0f} nodes/s  {way.rate(args.nodes) / fall_back:6.1f}x")
-    good = multi >= LEAST_GAIN * fall_back and old_rate >= LEAST_OF_OLD * fall_back
-    bounds = f"multi-read {LEAST_GAIN:g}x, 3.4.9 {LEAST_OF_OLD:g}x of the forced fall-back"
+    good = multi >= MIN_GAIN * fall_back and old_rate >= MIN_OF_OLD * fall_back
+    bounds = f"multi-read {MIN_GAIN:g}x, 3.4.9 {MIN_OF_OLD:g}x of the forced fall-back"
     print(f"bounds: {bounds}: {'ok' if good else 'TOO SLOW'}")
     return 0 if good else 1
 

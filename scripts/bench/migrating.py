@@ -1,4 +1,4 @@
-"""Shared by the benchmarks of migrations: real servers full of groups, and pairs of commands timed in alternation."""
+"""Helpers of the migration benchmarks: real servers full of groups, and pairs of commands timed in alternation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from offsetmgr.sandbox.java import java_command
 
 TOPIC = "bench"
 SERVER_JVM = ("-Xmx1g", "-XX:+UseG1GC")
-TOOL_JVM = ("-Xmx512m", "-XX:+UseG1GC")  # what Kafka's own scripts give their tools, with room for the answers
+TOOL_JVM = ("-Xmx512m", "-XX:+UseG1GC")  # the settings of Kafka's own scripts, with a larger heap for the responses
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 OFFSETMGR = str(Path(sys.executable).with_name("offsetmgr"))
 
@@ -49,7 +49,7 @@ class Side:
 
 @dataclass
 class Comparison:
-    """Peer against ours. ``bound`` is the least allowed ratio of the peer's median time to ours."""
+    """A comparison of the peer with offsetmgr. ``bound`` is the minimum ratio of the peer's median time to ours."""
 
     name: str
     bound: float
@@ -111,7 +111,7 @@ class Bench:
 
     @property
     def chroot(self) -> str:
-        """ZooKeeper's address as Kafka's own tools take it."""
+        """ZooKeeper's address in the format of Kafka's own tools."""
         return self.kafka.zookeeper
 
     def fresh(self, suffix: str) -> Path:
@@ -164,14 +164,14 @@ class Bench:
         )  # fmt: skip
 
     def migrate_with_tools(self) -> None:
-        """The offsets from ZooKeeper to Kafka, with Kafka's own tools."""
+        """Copies the offsets from ZooKeeper to Kafka with Kafka's own tools."""
         exported, csv = self.fresh(".zk"), self.fresh(".csv")
         self.export_zk(exported)
         self.as_csv(exported, csv)
         self.reset_from_file(csv)
 
     def migrate(self) -> None:
-        """The same with offsetmgr: plan, apply and verify."""
+        """Copies the offsets from ZooKeeper to Kafka with offsetmgr: plan, apply and verify."""
         plan = str(self.fresh(".json"))
         ours("migrate", "plan", "--from", self.zk, "--to", self.kafka_uri, "--all-groups", "-o", plan)
         ours("migrate", "apply", plan, "--yes")
@@ -184,7 +184,7 @@ class Bench:
         )  # fmt: skip
 
     def as_csv(self, exported: Path, csv: Path) -> None:
-        """ExportZkOffsets' lines in the form that kafka-consumer-groups reads (a shell's ``sed`` would do it)."""
+        """Converts ExportZkOffsets' lines to the format that kafka-consumer-groups reads, as ``sed`` would."""
         with csv.open("w") as out:
             for line in exported.read_text().splitlines():
                 if line.strip():
@@ -203,7 +203,7 @@ class Bench:
 def servers(
     groups: int, partitions: int, version: str = DEFAULT_VERSION, config: Mapping[str, object] | None = None
 ) -> Iterator[Bench]:
-    """A ZooKeeper that holds the groups, and a broker of this release that holds their topic and nothing else."""
+    """Runs a ZooKeeper with the groups, and a broker of this release with only their topic."""
     with tempfile.TemporaryDirectory(prefix="offsetmgr-bench-") as name:
         directory = Path(name)
         with (

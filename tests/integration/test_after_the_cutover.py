@@ -41,7 +41,7 @@ def test_the_lag_counts_from_kafkas_newer_offset_and_the_row_says_so(
     done = both.run(*command, "--group", unique, "--format", "json")
     (row,) = json.loads(done.stdout)
     assert (row["offset"], row["lag"], row["note"]) == (100, 20, "older than Kafka's 480")
-    assert "mind: 1 offset in ZooKeeper is older than the group's in Kafka" in done.stderr
+    assert "warning: 1 offset in ZooKeeper is older than the group's in Kafka" in done.stderr
     assert f"hint: --store kafka://{kafka.bootstrap} shows what Kafka holds" in done.stderr
 
 
@@ -76,7 +76,7 @@ def test_a_group_that_kafka_alone_holds_is_shown(
 def test_brokers_of_another_cluster_are_named_as_such(both: Commands, unique: str, kraft: KraftBroker) -> None:
     store = ("--store", f"zookeeper://{both.environ['OFFSETMGR_ZOOKEEPER']}", "--bootstrap-server", kraft.bootstrap)
     done = both.run("groups", "describe", "--group", unique, *store, code=None)
-    assert f"mind: {kraft.bootstrap} is another Kafka cluster than that of" in done.stderr
+    assert f"warning: {kraft.bootstrap} is another Kafka cluster than that of" in done.stderr
 
 
 def test_a_state_that_does_not_exist_is_an_error_that_names_the_states(both: Commands) -> None:

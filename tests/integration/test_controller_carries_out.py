@@ -125,7 +125,7 @@ def test_partitions_move_to_other_brokers_with_their_data_and_back_by_the_before
     asked = ("reassign", "--zookeeper", trio.zookeeper, "--reassignment-json-file", str(moves))
 
     dry = commands.run("zk", *asked)
-    assert "dry run: would give 2 partitions other replicas; nothing was changed" in dry.stderr
+    assert "dry run: would change the replicas of 2 partitions; nothing was changed" in dry.stderr
     assert {n: p.replicas for n, p in assigned(session, topic).items()} == before
 
     moved = commands.run("zk", *asked, "--before-image", str(image), "--execute", "--yes")
@@ -201,7 +201,7 @@ def test_a_request_is_refused_while_one_is_under_way_and_where_something_changed
         target.thaw()
 
     assert f"open: {topic}-0: broker {target.broker_id} is not" in first.stderr
-    assert "1 of 1 still open after 0.5 s; the controller goes on" in first.stderr
+    assert "1 of 1 still open after 0.5 s; the controller continues" in first.stderr
     assert "one is under way: /admin/reassign_partitions holds 1 partition" in second.stderr
     wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the reassignment ends when the broker is back")
     assert assigned(session, topic)[0].replicas == (target.broker_id,)
@@ -230,7 +230,7 @@ def test_a_reassignment_that_does_not_end_is_taken_back_as_the_hint_says(
         )
         undo = commands.run(*asked, "--reassignment-json-file", str(image), code=1)
         wait_for(lambda: assigned(session, topic)[0].moving, "the controller is at it")
-        (told,) = (line for line in moving.stderr.splitlines() if line.startswith("hint: where it never ends"))
+        (told,) = (line for line in moving.stderr.splitlines() if line.startswith("hint: if it does not finish"))
         command, *arguments = shlex.split(told.partition("take it back: ")[2])
         kafkas = java_tool("kafka-3.9", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand", arguments)
         wait_for(lambda: session.get(paths.REASSIGN_PARTITIONS) is None, "the controller has given it up")
@@ -282,7 +282,7 @@ def test_preferred_leaders_lead_again_after_a_broker_was_away(
 
     victim.stop()
     refused = rows(commands, "elect", "--zookeeper", trio.zookeeper, "--topic", topic, code=1)
-    assert [(row["partition"], row["note"]) for row in refused if row["note"] != "leads already"] == [
+    assert [(row["partition"], row["note"]) for row in refused if row["note"] != "is the leader already"] == [
         (away, f"refused: its preferred leader, broker {victim.broker_id}, is not alive")
     ]
     victim.start()
@@ -317,7 +317,7 @@ def test_a_deleted_topic_is_gone_and_one_with_a_dead_broker_stays_open_until_it_
         "zk", "delete-topic", *servers, "--topic", waiting, "--execute", "--yes", "--wait", "1", code=1
     )
     assert f"open: {waiting}: waits for broker 1, not alive, which holds replicas" in still.stderr
-    assert "1 of 1 still open after 1 s; the controller goes on" in still.stderr
+    assert "1 of 1 still open after 1 s; the controller continues" in still.stderr
     trio.brokers[1].start()
     wait_for(lambda: session.get(paths.topic(waiting)) is None, "the topic is deleted when the broker is back")
 

@@ -56,7 +56,7 @@ def test_groups_are_copied_renamed_and_deleted(cli: Cli, flags: list[str], topic
     cli("groups", "rename", copy, renamed, *flags)
     assert committed(cli, flags, copy) == {0: 8, 1: 8}
     done = cli("groups", "rename", copy, renamed, "--execute", "--yes", *flags)
-    assert f"verified: group '{renamed}' holds all that '{copy}' holds" in done.stderr
+    assert f"verified: group '{renamed}' has all offsets of '{copy}'" in done.stderr
     undos = [line for line in done.stderr.splitlines() if line.startswith("undo ")]
     assert [line[:7] for line in undos] == [f"undo {n}:" for n in range(1, 1 + (4 if "--store" in flags else 2))]
     assert done.stderr.splitlines()[-len(undos) :] == undos

@@ -560,7 +560,7 @@ def test_a_rewind_made_in_kafka_goes_back_only_with_its_flag(world: World, uniqu
     assert "refuse-rewind: would move back by 40; --allow-rewind does it" in done.stderr
     found = json.loads(world.run("migrate", "verify", "back.json", "--format", "json", code=1).stdout)
     assert [row["status"] for row in found] == ["refused", "equal"]
-    assert "--force: does not go with --reverse-plan" in world.run(*back, "forced.json", "--force", code=2).stderr
+    assert "--force: has no effect with --reverse-plan" in world.run(*back, "forced.json", "--force", code=2).stderr
 
     world.run(*back, "allowed.json", "--allow-rewind")
     world.run("migrate", "apply", "allowed.json", "--yes")

@@ -162,7 +162,7 @@ def test_a_runbook_for_a_zookeeper_and_a_kafka_of_two_clusters_is_refused(two: T
     refused = run("runbook", "check", "--phase", "dual", "--group", two.name, *stores)
 
     assert refused.returncode == 2
-    assert "error: runbook: the two hold offsets of different Kafka clusters: " in refused.stderr
+    assert "error: runbook: ZooKeeper and brokers hold offsets of different Kafka clusters: " in refused.stderr
 
 
 def test_a_spark_copy_to_another_cluster_is_refused_before_spark_starts(two: Two, run: Run) -> None:

@@ -278,7 +278,7 @@ def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) 
     assert (daily.number, daily.start_ms, daily.end_ms) == (5, FIRST + DAY, FIRST + 2 * DAY)
     abandoned = [r for r in runs.rows("history") if r["state"] == "abandoned"]
     assert [(r["period"], r["start_ms"]) for r in abandoned] == [(2, FIRST + 2 * DAY)]
-    assert abandoned[0]["abandoned"].startswith("given up for a rerun from 2023-11-15")
+    assert abandoned[0]["abandoned"].startswith("abandoned for a rerun from 2023-11-15")
 
 
 @pytest.mark.parametrize(

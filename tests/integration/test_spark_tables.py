@@ -288,7 +288,7 @@ def test_diff_and_copy_on_the_command_line(
         (0, 6, "write"),
         (1, 6, "write"),
     ]
-    assert "2 would be written, 0 are there already; nothing was written" in would.err
+    assert "2 would be written, 0 are equal already; nothing was written" in would.err
     assert [(row["partition"], row["difference"], row["from_offset"], row["to_offset"]) for row in missing] == [
         (0, "only-left", 6, None),
         (1, "only-left", 6, None),
@@ -306,7 +306,7 @@ def test_diff_and_copy_on_the_command_line(
         (0, 6, "unchanged"),
         (1, 9, "refuse-rewind"),
     ]
-    assert "0 would be written, 1 are there already, 1 would be refused (the group is further there)" in again.err
+    assert "0 would be written, 1 are equal already, 1 would be refused (the target's offset is larger)" in again.err
     # A topic that is not there is no success, and keeps none of the others back.
     some = ["--topic", world.topic, "--topic", "nosuch", "--topic", f"{world.topic}:2,7"]
     for more, done in (([], "0 would be written"), (["--execute"], "0 written, 1 unchanged, 1 failed")):

@@ -78,7 +78,7 @@ class Group:
         for _ in until("the owners show the strategy"):
             code, out, told = self.rebalance("--simulate", "--partitions", "--format", "json", *arguments)
             assert code == 0
-            if strategy is None or f"strategy {strategy} (as the owners show)" in told:
+            if strategy is None or f"strategy {strategy} (inferred from the owners)" in told:
                 break
         rows = [row for row in json.loads(out) if row["after"] is not None]
         return {TopicPartition(row["topic"], row["partition"]): row["after"] for row in rows}
@@ -88,7 +88,10 @@ class Group:
         for attempt in until("the owners of the saved group show the strategy"):
             path = str(directory / f"saved-{attempt}.json")
             assert self.rebalance("--save", path)[0] == 0
-            if f"strategy {strategy} (as the owners show)" in self.rebalance("--simulate", "--from-file", path)[2]:
+            if (
+                f"strategy {strategy} (inferred from the owners)"
+                in self.rebalance("--simulate", "--from-file", path)[2]
+            ):
                 return path
         raise AssertionError("the attempts end with an error")
 
@@ -162,7 +165,7 @@ def assert_owned_as_divided(group: Group, strategy: str, partitions: int) -> Non
     code, _, told = group.rebalance("--settle", "40")
     assert (code, told) == (
         0,
-        f"strategy {strategy} (as the owners show); {partitions} partitions: {partitions} owned as they should be\n",
+        f"strategy {strategy} (inferred from the owners); {partitions} partitions: {partitions} owned as assigned\n",
     )
 
 
@@ -193,8 +196,8 @@ def test_partitions_owned_otherwise_are_found_and_named(
         {"topic": topic, "partition": 3, "owned": None, "due": b, "state": "missing"},
     ]
     assert told == (
-        "strategy range (the default; the owners do not show which); 4 partitions: 2 owned as they should be, "
-        "1 another member's due, 1 without an owner: no member consumes them\n"
+        "strategy range (the default; it cannot be inferred from the owners); 4 partitions: 2 owned as assigned, "
+        "1 owned by another member than assigned, 1 without an owner: no member consumes them\n"
     )
 
 
@@ -212,8 +215,8 @@ def test_a_first_member_can_be_thought_of_with_any_topic(
     assert group.rebalance("--watch", "0.1", "--count", "2") == (
         0,
         "",
-        "strategy range (the default; the owners do not show which); 0 partitions: nothing to divide\nno live members\n"
-        * 2,
+        "strategy range (the default; it cannot be inferred from the owners); 0 partitions: nothing to assign\n"
+        "no live members\n" * 2,
     )
 
 
@@ -281,7 +284,7 @@ def test_a_cluster_of_kafka_0_7_is_divided_in_its_own_order(
 
         assert run([*arguments, "--settle", "0"]) == 0
         assert (
-            "strategy clustered (as the owners show); 4 partitions: 4 owned as they should be"
+            "strategy clustered (inferred from the owners); 4 partitions: 4 owned as assigned"
             in capsys.readouterr().err
         )
 

@@ -166,7 +166,7 @@ def test_what_is_broken_is_named_and_the_rest_is_shown(planted: Planted) -> None
     assert only(json.loads(out), "broker", "endpoints", "notes", "error") == [
         (1, None, None, "is not JSON: Expecting ',' delimiter (line 1, column 25)"),
         (2, "PLAINTEXT://h1:9092", "unknown version 6 (known: 1 to 5); unknown field 'zone'", None),
-        (3, "PLAINTEXT://h3:9092", "persistent: no broker makes such a node", None),
+        (3, "PLAINTEXT://h3:9092", "persistent: brokers create only ephemeral nodes", None),
         (None, None, None, "its name is not a broker's id"),
     ]
     assert "error: ZooKeeper node /brokers/ids/1: is not JSON" in err
@@ -214,7 +214,7 @@ def test_members_and_owners_that_do_not_fit_together(planted: Planted) -> None:
             "g_b",
             "t=1",
             1,
-            "unknown version 3 (known: 1); unknown field 'x'; persistent: no consumer makes such a node",
+            "unknown version 3 (known: 1); unknown field 'x'; persistent: consumers create only ephemeral nodes",
             "is of version 3; known: 1",
         ),
         (
@@ -232,7 +232,7 @@ def test_members_and_owners_that_do_not_fit_together(planted: Planted) -> None:
     assert only(found, "partition", "member_id", "notes", "error") == [
         (0, "g_a", None, None),
         (1, "g_gone", "no live member", None),
-        (2, "g_a", "persistent: no consumer makes such a node", None),
+        (2, "g_a", "persistent: consumers create only ephemeral nodes", None),
         (3, None, None, "holds b'nobody' instead of CONSUMER-THREAD"),
         (4, "g_b", "its member has another session, none", None),
     ]
@@ -319,7 +319,7 @@ def test_what_is_asked_wrongly(planted: Planted) -> None:
     assert planted.zk("members", "--group", "h", code=1)[1].startswith("error: group 'h': no group in ZooKeeper at ")
     assert planted.zk("topics", "--topic", "t", code=1)[1].startswith("error: topic t: does not exist in ZooKeeper at ")
     assert planted.zk("tree", "/nowhere", code=1)[1].startswith("error: ZooKeeper node /nowhere: does not exist")
-    assert planted.zk("tree", "brokers", code=2)[1].startswith("error: path 'brokers': is no path of ZooKeeper")
+    assert planted.zk("tree", "brokers", code=2)[1].startswith("error: path 'brokers': is not a valid ZooKeeper path")
     assert planted.zk("members", code=2)[1].startswith("error: which groups?")
 
 

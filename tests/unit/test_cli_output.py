@@ -21,7 +21,7 @@ from offsetmgr.cli.app import REGISTRY, run
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import Declined, Interrupted, report
 from offsetmgr.cli.render import BATCH, Column, OutputFormat, progress, write_rows
-from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.errors import GroupNotFound, InvalidUri, PartialFailure, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.snapshot import SnapshotStore
@@ -48,7 +48,7 @@ def test_a_table_aligns_numbers_and_leaves_out_what_is_empty(capsys: pytest.Capt
     assert capsys.readouterr().out == "GROUP   LOG-END\norders        7\nx         12345\n"
 
 
-def test_unknown_numbers_are_a_dash_and_nothing_in_a_name_reaches_the_terminal(
+def test_unknown_numbers_are_a_dash_and_control_characters_are_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_rows(COLUMNS, [("a\x1b[31m\nb", None, "n", 1)], OutputFormat.TABLE)
@@ -186,7 +186,7 @@ def test_a_partial_failure_lists_each_partition(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.splitlines()[1:] == ["  t-0: it: is gone 0", "  t-1: it: is gone 1"]
 
 
-def test_what_no_client_expected_is_one_line_and_its_traceback_only_with_debug(
+def test_an_internal_error_is_one_line_and_its_traceback_needs_debug(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert report(ZeroDivisionError("division\nby zero")) == 1
@@ -197,7 +197,7 @@ def test_what_no_client_expected_is_one_line_and_its_traceback_only_with_debug(
     assert "ZeroDivisionError: x\nerror: internal" in capsys.readouterr().err
 
 
-def test_an_interruption_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_reports_the_remaining_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert report(Interrupted("3 of 5 done")) == 130
     assert report(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "interrupted: 3 of 5 done\ninterrupted: stopped before the end\n"
@@ -210,7 +210,7 @@ def test_an_interruption_within_c_code_is_one(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "interrupted: stopped before the end\n"
 
 
-def test_without_a_terminal_no_client_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_there_is_no_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     with pytest.raises(UsageError) as caught:
         confirm("delete it?", yes=False)
@@ -233,7 +233,7 @@ def test_only_yes_is_yes(answer: str, goes_on: bool, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("error", [None, OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
-def test_a_terminal_that_is_lost_at_the_question_is_a_refusal(
+def test_a_terminal_that_is_lost_at_the_prompt_is_an_error(
     error: BaseException | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Lost(io.StringIO):
@@ -255,12 +255,12 @@ def test_a_terminal_that_is_lost_at_the_question_is_a_refusal(
     assert caught.value.hint == "answer y or n, or add --yes"
 
 
-def test_progress_is_silent_at_first_and_hands_everything_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_silent_at_first_and_yields_every_item(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(progress(range(100), "reading", 100)) == list(range(100))
     assert capsys.readouterr().err == ""
 
 
-def test_progress_off_a_terminal_is_a_line_now_and_then(
+def test_progress_without_a_terminal_is_a_line_from_time_to_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now: Iterator[int] = iter(range(1000))
@@ -390,14 +390,14 @@ def test_version() -> None:
     assert offsetmgr("--version").stdout.startswith("offsetmgr 0.")
 
 
-def test_a_stop_that_comes_in_the_middle_of_a_line_is_heard(
+def test_a_stop_signal_during_a_write_to_stderr_is_handled(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class InUse(io.StringIO):
         def write(self, text: str) -> int:
             raise RuntimeError("reentrant call")
 
-    with stopping("the work ends") as stopped:
+    with stop_on_signal("the work ends") as stopped:
         monkeypatch.setattr(sys, "stderr", InUse())
         os.kill(os.getpid(), signal.SIGINT)
         monkeypatch.undo()

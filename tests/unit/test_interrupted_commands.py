@@ -1,4 +1,4 @@
-"""Ctrl-C: before a command has begun, in the middle of its work, and when all is done and only to be told."""
+"""Ctrl-C before a command begins, during its work, and while it prints its results."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from offsetmgr.cli import migrate_view, plan_work
+from offsetmgr.cli import migrate_output, plan_execution
 from offsetmgr.cli.app import run
-from offsetmgr.cli.stop_signals import ending, signals_as_before, stopping
+from offsetmgr.cli.stop_signals import ignore_first_signal, preserved_signal_handlers, stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
@@ -33,7 +33,7 @@ def interrupt() -> None:
 
 @pytest.fixture(autouse=True)
 def signals() -> Iterator[None]:
-    with signals_as_before():
+    with preserved_signal_handlers():
         yield
 
 
@@ -69,7 +69,7 @@ def test_ctrl_c_while_a_command_is_imported_is_one_line(module: str, tmp_path: P
 
 
 @pytest.mark.parametrize("module", ["offsetmgr.groups.selection", "offsetmgr.stores.snapshot"])
-def test_ctrl_c_while_a_command_imports_what_it_needs_is_one_line(module: str, tmp_path: Path) -> None:
+def test_ctrl_c_while_a_command_imports_its_modules_is_one_line(module: str, tmp_path: Path) -> None:
     done = interrupted_at_import(module, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted: stopped before the end\n")
 
@@ -94,7 +94,7 @@ def test_without_ctrl_c_the_console_script_runs_the_command(tmp_path: Path) -> N
     assert done.stdout.splitlines()[1].split() == ["g", "t", "0", "committed", "5"]
 
 
-def test_who_imports_the_command_line_keeps_his_own_ctrl_c() -> None:
+def test_importing_the_command_line_keeps_the_signal_handlers() -> None:
     code = "import signal, offsetmgr.cli.app; assert signal.getsignal(2) is signal.default_int_handler"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -102,26 +102,26 @@ def test_who_imports_the_command_line_keeps_his_own_ctrl_c() -> None:
 # --- in the middle ------------------------------------------------------------------------------------
 
 
-def carried_out(directory: Path, groups: int, stop_after: int) -> Report:
-    """A run over so many groups that is asked to stop once so many are settled."""
-    settled: list[object] = []
+def run_apply(directory: Path, groups: int, stop_after: int) -> Report:
+    """A run over so many groups, with a stop request once so many are written."""
+    written: list[object] = []
     step = PlanStep(ORDERS, Action.COPY, None, None, OffsetAndMetadata(5))
     tasks = [GroupWrite(f"g{n}", f"g{n}", (step,), Guard.LOCK) for n in range(groups)]
     with Journal(directory / "journal", plan_sha256="0" * 64, clock=SystemClock()) as journal:
         return Executor(
-            "apply", MemoryStore(), journal, SystemClock(), lambda: len(settled) >= stop_after, settled.append
+            "apply", MemoryStore(), journal, SystemClock(), lambda: len(written) >= stop_after, written.append
         ).run(tasks)
 
 
-def test_what_was_asked_to_stop_and_left_groups_out_was_interrupted(tmp_path: Path) -> None:
-    report = carried_out(tmp_path, groups=BATCH_GROUPS + 1, stop_after=1)
+def test_a_stop_that_left_groups_out_is_an_interruption(tmp_path: Path) -> None:
+    report = run_apply(tmp_path, groups=BATCH_GROUPS + 1, stop_after=1)
     assert (report.written, report.interrupted, report.ok) == (BATCH_GROUPS, True, False)
     assert not MigrationState.read(tmp_path / "journal", "0" * 64).apply.complete
 
 
 @pytest.mark.parametrize("groups", [1, BATCH_GROUPS, BATCH_GROUPS + 1])
-def test_what_was_asked_to_stop_and_had_nothing_left_to_begin_is_done(groups: int, tmp_path: Path) -> None:
-    report = carried_out(tmp_path, groups, stop_after=groups)
+def test_a_stop_after_the_last_group_is_no_interruption(groups: int, tmp_path: Path) -> None:
+    report = run_apply(tmp_path, groups, stop_after=groups)
     assert (report.written, report.interrupted, report.ok) == (groups, False, True)
     assert MigrationState.read(tmp_path / "journal", "0" * 64).apply.complete
 
@@ -150,13 +150,13 @@ def interrupted_before(monkeypatch: pytest.MonkeyPatch, owner: object, name: str
 
 
 @pytest.mark.parametrize("command", ["apply", "rollback"])
-def test_a_command_that_was_stopped_before_its_end_says_so_with_its_exit_code(
+def test_a_command_that_was_stopped_before_its_end_exits_with_130(
     command: str, plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if command == "rollback":
         assert run(["migrate", "apply", str(plan), "--yes"]) == 0
     with monkeypatch.context() as patch:
-        interrupted_before(patch, plan_work, "Executor")
+        interrupted_before(patch, plan_execution, "Executor")
         assert run(["migrate", command, str(plan), "--yes"]) == 130
     said = capsys.readouterr().err.splitlines()
     assert said[-1] == ("interrupted: started writes are finished and recorded; run the same command again to continue")
@@ -164,10 +164,10 @@ def test_a_command_that_was_stopped_before_its_end_says_so_with_its_exit_code(
     assert run(["migrate", command, str(plan), "--yes"]) == 0
 
 
-def test_all_is_done_and_ctrl_c_comes_while_it_is_reported(
+def test_ctrl_c_during_the_report_does_not_interrupt_completed_work(
     plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupted_before(monkeypatch, migrate_view, "show_report")
+    interrupted_before(monkeypatch, migrate_output, "show_report")
 
     assert run(["migrate", "apply", str(plan), "--yes"]) == 0
 
@@ -177,17 +177,17 @@ def test_all_is_done_and_ctrl_c_comes_while_it_is_reported(
     assert "interrupted" not in said
 
 
-def test_a_mirror_that_shall_end_by_itself_and_is_ended_before_is_interrupted(
+def test_a_mirror_with_once_that_is_stopped_early_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     uris = [f"file:{tmp_path / name}" for name in ("here.avro", "there.avro")]
     mirror = ["migrate", "mirror", "--from", uris[0], "--to", uris[1], "--all-groups", "--once", "--yes"]
 
     with monkeypatch.context() as patch:
-        interrupted_before(patch, migrate_view, "MirrorLine")
+        interrupted_before(patch, migrate_output, "MirrorLine")
         patch.setattr("offsetmgr.migration.mirror.Mirror._still_watching", lambda _self: True)
         assert run(mirror) == 130
-    assert capsys.readouterr().err.endswith("\ninterrupted: not all was copied\n")
+    assert capsys.readouterr().err.endswith("\ninterrupted: some offsets were not copied yet\n")
 
     assert run(mirror) == 0
 
@@ -195,16 +195,16 @@ def test_a_mirror_that_shall_end_by_itself_and_is_ended_before_is_interrupted(
 # --- the parts ----------------------------------------------------------------------------------------
 
 
-def test_work_that_was_stopped_answers_the_next_ctrl_c_as_before() -> None:
-    with pytest.raises(KeyboardInterrupt), stopping("the work ends") as stop:
+def test_after_stopped_work_ctrl_c_interrupts_again() -> None:
+    with pytest.raises(KeyboardInterrupt), stop_on_signal("the work ends") as stop:
         interrupt()
         assert stop()
         interrupt()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_work_that_is_done_lets_one_ctrl_c_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    with stopping("the work ends"):
+def test_after_completed_work_the_first_ctrl_c_is_ignored(capsys: pytest.CaptureFixture[str]) -> None:
+    with stop_on_signal("the work ends"):
         pass
     interrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -212,14 +212,14 @@ def test_work_that_is_done_lets_one_ctrl_c_pass(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "ending (again to interrupt at once)\n"
 
 
-def test_work_that_failed_lets_none_pass() -> None:
-    with pytest.raises(ZeroDivisionError), stopping("the work ends"):
+def test_after_failed_work_no_ctrl_c_is_ignored() -> None:
+    with pytest.raises(ZeroDivisionError), stop_on_signal("the work ends"):
         raise ZeroDivisionError
     with pytest.raises(KeyboardInterrupt):
         interrupt()
 
 
-def test_a_ctrl_c_that_is_ignored_stays_so() -> None:
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ending()
+    ignore_first_signal()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

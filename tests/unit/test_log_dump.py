@@ -138,7 +138,7 @@ def test_messages_are_chosen_by_offset_time_topic_and_number(log_dir: Path, caps
         *["orders"] * 9,
     ]
     assert run(["log", "dump", str(log_dir), "--topic", "none"]) == 0
-    assert capsys.readouterr().err == "there are no such messages\n"
+    assert capsys.readouterr().err == "no message matches\n"
 
 
 def test_entries_are_shown_as_they_lie(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

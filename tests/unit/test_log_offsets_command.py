@@ -49,17 +49,26 @@ def test_rows_for_programs_and_the_exit_code(tmp_path: Path, capsys: pytest.Capt
         (["{tmp}", "--offsets-topic", "others"], "holds no directory of topic others"),
         (["{tmp}", "--store", "file:x.avro"], "log offsets: reads no server"),
         (["{tmp}", "--expired-at", "noon"], "--expired-at: 'noon' is not of the form"),
-        (["{tmp}", "--retention-minutes", "5"], "--retention-minutes: says when offsets expire, and none are left out"),
+        (["{tmp}", "--retention-minutes", "5"], "--retention-minutes: has no effect without --expired-at"),
         (["{tmp}", "--execute"], "--execute: nothing is written"),
         (["{tmp}", "--overwrite"], "--overwrite: nothing is written"),
-        (["{tmp}", "--allow-rewind", "--to", "file:s.avro"], "--allow-rewind: a file is written at once: s.avro"),
-        (["{tmp}", "--execute", "--to", "file:s.avro"], "--execute: a file is written at once: s.avro"),
-        (["{tmp}", "--yes", "--to", "file:s.avro"], "--yes: a file is written at once: s.avro"),
-        (["{tmp}", "--before-image", "b.avro", "--to", "file:s.avro"], "--before-image: a file is written at once"),
-        (["{tmp}", "--overwrite", "--to", "kafka://localhost:1"], "--overwrite: kafka is no file"),
+        (
+            ["{tmp}", "--allow-rewind", "--to", "file:s.avro"],
+            "--allow-rewind: needs a store as the target: s.avro is a file",
+        ),
+        (["{tmp}", "--execute", "--to", "file:s.avro"], "--execute: needs a store as the target: s.avro is a file"),
+        (["{tmp}", "--yes", "--to", "file:s.avro"], "--yes: needs a store as the target: s.avro is a file"),
+        (
+            ["{tmp}", "--before-image", "b.avro", "--to", "file:s.avro"],
+            "--before-image: needs a store as the target: s.avro is a file",
+        ),
+        (
+            ["{tmp}", "--overwrite", "--to", "kafka://localhost:1"],
+            "--overwrite: is for a file, and the target is of kind kafka",
+        ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_options_without_effect_are_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -78,7 +87,7 @@ def test_a_topic_that_holds_no_offsets_is_an_error(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("name", ["saved.avro", "saved.json", "saved.csv", "saved.zk"])
-def test_a_snapshot_file_of_any_format_is_written_at_once(
+def test_a_snapshot_file_of_any_format_is_written_without_execute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     disk = tmp_path / "disk"

@@ -207,7 +207,7 @@ def test_segments_before_the_recovery_point_were_on_the_disk_and_are_not_looked_
     done = offsetmgr("log", "recover", log_dir, "--to", tmp_path / "out", "--execute")
 
     assert done.code == 0
-    assert "1 segment before the recovery points not looked at; log verify does" in done.err
+    assert "1 segment before the recovery points not checked; log verify checks all" in done.err
 
 
 def test_a_single_file_is_copied_by_itself(log, tmp_path, offsetmgr) -> None:

@@ -9,7 +9,7 @@ import logging
 
 import pytest
 
-from offsetmgr.cli.manager_view import SHARDS, alarms, shard_rows
+from offsetmgr.cli.manager_output import SHARDS, alarms, shard_rows
 from offsetmgr.core.errors import NotAuthorized, NotCoordinator, Unreachable, UsageError
 from offsetmgr.kafka.client.managers import ManagerReport, Managers
 from offsetmgr.kafka.protocol.channel import Address

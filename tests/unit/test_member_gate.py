@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from test_runbook_evidence import NEW, look
 
-from offsetmgr.cli.members_source import both
+from offsetmgr.cli.members_source import merged_directory
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed, GroupDescription, GroupMember, TopicPartition
 from offsetmgr.migration.evidence import EvidenceThresholds
@@ -118,7 +118,7 @@ def test_a_state_that_is_unknown_for_another_reason_does_not_pass() -> None:
 
 def test_members_in_the_registry_give_a_group_of_brokers_without_members_its_state() -> None:
     member = GroupMember("shop_host-1", "", "host")
-    directory = both(
+    directory = merged_directory(
         lambda groups: dict.fromkeys(groups, WITHOUT_MEMBERSHIP),
         lambda groups: {group: GroupDescription(group, "STABLE", members=(member,)) for group in groups},
     )

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from offsetmgr.cli.migrate_view import MirrorLine
+from offsetmgr.cli.migrate_output import MirrorLine
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import GroupOffsets

@@ -358,7 +358,7 @@ def test_the_table_shows_each_member_before_and_after(tmp_path: Path, capsys: py
         [B, "leaves", "2", "0", "0", "0", "2", "orders:3-4", "-"],
         ["g_x", "joins", "0", "3", "0", "3", "0", "-", "orders:2-4"],
     ]
-    assert told == "strategy range (as the owners show); 5 partitions: 2 stay, 3 move to another member\n"
+    assert told == "strategy range (inferred from the owners); 5 partitions: 2 stay, 3 move to another member\n"
 
 
 def test_json_of_partitions_says_what_becomes_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -369,7 +369,7 @@ def test_json_of_partitions_says_what_becomes_of_each(tmp_path: Path, capsys: py
         {"topic": "orders", "partition": 1, "before": None, "after": f"{B}-0", "change": "gained"},
     ]
     assert told == (
-        "strategy range (the default; the owners do not show which); 2 partitions: 1 stay, 1 had no owner\n"
+        "strategy range (the default; it cannot be inferred from the owners); 2 partitions: 1 stay, 1 had no owner\n"
     )
 
 
@@ -398,7 +398,7 @@ def test_owned_as_divided_is_exit_code_0(tmp_path: Path, capsys: pytest.CaptureF
         f"{A},,3,3,3,0,0,orders:0-2,orders:0-2",
         f"{B},,2,2,2,0,0,orders:3-4,orders:3-4",
     ]
-    assert told == "strategy range (as the owners show); 5 partitions: 5 owned as they should be\n"
+    assert told == "strategy range (inferred from the owners); 5 partitions: 5 owned as assigned\n"
 
 
 def test_owned_otherwise_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -411,8 +411,8 @@ def test_owned_otherwise_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
         ["g_dead", "is", "no", "live", "member", "1", "0", "0", "0", "1", "orders:3", "-"],
     ]
     assert told == (
-        "strategy range (the default; the owners do not show which); 5 partitions: 3 owned as they should be, "
-        "1 another member's due, 1 without an owner: no member consumes them\n"
+        "strategy range (the default; it cannot be inferred from the owners); 5 partitions: 3 owned as assigned, "
+        "1 owned by another member than assigned, 1 without an owner: no member consumes them\n"
     )
 
 
@@ -427,7 +427,7 @@ def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest
     file.write_text(json.dumps(LISTED[:1]))
     out, told = printed(capsys, "--from-file", str(file), "--simulate", "--grow", "orders=3", "--format", "csv")
     assert out.splitlines()[1:] == [f"{A},,3,3,3,0,0,orders:0-2,orders:0-2"]
-    assert told.splitlines()[0] == "before: computed, for the file does not say who owns what"
+    assert told.splitlines()[0] == "before: computed, because the file contains no owners"
     sizes = ("--grow", "orders=3", "--grow", "orders=4")
     out, told = printed(
         capsys, "--from-file", str(file), "--simulate", *sizes, "--join", "g_x", "--topic", "orders", "--format", "csv"
@@ -441,10 +441,10 @@ def test_a_list_of_members_needs_the_topics_sizes(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["g", "--join", "x"], "error: zk rebalance: what happens is only simulated"),
+        (["g", "--join", "x"], "error: zk rebalance: changes can only be simulated"),
         (["g", "--group", "h"], "error: which group?: both g and --group h are given"),
         (["h"], "error: group h: is not the one in FILE, which is g"),
-        (["--simulate", "--like", "alpha"], "error: --like and --topic: say what those that join subscribe to"),
+        (["--simulate", "--like", "alpha"], "error: --like and --topic: are the subscription of members that join"),
         (["--simulate", "--join", "x:none"], "error: --join x:none: 'none' is no number"),
         (["--simulate", "--join", ":2"], "error: --join: no host is named"),
         (["--simulate", "--join", "x:0"], "error: 0 streams: a member needs one stream or more"),

@@ -1,4 +1,4 @@
-"""The output of `manager status` from the reports of all managers: one row per shard, and the alarms; pure."""
+"""The output of ``manager status``, computed from the reports of all managers: rows and alarms."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHARDS: Final = (
     Column("error", optional=True),
 )
 
-_UNREAD: Final = [column.name for column in SHARDS].index("unreadable")
+_UNREADABLE: Final = [column.name for column in SHARDS].index("unreadable")
 
 
 def manager_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
@@ -91,7 +91,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
                 None,
             )
             continue
-        for report, shard in owners:  # two managers may claim it for a moment while it moves: both are shown
+        for report, shard in owners:  # while a shard moves, two managers may claim it for a moment; both get a row
             loading = shard["state"] == "LOADING" and shard["load_total"]
             yield (
                 partition,
@@ -105,7 +105,7 @@ def shard_rows(reports: Sequence[ManagerReport]) -> Iterator[tuple[Any, ...]]:
                 f"{100 * shard['load_read'] // shard['load_total']}%" if loading else None,
                 len(standbys),
                 lag,
-                unread(shard),
+                unreadable_records(shard),
                 shard["last_error"] or None,
             )
 
@@ -116,32 +116,32 @@ def alarms(reports: Sequence[ManagerReport]) -> Iterator[str]:
         if report.error is not None:
             yield f"manager {report.address}: {str(report.error).removeprefix(f'manager {report.address}: ')}"
         if report.status is not None and not report.status["lease"]:
-            yield f"manager {report.address}: it cannot reach the managers' group, so it answers no commit and no fetch"
+            yield f"manager {report.address}: it cannot reach the managers' group, so it serves no requests"
         for text in (report.status or {}).get("alarms", ()):
             yield f"manager {report.address}: {text}"
     rows = list(shard_rows(reports))
-    if not rows and any(report.status is not None and serves_a_topic(report.status) for report in reports):
+    if not rows and any(report.status is not None and stores_in_topic(report.status) for report in reports):
         yield "no manager has any shard"
     unowned = [row[0] for row in rows if row[2] is None]
     if unowned:
         yield f"{len(unowned)} shards have no owner: {_numbers(unowned)}"
-    resting = [row[0] for row in rows if row[2] is not None and row[3] != "ACTIVE"]
-    if resting:
-        yield f"{len(resting)} shards are not served yet: {_numbers(resting)}"
+    unserved = [row[0] for row in rows if row[2] is not None and row[3] != "ACTIVE"]
+    if unserved:
+        yield f"{len(unserved)} shards are not served yet: {_numbers(unserved)}"
     for row in rows:
-        if row[_UNREAD]:
+        if row[_UNREADABLE]:
             yield (
-                f"shard {row[0]}: its owner cannot read {count_of(row[_UNREAD], 'record')}, so groups may look as if"
-                " they had committed nothing; its log names them"
+                f"shard {row[0]}: its owner cannot read {count_of(row[_UNREADABLE], 'record')}, so groups may"
+                " look as if they had committed nothing; its log names them"
             )
 
 
-def unread(shard: Mapping[str, Any]) -> int:
+def unreadable_records(shard: Mapping[str, Any]) -> int:
     """Number of records of a shard that its owner cannot decode: values, and keys of unknown versions."""
     return int(shard["unreadable"]) + int(shard.get("unknown_keys", 0))  # older managers do not report it
 
 
-def serves_a_topic(status: Mapping[str, Any]) -> bool:
+def stores_in_topic(status: Mapping[str, Any]) -> bool:
     """Whether its offsets are in shards, and not in a store of another kind."""
     return str(status["store"]).startswith("topic ")
 

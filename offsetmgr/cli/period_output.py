@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def history_rows(
     closed: Mapping[int, ClosedPeriod], works: Mapping[tuple[int, str], Work]
 ) -> Iterator[tuple[Any, ...]]:
-    """In the order of `offsetmgr.cli.period`'s columns; a period that only has work so far has unknown times."""
+    """Rows with the columns of `offsetmgr.cli.period`. A period that is not closed has only the rows of its jobs."""
     for number in sorted({*closed, *(number for number, _ in works)}):
         period = closed.get(number)
         jobs = [work for (of, _), work in sorted(works.items()) if of == number]
-        begin = _begin(number, period, jobs)
+        begin = _period_cells(number, period, jobs)
         by = {tp: member for member, tps in period.by.items() for tp in tps} if period else {}
         ranges = dict(period.ranges) if period else {}
         of_jobs = {tp for work in jobs for tp in work.ranges}
@@ -60,8 +60,8 @@ def history_rows(
             yield (*begin, None, None, "abandoned", None, None, None, None, None, None, period.abandoned)
 
 
-def _begin(number: int, period: ClosedPeriod | None, jobs: list[Work]) -> tuple[Any, ...]:
+def _period_cells(number: int, period: ClosedPeriod | None, jobs: list[Work]) -> tuple[Any, ...]:
     if period is None:
         return number, jobs[0].period.start_ms, jobs[0].period.end_ms, None, None, None
-    took = period.closed_ms - period.opened_ms
-    return number, period.period.start_ms, period.period.end_ms, period.closed_ms, max(0, took), period.leader
+    duration_ms = period.closed_ms - period.opened_ms
+    return number, period.period.start_ms, period.period.end_ms, period.closed_ms, max(0, duration_ms), period.leader

@@ -49,18 +49,18 @@ PARTITIONS_NOW: Final = (
     Column("state"),
 )
 
-WOULD_COME: Final = {
+PREDICTED_TEXTS: Final = {
     "kept": "stay",
     "moved": "move to another member",
     "rethreaded": "move to another stream of their member",
     "gained": "had no owner",
-    "lost": "have no owner any more",
+    "lost": "lose their owner",
 }
 """Texts for the effect of a change on partitions."""
-OWNED_NOW: Final = {
-    "kept": "owned as they should be",
-    "moved": "another member's due",
-    "rethreaded": "due to another stream of their member",
+CURRENT_TEXTS: Final = {
+    "kept": "owned as assigned",
+    "moved": "owned by another member than assigned",
+    "rethreaded": "owned by another stream than assigned",
     "gained": "without an owner: no member consumes them",
     "lost": "owned, but not assigned to any member",
 }
@@ -94,11 +94,11 @@ def write_owners(prediction: Prediction, snapshot: GroupSnapshot, output: Output
 
 
 def summary_line(prediction: Prediction, why: str, words: Mapping[str, str]) -> None:
-    """Prints a line with counts, and one for each doubt. ``why`` describes how the strategy was determined."""
+    """Prints a line with counts, and one line for each reservation. ``why`` says how the strategy was determined."""
     counted = [(getattr(prediction.moves, name), text) for name, text in words.items()]
     total = count_of(len({*prediction.before, *prediction.after}), "partition")
-    told = ", ".join(f"{number:,} {text}" for number, text in counted if number) or "nothing to divide"
-    note(f"strategy {prediction.strategy} ({why}); {total}: {told}")
+    summary = ", ".join(f"{number:,} {text}" for number, text in counted if number) or "nothing to assign"
+    note(f"strategy {prediction.strategy} ({why}); {total}: {summary}")
     for doubt in prediction.doubts:
         note(doubt)
 

@@ -1,4 +1,4 @@
-"""Messages while a command waits for the group locks of an earlier run."""
+"""Makes commands wait for the group locks of other or killed runs, with messages meanwhile."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from offsetmgr.groups.describe import Directory
     from offsetmgr.kafka.cluster.base import Cluster
 
-_EVERY_S: Final = 3.0
+_LOG_INTERVAL_S: Final = 3.0
 
 
 class LockWait:
-    """Reports at once that it waits, and the remaining time periodically."""
+    """Prints at once that the command waits for group locks, and then every 3 s the remaining time."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -29,22 +29,22 @@ class LockWait:
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + _EVERY_S
+        self._next = now + _LOG_INTERVAL_S
         named = f"group {groups[0]}" if len(groups) == 1 else f"{len(groups):,} groups ({groups[0]}, ...)"
         note(f"waiting up to {max(seconds, 1):.0f} s for the lock of another or a killed run of offsetmgr on {named}")
 
 
-def patient(directory: Directory) -> Directory:
-    """The directory for a command that edits: it waits for such locks."""
+def lock_waiting_directory(directory: Directory) -> Directory:
+    """Wraps a source of group members for commands that edit: it waits until group locks of other runs have ended."""
     return outwaited(directory, SystemClock(), LockWait())
 
 
-class _PatientCluster:
-    """A cluster that describes groups only after such locks have ended."""
+class _LockWaitingCluster:
+    """A cluster that describes groups only after group locks of other runs have ended."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._directory = patient(cluster.describe_groups)
+        self._directory = lock_waiting_directory(cluster.describe_groups)
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
         return self._directory(groups)
@@ -53,5 +53,5 @@ class _PatientCluster:
         return getattr(self._cluster, name)
 
 
-def patient_cluster(cluster: Cluster) -> Cluster:
-    return cast("Cluster", _PatientCluster(cluster))
+def lock_waiting_cluster(cluster: Cluster) -> Cluster:
+    return cast("Cluster", _LockWaitingCluster(cluster))

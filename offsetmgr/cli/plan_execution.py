@@ -1,4 +1,4 @@
-"""Work on a plan: opens the plan and its journal, stops cleanly on Ctrl-C, and shows progress."""
+"""Executes a plan: opens the plan and its journal, stops cleanly on Ctrl-C, and shows progress."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from offsetmgr.cli import migrate_view as view
+from offsetmgr.cli import migrate_output
 from offsetmgr.cli.errors import Interrupted
-from offsetmgr.cli.former_locks import LockWait
+from offsetmgr.cli.lock_wait import LockWait
 from offsetmgr.cli.render import note
-from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.migration.journal import Journal, journal_path
 from offsetmgr.migration.journaled_writer import Executor, Report
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
 
 
-def _say_next(report: Report, then: str) -> None:
+def print_next_step(report: Report, then: str) -> None:
     if report.failed:
-        note("what failed is tried again when the same command is run again")
+        note("run the same command again to retry the failed groups")
     elif not report.interrupted:
         note(then)
 
 
-def _end_if_interrupted(report: Report) -> None:
-    """Ends the command as an interrupted one if work remains."""
+def exit_if_interrupted(report: Report) -> None:
+    """Raises `Interrupted` if Ctrl-C stopped the run before its end."""
     if report.interrupted:
         raise Interrupted("started writes are finished and recorded; run the same command again to continue")
 
 
-def _open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
+def open_plan(path: Path) -> tuple[PlanFile, MigrationState]:
     plan = PlanFile(path)
     return plan, MigrationState.read(journal_path(path), plan.sha256)
 
 
 @contextmanager
-def _work(
+def plan_executor(
     plan: PlanFile, name: str, store: OffsetStore, wait_empty: float = 0.0
 ) -> Iterator[tuple[Executor, MigrationState]]:
     """Holds the journal open, turns Ctrl-C into a clean stop, and prints progress on stderr.
@@ -51,8 +51,8 @@ def _work(
     clock = SystemClock()
     with (
         Journal(journal_path(plan.path), plan_sha256=plan.sha256, clock=clock) as journal,
-        stopping("groups under way are finished") as stop,
-        view.MigrateProgress(f"{name}: groups", plan.summary.groups) as shown,
+        stop_on_signal("groups under way are finished") as stop,
+        migrate_output.MigrateProgress(f"{name}: groups", plan.summary.groups) as shown,
     ):
         state = MigrationState.read(journal_path(plan.path), plan.sha256)
         yield Executor(name, store, journal, clock, stop, shown.count, wait_empty, LockWait()), state

@@ -1,4 +1,4 @@
-"""Formats plans, reports and statuses for people: text and rows only."""
+"""The output of ``migrate``: formats plans, reports and statuses as text and rows."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ MEANING: Final[Mapping[str, str]] = {
     Action.REFUSE_REWIND: "refused: would move back",
     Action.REFUSE_TOPIC_MISSING: "refused: the topic does not exist in Kafka",
     Action.REFUSE_PARTITION_MISSING: "refused: the partition does not exist in Kafka",
-    Action.REFUSE_OUT_OF_RANGE: "refused: outside what the log holds",
+    Action.REFUSE_OUT_OF_RANGE: "refused: outside the log",
     Action.REFUSE_BYTE_POSITION: "refused: a byte position of Kafka 0.7, which is no offset",
-    Action.REFUSE_NUMBERED: "refused: the target is of Kafka 0.7, and this is an offset",
+    Action.REFUSE_NUMBERED: "refused: an offset, but the target holds byte positions of Kafka 0.7",
     Action.REFUSE_UNREADABLE: "refused: one side could not be read; fix the cause and create a new plan, or exclude it",
     Action.REFUSE_RECREATED: "refused: the topic was recreated after the commit",
-    Action.REFUSE_GONE: "refused: copied, and gone since",
+    Action.REFUSE_GONE: "refused: copied, but deleted or expired since",
 }
 
 STEP_COLUMNS: Final = (
@@ -53,7 +53,7 @@ STEP_COLUMNS: Final = (
     Column("note", optional=True),
 )
 
-VERDICT_COLUMNS: Final = (
+VERIFY_COLUMNS: Final = (
     Column("group"),
     Column("topic"),
     Column("partition", right=True),
@@ -105,54 +105,55 @@ def show_plan_header(header: PlanHeader) -> None:
     show_weaknesses(header.weaknesses)
     if header.partition_map is not None:
         used = header.partition_map
-        note(f"map     byte positions became offsets by the map of {used.confirmed_by} (sha256 {used.sha256[:16]}...)")
+        note(
+            f"map     byte positions mapped to offsets, as {used.confirmed_by} confirmed (sha256 {used.sha256[:16]}...)"
+        )
 
 
 def show_weaknesses(weaknesses: Iterable[str]) -> None:
     """Prints the guarantees that are weaker with the target's brokers."""
     for weakness in weaknesses:
-        note(f"mind    {weakness}")
+        note(f"warning {weakness}")
 
 
 def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
-    """Prints when offsets written at ``at_ms`` would expire; those already in the target are older, by an unknown
-    time."""
+    """Prints when offsets written at ``at_ms`` would expire. The expiry of offsets already in the target is unknown."""
     if header.retention_ms is None:
         return
-    apart = any(KEEPS_IN_USE in weakness for weakness in header.weaknesses)
+    expire_in_use = any(KEEPS_IN_USE in weakness for weakness in header.weaknesses)
     if summary.writes:
         expires = moment(at_ms + header.retention_ms)
         after = "(offsets.retention.minutes after the copy)"
-        if apart:
+        if expire_in_use:
             note(f"expiry  offsets copied now expire about {expires} {after}, unless a consumer commits them again")
         else:
-            note(f"expiry  offsets copied now, of a group that no consumer starts, expire about {expires} {after}")
+            note(f"expiry  offsets copied now expire about {expires} {after}, unless a consumer joins the group")
     if held := sum(summary.actions[action] for action in (Action.SKIP_EQUAL, Action.KEEP_NEWER, Action.TARGET_ONLY)):
         note(
-            f"expiry  of {counted(held, 'offset')} that the target holds already: unknown, Kafka counts from "
-            f"the commit time; migrate apply PLAN --refresh renews them"
+            f"expiry  unknown for {counted(held, 'offset')} already in the target, because Kafka counts from the commit"
+            " time, which it does not expose; migrate apply PLAN --refresh renews them"
         )
-        if summary.writes and not apart:
+        if summary.writes and not expire_in_use:
             note(
-                "expiry  the group lock of a write starts the life of all offsets again that the group holds, except"
-                " of those that a client committed with a retention of its own"
+                "expiry  the group lock of a write restarts the retention of all offsets of the group, except of those"
+                " that a client committed with its own retention time"
             )
 
 
 def show_mirror_expiry(retention_ms: int, refresh_s: float) -> None:
     """Prints when offsets would expire that a mirror has written and commits again every ``refresh_s`` seconds."""
     note(
-        f"expiry  the mirror commits again what it holds, every {refresh_s / 60:,g} min; after it ends, offsets that no"
+        f"expiry  the mirror commits its offsets again every {refresh_s / 60:,g} min; after it ends, offsets that no"
         f" consumer commits expire within {retention_ms / 60_000:,g} min (offsets.retention.minutes)"
     )
 
 
 def show_refresh(report: RefreshReport, header: PlanHeader, at_ms: int) -> None:
-    """Prints what was committed again, and every group that was not, up to `SHOWN`."""
+    """Prints the number of groups whose offsets were committed again, and at most `SHOWN` failures."""
     until = "" if header.retention_ms is None else f"; without a consumer they expire about {_later(header, at_ms)}"
     note(f"{counted(report.renewed, 'group')} renewed: their offsets were committed again, unchanged{until}")
     if report.in_use:
-        note(f"{counted(len(report.in_use), 'group')} in use: a group with members keeps what it consumes")
+        note(f"{counted(len(report.in_use), 'group')} in use: the offsets of a group with members do not expire")
     for error in list(report.failed.values())[:SHOWN]:
         note(f"  ! {error}")
     if report.failed:
@@ -172,7 +173,7 @@ def show_plan_summary(summary: PlanSummary) -> None:
             f"  {summary.failed_groups:>8} not planned: the group as a whole is refused; nothing of it will be written"
         )
     if summary.left_out_groups:
-        note(f"  {summary.left_out_groups:>8} left out: the group never came over, so there is nothing to bring back")
+        note(f"  {summary.left_out_groups:>8} left out: the group was never copied, so there is nothing to copy back")
     if summary.active_groups:
         note(
             f"  {summary.active_groups:>8} active: the group has members in Kafka; apply refuses it, or waits for it"
@@ -186,8 +187,7 @@ def show_plan_summary(summary: PlanSummary) -> None:
 
 
 def show_attention(plan: PlanFile) -> None:
-    """Prints what the user must see before applying: rejected steps, rewinds, groups in error, active groups. At most
-    `SHOWN`."""
+    """Prints at most `SHOWN` rejected steps, rewinds, failed groups and active groups, which a user must see."""
     if not (plan.summary.needs_attention or plan.header.options.clamp):
         return
     lines = list(_first(_attention(plan), SHOWN + 1))
@@ -218,7 +218,7 @@ def _first(items: Iterable[str], count: int) -> Iterator[str]:
 
 
 def show_report(report: Report, verb: str) -> None:
-    """Prints the results of a run, in full sentences; every failed partition up to `SHOWN`."""
+    """Prints the results of a run, and at most `SHOWN` failures."""
     parts = [f"{counted(report.written, 'offset')} {verb} in {counted(report.changed, 'group')}"]
     if report.left:
         parts.append(f"{report.left} left as they were")
@@ -255,7 +255,7 @@ def show_report(report: Report, verb: str) -> None:
 
 
 def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
-    """The state of a migration as a value for ``migrate status``; counts are groups unless named otherwise."""
+    """The state of a migration for ``migrate status``. Counts are numbers of groups, unless the key says otherwise."""
     groups = plan.summary.groups
     work = state.undo if state.undo.touched else state.apply
     if state.undo.touched:
@@ -286,18 +286,18 @@ def describe_state(plan: PlanFile, state: MigrationState) -> dict[str, Any]:
     }
 
 
-def verdict_row(verdict: VerifyVerdict) -> tuple[Any, ...]:
+def verify_row(found: VerifyVerdict) -> tuple[Any, ...]:
     return (
-        verdict.target_group,
-        verdict.tp.topic if verdict.tp else None,
-        verdict.tp.partition if verdict.tp else None,
-        verdict.status.value,
-        verdict.evidence.value,
-        verdict.expected,
-        verdict.source,
-        verdict.target,
-        verdict.log_end,
-        verdict.detail,
+        found.target_group,
+        found.tp.topic if found.tp else None,
+        found.tp.partition if found.tp else None,
+        found.status.value,
+        found.evidence.value,
+        found.expected,
+        found.source,
+        found.target,
+        found.log_end,
+        found.detail,
     )
 
 
@@ -306,20 +306,20 @@ def show_verify_summary(summary: VerifySummary) -> None:
     for status, count in sorted(summary.counts.items()):
         note(f"  {count:>8} {status}{'' if status.ok else '   <-- difference'}")
     if not total:
-        note("nothing to verify: neither the plan nor the stores hold anything")
+        note("nothing to verify: the plan and the stores have no offsets")
     elif summary.ok:
         note(
             f"verified: {counted(total, 'partition')} of {counted(summary.groups, 'group')}, read afresh on both sides"
         )
         if summary.inferred:
-            note(f"  {summary.inferred} of them by inference: the partition map's word that an offset is the right one")
+            note(f"  {summary.inferred} of them by inference: only the partition map relates offset and byte position")
     else:
         wrong = sum(count for status, count in summary.counts.items() if not status.ok)
         note(f"NOT verified: {wrong} of {counted(total, 'partition')} differ")
 
 
 def show_gates(gates: Sequence[GroupGate]) -> None:
-    """Prints why each group may be finalized; at most `SHOWN`."""
+    """Prints why each group may be finalized, for at most `SHOWN` groups."""
     for gate in gates[:SHOWN]:
         note(f"  {gate.group}: {gate.detail} ({gate.evidence})")
     if len(gates) > SHOWN:

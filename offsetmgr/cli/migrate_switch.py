@@ -14,10 +14,10 @@ import typer
 
 from offsetmgr.cli.confirm import confirm
 from offsetmgr.cli.errors import FAILED, Interrupted
-from offsetmgr.cli.former_locks import patient_cluster
+from offsetmgr.cli.lock_wait import lock_waiting_cluster
 from offsetmgr.cli.options import BeforeImage, ConnectFlags, Execute, Format, OneGroup, TranslateOption, Yes, connected
 from offsetmgr.cli.render import Column, OutputFormat, note, write_rows
-from offsetmgr.cli.stop_signals import stopping
+from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import Conflict, UsageError
 from offsetmgr.core.log_origin import Relation
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from offsetmgr.migration.live.switch_evidence import SwitchEvidence, SwitchSnapshot
     from offsetmgr.stores.switched.nodes import FollowerState
 
-SAID: Final = {
-    "held": "its members are asked to stop committing",
-    "acknowledged": "all of them have stopped",
-    "copied": "the store that is kept has been looked after",
-    "compared": "both stores are compared, and no client has committed",
-    "settled": "the new mode holds",
-    "followed": "looked for members that have acknowledged it",
+STEP_TEXT: Final = {
+    "held": "asked all members to stop committing",
+    "acknowledged": "all members have stopped committing",
+    "copied": "the store that stays has all offsets",
+    "compared": "compared both stores; no client has committed meanwhile",
+    "settled": "the new mode is in effect",
+    "followed": "read which members have acknowledged it",
 }
 
 app = typer.Typer()
 
 SESSION_TIMEOUT_MS: Final = 10_000
-"""Session timeout of the switch: this long after its end, the members of a killed switch return to the old mode."""
+"""ZooKeeper session timeout of the switch. If the switch is killed, its members return to the old mode after it."""
 COLUMNS: Final = (
     Column("group"),
     Column("member"),
@@ -74,10 +74,12 @@ def switch_command(
     ] = False,
     ack_timeout: Annotated[
         int,
-        typer.Option("--ack-timeout", metavar="MS", min=1, help="How long to wait for all members to stop committing."),
+        typer.Option(
+            "--ack-timeout", metavar="MS", min=1, help="Maximum time until all members have stopped committing."
+        ),
     ] = 30_000,
     stay: Annotated[
-        bool, typer.Option("--stay", help="Go on waiting after that, until Ctrl-C, instead of going back.")
+        bool, typer.Option("--stay", help="Keep waiting after that until Ctrl-C, instead of returning to the old mode.")
     ] = False,
     translate: TranslateOption = None,
     execute: Execute = False,
@@ -87,10 +89,10 @@ def switch_command(
 ) -> None:
     """Change where a group's offsets are stored while its members run: zookeeper, dual, kafka, and back.
 
-    For members that follow the mode (offsets=switched of ZookeeperConsumer, and every program that commits to a
-    switched: store). They stop committing, the switch copies missing offsets to the store that stays, compares both
-    stores, and the members continue in the new mode; they keep consuming meanwhile. If the switch is killed, either
-    nothing has changed or everything. Name both stores: --zookeeper and --bootstrap-server, or --store switched:NAME.
+    This is for members that follow the mode: offsets=switched of ZookeeperConsumer, and every program that commits to a
+    switched: store. They stop committing but keep consuming. The switch copies missing offsets to the store that stays
+    and compares both stores. Then the members continue in the new mode. If the switch is killed, the group has either
+    the old mode or the new one. Name both stores: --zookeeper and --bootstrap-server, or --store switched:NAME.
     """
     from offsetmgr.core.commit_mode import CommitMode
     from offsetmgr.migration.live.live_migration import LiveMigration, SwitchSides
@@ -107,16 +109,16 @@ def switch_command(
             SwitchSides(
                 first,
                 second,
-                patient_cluster(connect.cluster_at(_brokers(kafka), connection)),
+                lock_waiting_cluster(connect.cluster_at(_brokers(kafka), connection)),
                 translate or _translate(connect),
             ),
             who=f"{getpass.getuser()} on {socket.gethostname()} (process {os.getpid()})",
             record=_recorder(group, before_image),
-            tell=lambda step: note(f"{group}: {SAID[step]}"),
-            waiting=_say_waiting(),
+            tell=lambda step: note(f"{group}: {STEP_TEXT[step]}"),
+            waiting=_waiting_notes(),
         )
         if switch.crossing.compared.relation is not Relation.SAME:
-            note(f"numbers {switch.crossing.text()}")
+            note(f"cluster {switch.crossing.text()}")
         if declare:
             _declare(switch, group, mode, execute=execute, yes=yes)
             return
@@ -129,7 +131,9 @@ def switch_command(
             note("hint: add --execute to do it")
             return
         confirm(f"switch group {group} {change}, with {count_of(len(snapshot.followers), 'member')}?", yes=yes)
-        with stopping("the switch goes back to the old mode, unless it says that the new one holds") as stop:
+        with stop_on_signal(
+            "the switch returns to the old mode, unless it has printed that the new mode is in effect"
+        ) as stop:
             try:
                 evidence = switch.execute(mode, wait_s=ack_timeout / 1000, stay=stay, stop=stop)
             except Conflict as given_up:
@@ -161,7 +165,7 @@ def _stores(connect: ConnectFlags) -> tuple[str, str]:
 
 
 def _translate(connect: ConnectFlags) -> Translate | None:
-    """The value in the URI of --store switched:, or in its section of the config file."""
+    """The ``translate`` setting in the URI of --store switched:, or in its section of the config file."""
     from offsetmgr.stores.pair_uri import translate_of
 
     store = connect.resolved.store
@@ -184,16 +188,16 @@ def _brokers(kafka: str) -> str:
 def _declare(switch: LiveMigration, group: str, mode: Any, *, execute: bool, yes: bool) -> None:
     switch.require_undeclared()
     if not execute:
-        note(f"dry run: would say that the offsets of group {group} are in mode {mode.value}; nothing was changed")
+        note(f"dry run: would declare that group {group} is in mode {mode.value}; nothing was changed")
         note("hint: add --execute to do it")
         return
-    confirm(f"say that the members of group {group} commit in mode {mode.value} already?", yes=yes)
+    confirm(f"declare that the members of group {group} already commit in mode {mode.value}?", yes=yes)
     switch.declare(mode)
-    note(f"group {group}: mode {mode.value}, because you say so; nothing was moved")
+    note(f"group {group}: declared mode {mode.value}; no offsets were copied")
 
 
 def _recorder(group: str, path: str | None) -> Record:
-    """Records before-images, as the editing commands do."""
+    """A function that writes the before-images of copies to a file, as the editing commands do."""
     from offsetmgr.config.connection import state_directory
     from offsetmgr.groups.before_images import header_for, new_path, write_images
     from offsetmgr.groups.edit_plan import EditPlan, GroupEditPlan, PlannedChange
@@ -213,13 +217,13 @@ def _recorder(group: str, path: str | None) -> Record:
     return record
 
 
-def _say_waiting() -> Any:
-    said: set[str] = set()
+def _waiting_notes() -> Any:
+    printed: set[str] = set()
 
     def waiting(late: list[FollowerState]) -> None:
         for follower in late:
-            if follower.name not in said:
-                said.add(follower.name)
+            if follower.name not in printed:
+                printed.add(follower.name)
                 note(f"waiting for {follower}")
 
     return waiting
@@ -232,7 +236,7 @@ def _show_before(snapshot: SwitchSnapshot, group: str, to: Any, format: OutputFo
         rows = [(group, f.name, f.node.host, f.node.process, f.node.epoch, None, None) for f in snapshot.followers]
         write_rows(COLUMNS, rows, format)
     if not snapshot.followers:
-        note("no member follows it now")
+        note("no live member follows the mode")
     for tp, change in snapshot.copies.items():
         before = getattr(change.expected, "offset", "no offset")
         note(f"would copy {tp}: {before} -> {change.after.offset if change.after else None}")
@@ -254,7 +258,7 @@ def _show_after(evidence: SwitchEvidence, format: OutputFormat) -> None:
     write_rows(COLUMNS, rows, format)
     held = (evidence.settled_ms - evidence.began_ms) / 1000
     note(
-        f"switched group {evidence.group} {evidence.start.value} -> {evidence.to.value}, epoch {evidence.epoch}: seen, "
+        f"switched group {evidence.group} {evidence.start.value} -> {evidence.to.value}, epoch {evidence.epoch}: "
         f"{count_of(len(evidence.members), 'member')} had stopped, {count_of(len(evidence.copies), 'offset')} copied, "
         f"{count_of(evidence.compared, 'partition')} compared; commits waited {held:.1f} s"
     )

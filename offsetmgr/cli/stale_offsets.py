@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
 
 
-class StaleSnapshot:
-    """Counts the rows whose last cell, the note, reports a larger offset in Kafka; `finish` prints the count."""
+class StaleOffsetCounter:
+    """Counts the rows whose last cell, the note, reports a larger offset in Kafka; `report` prints the count."""
 
     def __init__(self, newer: OffsetStore | None) -> None:
         self._newer = newer
         self._count = 0
 
-    def counted(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """The same rows."""
+    def count(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Passes the rows on, and counts the stale ones."""
         from offsetmgr.groups.lag import STALE
 
         for row in rows:
             self._count += row[-1] is not None and row[-1].startswith(STALE)
             yield row
 
-    def finish(self) -> None:
-        """Prints the number of stale offsets, and how to show Kafka's."""
+    def report(self) -> None:
+        """Prints the number of stale offsets, and how to show those in Kafka."""
         if self._newer is not None and self._count:
             verb = "is" if self._count == 1 else "are"
             offsets = f"{count_of(self._count, 'offset')} in ZooKeeper {verb} older than the group's in Kafka"
-            note(f"mind: {offsets}; the lag counts from Kafka's")
+            note(f"warning: {offsets}; the lag counts from Kafka's")
             note(f"hint: --store {self._newer.uri} shows what Kafka holds")

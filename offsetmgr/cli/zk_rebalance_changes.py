@@ -23,10 +23,10 @@ def changes_of(
     lose_broker: list[int] | None,
     add_broker: list[int] | None,
 ) -> Callable[[GroupSnapshot], GroupSnapshot] | None:
-    """All changes, in the order: topics, brokers, members. None if there are none."""
+    """A function that applies all changes, in the order topics, brokers, members; None if there are no changes."""
     if not any((join, leave, grow, delete_topic, lose_broker, add_broker)):
         if like or topic:
-            raise UsageError("--like and --topic", "say what those that join subscribe to", "add --join HOST")
+            raise UsageError("--like and --topic", "are the subscription of members that join", "add --join HOST")
         return None
     from offsetmgr.zookeeper.rebalance_preview import changes
 
@@ -52,14 +52,14 @@ def changes_of(
     return change
 
 
-def sized(snapshot: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
-    """A snapshot without topics, extended with those of ``--grow``: the first value for a topic is its size before."""
+def with_initial_sizes(snapshot: GroupSnapshot, grow: list[str] | None) -> GroupSnapshot:
+    """A snapshot without topics, extended with those of ``--grow``. The first value for a topic is its initial size."""
     from offsetmgr.zookeeper.rebalance_preview.changes import topic_grows
 
-    said: set[tuple[str, int | None]] = set()
+    seen: set[tuple[str, int | None]] = set()
     for topic, count, broker in map(_growth, grow or []):
-        if (topic, broker) not in said:
-            said.add((topic, broker))
+        if (topic, broker) not in seen:
+            seen.add((topic, broker))
             snapshot = topic_grows(snapshot, topic, count, broker)
     return snapshot
 
@@ -70,7 +70,9 @@ def _subscription(snapshot: GroupSnapshot, like: str | None, topics: list[str] |
 
     if topics:
         if like is not None:
-            raise UsageError("--like and --topic", "both say what those that join subscribe to", "only one of them")
+            raise UsageError(
+                "--like and --topic", "are both given as the subscription of members that join", "give only one"
+            )
         return Subscription.static(dict.fromkeys(topics, 1))
     if like is None:
         return usual_subscription(snapshot)
@@ -82,7 +84,7 @@ def _subscription(snapshot: GroupSnapshot, like: str | None, topics: list[str] |
 
 
 def _new_id(group: str, host: str, number: int) -> str:
-    """The id that a new member would generate, or the given one."""
+    """The given member id, or one that a new member on the host would generate."""
     if not host:
         raise UsageError("--join", "no host is named", "as in --join HOST, or HOST:STREAMS")
     return host if host.startswith(f"{group}_") else f"{group}_{host}-{time.time_ns() // 1_000_000}-{number:08x}"

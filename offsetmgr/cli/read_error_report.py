@@ -1,4 +1,4 @@
-"""Read errors of commands that show many groups."""
+"""Prints and counts the read errors of commands that show many groups."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from offsetmgr.cli.render import note
 from offsetmgr.core.errors import OffsetMgrError
 
 
-class ReadErrors:
-    """Read errors: printed at once on stderr, and counted for the exit code."""
+class ReadErrorReport:
+    """Prints each distinct read error at once on stderr, and counts all for the exit code."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
 
     def add(self, error: OffsetMgrError) -> None:
         self.count += 1
         text = " ".join(str(error).split())
-        if text in self._said:
+        if text in self._printed:
             return
-        self._said.add(text)
+        self._printed.add(text)
         note(f"error: {text}")
         if error.hint and self.count == 1:
             note(f"hint: {error.hint}")
 
-    def finish(self) -> None:
+    def exit_if_any(self) -> None:
         if self.count:
             raise typer.Exit(FAILED)
