@@ -115,7 +115,7 @@ def switch_command(
             tell=lambda step: note(f"{group}: {SAID[step]}"),
             waiting=_say_waiting(),
         )
-        if switch.crossing.compared.relation is not Relation.SAME:
+        if switch.crossing.comparison.relation is not Relation.SAME:
             note(f"numbers {switch.crossing.text()}")
         if declare:
             _declare(switch, group, mode, execute=execute, yes=yes)
