@@ -138,10 +138,14 @@ class SnapshotStore(StoreBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        carries = self._form.carries
-        partitions = Partitions.ALL if carries.broker_partitions else Partitions.NUMBERED
+        capabilities = self._form.capabilities
+        partitions = Partitions.ALL if capabilities.broker_partitions else Partitions.NUMBERED
         return Capabilities(
-            carries.metadata, carries.leader_epoch, carries.commit_timestamp, conditional="file", partitions=partitions
+            capabilities.metadata,
+            capabilities.leader_epoch,
+            capabilities.commit_timestamp,
+            conditional="file",
+            partitions=partitions,
         )
 
     @property
