@@ -79,9 +79,7 @@ class CsvFormat:
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
         columns = _column_count(stream)
         if columns == 3 and self._group is None:
-            raise UsageError(
-                what, "its lines do not contain the group", "name it with --group (in a URI: group=)"
-            )
+            raise UsageError(what, "its lines do not contain the group", "name it with --group (in a URI: group=)")
         if columns == 4 and self._group is not None:
             raise UsageError(what, "its lines contain the groups", "leave out --group (in a URI: group=)")
         return LineReader(stream, _CsvLineSyntax(self._group), self, what=what, only_group=self._group)

@@ -87,9 +87,7 @@ class SparkFormat:
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SparkReader:
         if self._group is None:
-            raise UsageError(
-                what, "Spark's JSON does not contain the group", "name it with --group (in a URI: group=)"
-            )
+            raise UsageError(what, "Spark's JSON does not contain the group", "name it with --group (in a URI: group=)")
         return SparkReader(self._read(stream, what), self)
 
     def _read(self, stream: BinaryIO, what: str) -> GroupEntry:

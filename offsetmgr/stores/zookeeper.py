@@ -61,8 +61,7 @@ class ZookeeperStore(StoreBase):
     def __init__(
         self, connect: str, layout: str = "0.8", config: ConnectionConfig | None = None, root: str = ""
     ) -> None:
-        """``connect`` is a connect string such as ``h1:2181,h2:2181/chroot``. ``root`` is the ``zkRoot`` of Storm's
-        spouts, for the layout ``storm`` only.
+        """``connect`` is ``h1:2181,h2:2181/chroot``; ``root`` is the ``zkRoot`` of Storm's spouts (layout ``storm``).
 
         Raises `InvalidUri`, and `UsageError` for an unknown layout or an invalid root.
         """
@@ -128,8 +127,8 @@ class ZookeeperStore(StoreBase):
     dates_topics = True
 
     def log_origin(self) -> LogOrigin:
-        """Returns the cluster id under this chroot (brokers before 0.10.1 write none) and the addresses of the live
-        brokers. For Storm's layout the origin is unknown, because its ZooKeeper contains no data of a Kafka cluster."""
+        """Returns the cluster id under this chroot (brokers before 0.10.1 write none) and the live brokers' addresses.
+        For Storm's layout the origin is unknown."""
         from offsetmgr.zookeeper.nodes.cluster_nodes import brokers
 
         if not self._layout.registry:
@@ -159,8 +158,7 @@ class ZookeeperStore(StoreBase):
         return found
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """Returns the creation times of the topics' nodes in ``/brokers/topics``. They come from ZooKeeper's clock, as
-        the timestamps of the commits do."""
+        """Returns the creation times of the nodes in ``/brokers/topics``, by ZooKeeper's clock, as for commits."""
         if not self._layout.registry:
             return {}
         return {topic: node.ctime_ms for topic, node in self._topic_nodes(topics)}
@@ -211,8 +209,7 @@ class ZookeeperStore(StoreBase):
         }
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        """Works as `OffsetStore.scan`; returns the results in the order of ``groups``, with up to
-        `MAX_GROUPS_IN_FLIGHT` of them in flight."""
+        """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight, in the order of ``groups``."""
         remaining = iter(groups)
         while batch := list(islice(remaining, 1)):
             if self._layout.loose or not self.session.reads_in_bulk():
@@ -227,7 +224,7 @@ class ZookeeperStore(StoreBase):
 
     def _scan_batch(self, groups: list[str]) -> list[GroupOffsets]:
         failed: dict[str, OffsetMgrError] = {}
-        found = self._offset_nodes(groups, failed)
+        found = self._list_nodes(groups, failed)
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
@@ -249,7 +246,7 @@ class ZookeeperStore(StoreBase):
             for group in groups
         ]
 
-    def _offset_nodes(
+    def _list_nodes(
         self, groups: list[str], failed: dict[str, OffsetMgrError]
     ) -> list[tuple[str, TopicPartition, str]]:
         """Returns the group, the partition and the path of every node with an offset. Adds the groups that cannot be
@@ -351,8 +348,7 @@ class ZookeeperStore(StoreBase):
         """Deletes all nodes of a group and returns its offsets as before-images.
 
         Raises `GroupNotFound`, `GroupActive` while consumers are registered, `Conflict` if another client changed the
-        group meanwhile, and the errors of `fetch` if an offset cannot be read, because its before-image would be
-        missing.
+        group meanwhile, and the errors of `fetch` if a before-image cannot be read.
         """
         if self.registered and (alive := members(self.session, group)):
             names = tuple(member.member_id for member in alive)
@@ -376,11 +372,7 @@ class ZookeeperStore(StoreBase):
             ZookeeperError.NO_NODE,
             ZookeeperError.NOT_EMPTY,
         ):
-            raise Conflict(
-                f"delete of group {group}",
-                "another client changed it meanwhile",
-                "try again when no client changes the group",
-            )
+            raise Conflict(f"delete of group {group}", "another client changed it meanwhile", "try again later")
         if outcome.error is not None:
             raise outcome.error
         return GroupEditResult(group, {tp: ChangeOutcome(EditStatus.WRITTEN, found) for tp, found in before.items()})
