@@ -209,7 +209,7 @@ class ZookeeperStore(StoreBase):
         }
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight, in the order of ``groups``."""
+        """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight, in the order given."""
         remaining = iter(groups)
         while batch := list(islice(remaining, 1)):
             if self._layout.loose or not self.session.reads_in_bulk():
@@ -237,8 +237,8 @@ class ZookeeperStore(StoreBase):
                 offsets[group][partition] = new(Committed, (int(node[0]), "", None, node[3], node[4]))
                 continue
             self._decode_into(partition, path, node, offsets[group], errors[group])
-            if errors[group] and (unattributed := errors[group].get(TopicPartition("", partition.partition))):
-                failed[group] = unattributed  # an offset of any topic may be missing
+            if errors[group] and (unknown := errors[group].get(TopicPartition("", partition.partition))):
+                failed[group] = unknown  # an offset of any topic may be missing
         return [
             GroupOffsets(group, {}, {}, failed[group])
             if group in failed
@@ -249,8 +249,7 @@ class ZookeeperStore(StoreBase):
     def _list_nodes(
         self, groups: list[str], failed: dict[str, OffsetMgrError]
     ) -> list[tuple[str, TopicPartition, str]]:
-        """Returns the group, the partition and the path of every node with an offset. Adds the groups that cannot be
-        listed to ``failed``, with their errors."""
+        """Returns group, partition and path of each node with an offset; adds the errors of groups to ``failed``."""
         roots: dict[str, str] = {}
         for group in groups:
             try:
