@@ -92,7 +92,7 @@ class PeriodCoordinator:
         self._state = MemberState(member, root, owned)
         self._thread = MemberThread(zookeeper, config, chosen.session_timeout_ms, self._state, leader_round)
 
-    # --- start and stop ---------------------------------------------------------------------------------------
+    # --- start and stop -------------------------------------------------------------------------------
 
     def start(self, timeout: float = 30.0) -> Self:
         """Joins the group, and waits for up to ``timeout`` seconds until the open period is known.

@@ -198,7 +198,7 @@ class History:
             created = self._session.transaction([Create(self._directory, _DIRECTORY_DATA)])
             if created.state is OperationState.REFUSED and created.code != ZookeeperError.NODE_EXISTS:
                 raise created.error or ServerError(
-                    f"ZooKeeper node {self._directory}", f"refused with code {created.code}"
+                    f"ZooKeeper node {self._directory}", f"rejected the request with code {created.code}"
                 )
             outcome = self._session.transaction([operation])
         if outcome.state is OperationState.COMMITTED:

@@ -314,7 +314,7 @@ class NameCheck:
         if name not in self._valid:
             if why := self._problem(name):
                 raise UnsupportedOperation(
-                    f"{kind} {name!r}", f"{self._form} cannot carry a name that {why}", "write Avro instead"
+                    f"{kind} {name!r}", f"{self._form} cannot contain a name that {why}", "write Avro instead"
                 )
             if kind == "topic":  # topics occur in many groups, a group id only once
                 self._valid.add(name)

@@ -37,7 +37,7 @@ from offsetmgr.testing.store_edit_contract import (
 )
 
 MAX_OFFSET = 2**63 - 1
-LONGEST_TOPIC = 249
+MAX_TOPIC_LENGTH = 249
 """Kafka's limit on the length of a topic name (org.apache.kafka.common.internals.Topic)."""
 
 
@@ -104,7 +104,7 @@ class StoreContract(StoreEditContract):
     @pytest.mark.parametrize("form", ["with.dots.in.it", "with-dashes-", "UPPER_and_lower.0-1", "longest"])
     def test_unusual_names_are_kept(self, store: OffsetStore, form: str) -> None:
         unique = uuid.uuid4().hex
-        topic = f"{unique}-".ljust(LONGEST_TOPIC, "x") if form == "longest" else f"{form}{unique}"
+        topic = f"{unique}-".ljust(MAX_TOPIC_LENGTH, "x") if form == "longest" else f"{form}{unique}"
         group = f"{form}.group-{unique}"
         self.ensure_topic(topic, 2)
         wanted = {self.tp(topic, 0): OffsetAndMetadata(7), self.tp(topic, 1): OffsetAndMetadata(8)}

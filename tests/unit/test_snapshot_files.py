@@ -274,7 +274,7 @@ def test_a_name_that_the_format_cannot_carry_is_that_partitions_failure(tmp_path
         store.commit("g", {T0: OffsetAndMetadata(1), odd: OffsetAndMetadata(1)})
 
     assert str(caught.value.failures[odd]) == (
-        "topic 'a:b': ExportZkOffsets' format cannot carry a name that holds ':'"
+        "topic 'a:b': ExportZkOffsets' format cannot contain a name that holds ':'"
     )
     assert dict(store.fetch("g")) == {T0: Committed(1)}
 
