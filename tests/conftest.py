@@ -57,7 +57,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not session.config.option.collectonly and any(item.get_closest_marker("servers") for item in session.items):
         terminal = session.config.pluginmanager.get_plugin("terminalreporter")
         matrix = any(item.get_closest_marker("matrix") for item in session.items)
-        for name in jars.SETS if matrix else jars.USUAL:
+        for name in jars.SETS if matrix else jars.DEFAULT_SETS:
             jars.resolve(name, terminal.write_line if terminal else None)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from offsetmgr.core.log_origin import Translate
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.groups.describe import Directory
-    from offsetmgr.stores.cross_cluster_check import TranslatingStore
+    from offsetmgr.stores.cross_cluster_check import OriginStore
 
 PLAN: Final = (
     Column("group"),
@@ -49,7 +49,7 @@ MAX_FAILURES_SHOWN: Final = 200
 
 
 def cross_cluster_check(
-    what: str, source: TranslatingStore, target: OffsetStore, translate: Translate | None
+    what: str, source: OriginStore, target: OffsetStore, translate: Translate | None
 ) -> CrossClusterCheck:
     """Compares the Kafka clusters of both sides, and prints the result unless they are the same.
 
@@ -57,7 +57,7 @@ def cross_cluster_check(
     """
     crossing = CrossClusterCheck(source, target, translate)
     crossing.check(what)
-    if crossing.compared.relation is not Relation.SAME:
+    if crossing.comparison.relation is not Relation.SAME:
         note(f"cluster {crossing.text()}")
     return crossing
 

@@ -211,7 +211,7 @@ def _write_file(target: StoreUri, saved: _SavedOffsets, *, overwrite: bool) -> N
     source = ",".join(str(path.absolute()) for path in saved.sources.log_dirs)
     header = SnapshotHeader.new(f"log:{source}", "kafka", cluster_id(saved.sources), f"offsetmgr {__version__}")
     header = with_origin(header, SavedLogs(saved.sources).log_origin(), {})
-    keeps = by_name(name, group).carries.errors
+    keeps = by_name(name, group).capabilities.errors
     try:
         with require_unused_parent(Path(target.address), "name another file with --to"):
             done = write_snapshot(

@@ -117,7 +117,7 @@ def switch_command(
             tell=lambda step: note(f"{group}: {STEP_TEXT[step]}"),
             waiting=_waiting_notes(),
         )
-        if switch.crossing.compared.relation is not Relation.SAME:
+        if switch.crossing.comparison.relation is not Relation.SAME:
             note(f"cluster {switch.crossing.text()}")
         if declare:
             _declare(switch, group, mode, execute=execute, yes=yes)

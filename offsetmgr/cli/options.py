@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 def file_to_write(param: typer.CallbackParam, value: Path | str | None) -> Path | str | None:
     """The callback of an option that names an output file. Raises `UsageError` for ``-``."""
-    from offsetmgr.stores.uri import refuse_dash
+    from offsetmgr.stores.uri import reject_dash
 
-    refuse_dash(f"{param.opts[0]} -", str(value), "name a file that does not exist yet")
+    reject_dash(f"{param.opts[0]} -", str(value), "name a file that does not exist yet")
     return value
 
 

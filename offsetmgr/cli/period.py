@@ -122,7 +122,7 @@ def status(
 
     found = status_of(_read_consistent(_state_store(connect, "period status", root)), _now_ms())
     assert found is not None  # the run has begun
-    held = found.holding
+    held = found.lagging
     kind = "rerun, period" if found.rerun else "period"
     what = f"{kind} {found.period.number}, {_time(found.period.start_ms)} to {_time(found.period.end_ms)}"
     note(f"{what}; leader: {found.leader or 'none alive'}; {count_of(found.members, 'live member')}")
@@ -175,7 +175,7 @@ def history(
 
     nodes = BarrierStateStore(session, root)
     _read_started(nodes)
-    works = History(session, root).works(period)
+    works = History(session, root).all_work(period)
     if not write_rows(_HISTORY, history_rows(nodes.history(period), works), output):
         note(f"no closed period in the history of {root}")
 
@@ -229,14 +229,16 @@ def rerun(
     assert live.seen.open_ is not None
     plan = Rerun(
         None if until is None else parse_datetime(until, "--until"),
-        reruns.following(live.seen.open_) if then == "live" else None,
+        reruns.live_schedule(live.seen.open_) if then == "live" else None,
     )
     target = root if name is None else reruns.rerun_root(root, name)
     if name is None:
         reruns.require_no_rerun(root, live.seen.open_)
     else:
         reruns.require_new(BarrierStateStore(session, target))
-    schedule = reruns.check(parse_datetime(begin, "--from"), parse_duration(length, "--length"), plan, live.seen.open_)
+    schedule = reruns.rerun_schedule(
+        parse_datetime(begin, "--from"), parse_duration(length, "--length"), plan, live.seen.open_
+    )
     end = "the present" if plan.until_ms is None else _time(plan.until_ms)
     what = f"rerun from {_time(schedule.first_ms)} to {end} in periods of {_duration(schedule.length_ms)}"
     note(f"{what}, in {target}; then it {'continues with the live periods' if plan.then else 'closes'}")
@@ -250,9 +252,9 @@ def rerun(
         yes=yes or name is not None,
     )
     if name is None:
-        reruns.begin_instead(live_nodes, live, schedule, plan, f"abandoned for a {what}", _now_ms())
+        reruns.begin_in_live_run(live_nodes, live, schedule, plan, f"abandoned for a {what}", _now_ms())
     else:
-        reruns.begin_beside(BarrierStateStore(session, target), live, schedule, plan, _now_ms())
+        reruns.begin_separate(BarrierStateStore(session, target), live, schedule, plan, _now_ms())
     note(f"started: {target}")
 
 
@@ -263,7 +265,7 @@ def _end(nodes: BarrierStateStore, why: str) -> None:
         assert view.seen.open_ is not None
         if view.seen.open_.stopped:
             raise Conflict(f"run {nodes.root}", f"has ended already: {view.seen.open_.stopped}")
-        if nodes.end(view, why):
+        if nodes.stop_run(view, why):
             return
     raise Conflict(f"run {nodes.root}", "opened another period during each attempt", "run the command again")
 

@@ -52,7 +52,7 @@ def history_rows(
                     work.job,
                     offsets.first,
                     offsets.end,
-                    work.begun,
+                    work.attempt_count,
                     done.output if done else None,
                     None,
                 )

@@ -80,11 +80,13 @@ def _group_view(connect: ConnectFlags) -> GroupView:
     store = connect.store(f"zookeeper://{address}")
     assert isinstance(store, ZookeeperStore)  # this kind of URI opens this store
     kafka = connect.store(f"kafka://{connect.bootstrap()}")
-    crossing = CrossClusterCheck(store, kafka, names=("ZooKeeper", "Kafka side"))
-    if crossing.foreign:
+    crossing = CrossClusterCheck(store, kafka, roles=("ZooKeeper", "Kafka side"))
+    if crossing.other_cluster:
         hint = "name the ZooKeeper and the brokers that the group's members use"
         raise OtherCluster(
-            "runbook", f"ZooKeeper and brokers hold offsets of different Kafka clusters: {crossing.compared.how}", hint
+            "runbook",
+            f"ZooKeeper and brokers hold offsets of different Kafka clusters: {crossing.comparison.how}",
+            hint,
         )
     # The store's own session, so that one sync covers the registry and the offsets.
     return GroupView(ZookeeperRegistry(store.session), store, kafka, cluster)

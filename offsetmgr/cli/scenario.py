@@ -136,9 +136,9 @@ def _from_file(
         given: dict[str, dict[TopicPartition, int]] = {}
         refused: dict[TopicPartition, OffsetMgrError] = {}
         for entry in snapshot.read():
-            crossed.learn({tp.topic for tp in entry.offsets})
+            crossed.load_topics({tp.topic for tp in entry.offsets})
             given[entry.group] = {tp: committed.offset for tp, committed in entry.offsets.items()}
             for tp, committed in entry.offsets.items():
-                if (error := crossed.refusal(tp, committed)) is not None:
+                if (error := crossed.recreation_error(tp, committed)) is not None:
                     refused[tp] = error
         return ToOffsets(given, refused)

@@ -124,7 +124,7 @@ def cluster_id(sources: Sources) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class SavedLogs:
-    """Log directories as the source of offsets; see `offsetmgr.stores.cross_cluster_check.TranslatingStore`."""
+    """Log directories as the source of offsets; see `offsetmgr.stores.cross_cluster_check.OriginStore`."""
 
     sources: Sources
 

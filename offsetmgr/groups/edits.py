@@ -92,7 +92,7 @@ def propose_import(
     changed.
     """
     rename, new = rename or {}, tuple.__new__
-    keeps_epochs = crossing is not None and crossing.compared.keeps_epochs
+    keeps_epochs = crossing is not None and crossing.comparison.keeps_epochs
     pending: dict[str, GroupOffsets] = {}
 
     def targets() -> Iterator[str]:
@@ -109,13 +109,13 @@ def propose_import(
             continue
         changes: list[PlannedChange] = []
         if crossing is not None:
-            crossing.learn({tp.topic for tp in source.offsets})
+            crossing.load_topics({tp.topic for tp in source.offsets})
         for tp, held in source.offsets.items():
             if topics.patterns and not topics.matches(tp):
                 continue
             committed = held if keeps_epochs or held[2] is None else held._replace(leader_epoch=None)
             before = found.offsets.get(tp)
-            if crossing is not None and (refused := crossing.refusal(tp, committed)) is not None:
+            if crossing is not None and (refused := crossing.recreation_error(tp, committed)) is not None:
                 changes.append(PlannedChange(tp, before or ABSENT, committed.value(), problem=refused, writes=False))
             elif before is not None and committed[0] > before[0]:  # as in `_toward`; nearly every import does this
                 changes.append(new(PlannedChange, (tp, before, new(OffsetAndMetadata, committed[:4]), "", None, True)))
@@ -153,7 +153,7 @@ def propose_undo(
             continue
         changes: list[PlannedChange] = []
         if crossing is not None:
-            crossing.learn({tp.topic for tp in source.left})
+            crossing.load_topics({tp.topic for tp in source.left})
         for tp, left in source.left.items():
             if not topics.matches(tp):
                 continue
@@ -164,8 +164,8 @@ def propose_undo(
             before = source.before.get(tp)
             back = before.value() if before is not None else None
             if crossing is not None and before is not None and back is not None:
-                back = crossing.carry(back)
-                if (refused := crossing.refusal(tp, before)) is not None:
+                back = crossing.adapt(back)
+                if (refused := crossing.recreation_error(tp, before)) is not None:
                     changes.append(PlannedChange(tp, current, back, problem=refused, writes=False))
                     continue
             change = propose(tp, current, back, store.capabilities, note="deletes" if back is None else "")

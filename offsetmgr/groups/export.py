@@ -65,16 +65,16 @@ class SnapshotFile:
         return self._reader.header
 
     def log_origin(self) -> LogOrigin:
-        """See `offsetmgr.stores.cross_cluster_check.TranslatingStore`."""
+        """See `offsetmgr.stores.cross_cluster_check.OriginStore`."""
         return origin_of_snapshot(self.header)
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """See `offsetmgr.stores.cross_cluster_check.TranslatingStore`: the ids at the time of the snapshot."""
+        """See `offsetmgr.stores.cross_cluster_check.OriginStore`: the ids at the time of the snapshot."""
         known = {} if self.header is None else self.header.topic_ids
         return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
-        """See `offsetmgr.stores.cross_cluster_check.TranslatingStore`: a file does not contain them."""
+        """See `offsetmgr.stores.cross_cluster_check.OriginStore`: a file does not contain them."""
         return {}
 
     def groups(self) -> Iterator[str]:

@@ -150,7 +150,7 @@ class Mirror:
             if due:
                 self._full_at = self.clock.monotonic() + self.idle_s
                 if self.crossing is not None:
-                    self.crossing.forget()
+                    self.crossing.clear_cache()
                 for mirrored in self.groups.values():
                     mirrored.stale = True
             for batch in batched(sorted(self.groups if changed is None else changed & self.groups.keys()), READ_GROUPS):
@@ -264,8 +264,8 @@ class Mirror:
         """Returns the offsets in deleted logs."""
         if self.crossing is None:
             return {}
-        self.crossing.learn({tp.topic for tp in wanted})
-        return {tp: error for tp, c in wanted.items() if (error := self.crossing.refusal(tp, c)) is not None}
+        self.crossing.load_topics({tp.topic for tp in wanted})
+        return {tp: error for tp, c in wanted.items() if (error := self.crossing.recreation_error(tp, c)) is not None}
 
     def _copy_held(
         self, following: list[GroupMirror], old: Mapping[str, LegacyGroup], target: LockableStore

@@ -125,9 +125,9 @@ class Planner:
             LogOrigin(self.cluster.cluster_id(), "", self.cluster.brokers()).name if self.cluster else None,
             retention,
             self.tool,
-            self.crossing.compared,
+            self.crossing.comparison,
             self.translate,
-            self.crossing.recreation(),
+            self.crossing.recreation_detection(),
             None if self.partition_map is None else self.partition_map.origin,
             tuple(weakness.text for weakness in self.target.weaknesses()),
             2 if self.partition_map is not None or self._of_0_7 else 1,
@@ -228,7 +228,7 @@ class Planner:
                 entries = ((tp, self._translator.map.entry(tp)) for tp in foreign)
                 wanted |= {TopicPartition(tp.topic, entry.partition) for tp, entry in entries if entry is not None}
         log.learn(wanted)
-        self.crossing.learn({tp.topic for tp in wanted})
+        self.crossing.load_topics({tp.topic for tp in wanted})
 
     @cached_property
     def _of_another_cluster(self) -> bool:
@@ -318,10 +318,10 @@ class Planner:
             options = self.options
             if self.options_for is not None and isinstance(here, Committed):
                 options = self.options_for(source.group, tp, here)
-            if (refused := self.crossing.refusal(tp, found)) is not None:
+            if (refused := self.crossing.recreation_error(tp, found)) is not None:
                 held = here.value() if isinstance(here, Committed) else None
                 return PlanStep(tp, Action.REFUSE_RECREATED, found.value(), held, None, refused.why)
-            keeps_epoch = can.leader_epoch and self.crossing.compared.keeps_epochs
+            keeps_epoch = can.leader_epoch and self.crossing.comparison.keeps_epochs
             return decide(tp, _carried(found, can, keeps_epoch=keeps_epoch), here, log.of(tp), options)
         return decide(tp, found, here, None, self.options)
 

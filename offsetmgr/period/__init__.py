@@ -1,8 +1,8 @@
-"""The period coordinator: a slice of event time closes only when every partition has finished it.
+"""The period coordinator: members process event time in periods, and a period closes when every partition finished it.
 
-`schedule`, `barrier`, `leader_decision`, `records` and `legacy_nodes` are pure: same input, same output, no I/O, no
-clock. The other modules use ZooKeeper.
+`schedule`, `barrier`, `leader_decision`, `records`, `job_records`, `node_codec`, `legacy_nodes` and `status` are pure:
+they perform no I/O and read no clock. The other modules use ZooKeeper; `idle_partitions` uses Kafka.
 
 Ordering contract: a partition is reported as finished only after its work of that period is durable; a period closes
-only after every report of it is in ZooKeeper; members see the next one only after that.
+only after the reports of all its partitions are in ZooKeeper; members see the next period only after that.
 """

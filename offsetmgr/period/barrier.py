@@ -1,8 +1,8 @@
-"""The barrier: the open period, the partitions that have finished it, and when it closes. Pure.
+"""The barrier: the open period, the partitions that must finish it, and the rule by which it closes. Pure.
 
-A period closes when every partition *of that period* has finished it. Its partitions are fixed when it opens;
-partitions that a topic gains meanwhile join at the next one. A finished partition stays finished, regardless of the
-member that reported it.
+A period closes when every partition *of that period* has finished it. The set of its partitions is fixed when it opens;
+partitions that a topic gains meanwhile take part from the next period on. A finished partition stays finished, even if
+the member that reported it dies.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from offsetmgr.core.model import TopicPartition
 from offsetmgr.period.schedule import Period, PeriodSchedule
 
 Finished: TypeAlias = Mapping[TopicPartition, int]
-"""Partition -> the number of the newest period that it has finished. A missing partition has finished none."""
+"""For each partition the number of the newest period that it has finished. A missing partition has finished none."""
 
 
 class TimePosition(Enum):
     """A record's time relative to the open period."""
 
     EARLIER = "earlier"
-    """Before the open period: the record is late."""
+    """Before the open period, or in it if the partition has already finished it: the record is late."""
     OPEN = "open"
     LATER = "later"
-    """After it: the partition must wait."""
+    """After the open period: the partition must wait."""
 
 
 class ReportStatus(Enum):
@@ -35,9 +35,9 @@ class ReportStatus(Enum):
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
-    """It was already reported."""
+    """The partition has already been reported for this period or a later one."""
     LATE = "late"
-    """The period was closed without it: the partition joined later."""
+    """The period was closed before the report."""
     TOO_EARLY = "too early"
     """The period is not open yet, so the partition cannot have finished it."""
     NOT_PARTICIPATING = "not participating"
@@ -51,15 +51,16 @@ class OpenPeriod:
     period: Period
     partitions: frozenset[TopicPartition]
 
-    def place(self, timestamp_ms: int) -> TimePosition:
+    def time_position(self, timestamp_ms: int) -> TimePosition:
         if timestamp_ms < self.period.start_ms:
             return TimePosition.EARLIER
         return TimePosition.OPEN if timestamp_ms < self.period.end_ms else TimePosition.LATER
 
 
 def opening(schedule: PeriodSchedule, partitions: Iterable[TopicPartition]) -> OpenPeriod:
-    """The first period. Raises `UsageError` without partitions: such a barrier would close at once, forever."""
-    return OpenPeriod(schedule.period(0), _some(partitions))
+    """Returns the first period. Raises `UsageError` if there are no partitions, because then every period would close
+    at once."""
+    return OpenPeriod(schedule.period(0), _non_empty(partitions))
 
 
 def check_report(open_: OpenPeriod, finished: Finished, partition: TopicPartition, number: int) -> ReportStatus:
@@ -74,7 +75,7 @@ def check_report(open_: OpenPeriod, finished: Finished, partition: TopicPartitio
 
 
 def lagging_partitions(open_: OpenPeriod, finished: Finished) -> list[TopicPartition]:
-    """The partitions that have not finished the open period, sorted; the period closes when there are none."""
+    """Returns the partitions that have not finished the open period, sorted. The period closes when there are none."""
     number = open_.period.number
     return sorted(partition for partition in open_.partitions if finished.get(partition, -1) < number)
 
@@ -82,18 +83,18 @@ def lagging_partitions(open_: OpenPeriod, finished: Finished) -> list[TopicParti
 def advance(
     schedule: PeriodSchedule, open_: OpenPeriod, finished: Finished, partitions: Iterable[TopicPartition]
 ) -> OpenPeriod:
-    """The next period, with the present ``partitions``.
+    """Returns the next period, with the present ``partitions``.
 
-    Raises `Conflict` while a partition holds the open one, `UsageError` as `opening`.
+    Raises `Conflict` if a partition has not finished the open period, and `UsageError` as `opening` does.
     """
-    if held := lagging_partitions(open_, finished):
-        shown = ", ".join(map(str, held[:3])) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+    if lagging := lagging_partitions(open_, finished):
+        shown = ", ".join(map(str, lagging[:3])) + (f" and {len(lagging) - 3} more" if len(lagging) > 3 else "")
         raise Conflict(f"period {open_.period.number}", f"is not finished by {shown}")
-    return OpenPeriod(schedule.period(open_.period.number + 1), _some(partitions))
+    return OpenPeriod(schedule.period(open_.period.number + 1), _non_empty(partitions))
 
 
 def merged(reports: Iterable[Finished]) -> dict[TopicPartition, int]:
-    """Merges all members' reports: the newest of each partition."""
+    """Merges the reports of all members: for each partition the newest period that it has finished."""
     found: dict[TopicPartition, int] = {}
     for report in reports:
         for partition, number in report.items():
@@ -102,8 +103,8 @@ def merged(reports: Iterable[Finished]) -> dict[TopicPartition, int]:
     return found
 
 
-def _some(partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+def _non_empty(partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
     found = frozenset(partitions)
     if not found:
-        raise UsageError("a period without partitions", "no partition would hold it, so it would close at once")
+        raise UsageError("a period without partitions", "it would close at once", "check that the topics exist")
     return found

@@ -1,11 +1,11 @@
-"""`PeriodCoordinator`: one member of a group that goes through periods in step.
+"""`PeriodCoordinator`: one member of a group whose members process the same period at the same time.
 
-One thread communicates with ZooKeeper (`member_thread`). The methods here read what that thread has received
-(`member_state`), and wait for it.
+A thread communicates with ZooKeeper (`member_thread`) and updates the state of the member (`member_state`). The methods
+here read that state and wait for changes of it.
 
 The end of a period, in order: a partition's work is durable -> `finished` -> the report is in ZooKeeper -> the leader
-has read it -> one transaction opens the next period -> `wait` returns in every member. If a member or leader dies
-between two of these, the completed steps remain, and the next leader continues from there.
+has read it -> one transaction opens the next period -> `wait` returns in every member. If a member or the leader dies
+between two steps, the completed steps remain, and the next leader continues from there.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _CANCEL_POLL_S: Final = 0.05
 class CoordinatorOptions:
     """Optional settings of a `PeriodCoordinator`.
 
-    ``idle`` returns which of some partitions have no record in a period (`idle_partitions.idle_partitions`); it is
-    called once the period's end and ``grace_ms`` have passed by the wall clock. The leader keeps the newest
-    ``history_kept`` periods' entries.
+    ``idle`` returns those of the given partitions that have no record in a period (see
+    `idle_partitions.idle_partitions`). The leader calls it when the wall clock has passed the period's end by
+    ``grace_ms``. The history keeps the newest ``history_kept`` closed periods. Times are in milliseconds.
     """
 
     idle: Idle | None = None
@@ -53,10 +53,11 @@ class CoordinatorOptions:
 
 
 class PeriodCoordinator:
-    """See the module's docstring. No I/O before `start`; a context manager. All methods are thread-safe.
+    """One member of the group. It performs no I/O before `start`, and is a context manager. All methods are
+    thread-safe.
 
-    The member recovers from a lost connection or session by itself: waiting calls continue to wait, and `place` raises
-    `OpenPeriodUnknown` meanwhile. A permanent error ends the membership, and every later call raises it.
+    The member recovers from a lost connection or session by itself. Meanwhile waiting calls continue to wait, and
+    `time_position` raises `OpenPeriodUnknown`. A permanent error ends the membership, and every later call raises it.
     """
 
     def __init__(
@@ -71,9 +72,11 @@ class PeriodCoordinator:
         config: ConnectionConfig | None = None,
         options: CoordinatorOptions | None = None,
     ) -> None:
-        """``schedule`` applies if no period was ever opened under ``root``; afterwards the first one's is kept.
+        """``zookeeper`` is a connect string, ``root`` the path of the run's nodes, ``member`` the name of this member.
+        ``owned`` are the partitions that it consumes.
 
-        ``topics`` returns every partition that takes part at present. Raises `InvalidUri`, `UsageError`.
+        ``schedule`` applies only if no period was ever opened under ``root``; otherwise the run keeps its schedule.
+        ``topics`` returns all partitions that take part at present. Raises `InvalidUri`, `UsageError`.
         """
         if not member or "/" in member or member in (".", ".."):
             raise UsageError(f"member {member!r}", "cannot be the name of a node")
@@ -83,35 +86,38 @@ class PeriodCoordinator:
         self.root = root
         self._zookeeper = f"ZooKeeper at {session.hosts}"
         chosen = options or CoordinatorOptions()
-        leading = LeaderRound(
+        leader_round = LeaderRound(
             schedule, topics, chosen.idle, chosen.grace_ms, chosen.history_kept, chosen.clock or SystemClock()
         )
-        self._knowledge = MemberState(member, root, owned)
-        self._following = MemberThread(zookeeper, config, chosen.session_timeout_ms, self._knowledge, leading)
+        self._state = MemberState(member, root, owned)
+        self._thread = MemberThread(zookeeper, config, chosen.session_timeout_ms, self._state, leader_round)
 
-    # --- life ---------------------------------------------------------------------------------------
+    # --- start and stop -------------------------------------------------------------------------------
 
     def start(self, timeout: float = 30.0) -> Self:
-        """Joins and waits (seconds) until the open period is known. Raises the error that prevented it, `TimedOut`."""
-        knowledge = self._knowledge
-        self._following.start()
+        """Joins the group, and waits for up to ``timeout`` seconds until the open period is known.
+
+        Raises the error that prevented it, or `TimedOut`.
+        """
+        state = self._state
+        self._thread.start()
         try:
-            with knowledge.changed:
-                if not knowledge.changed.wait_for(lambda: knowledge.ready() or knowledge.ended, timeout):
-                    connected = self._following.connected
-                    why = "no period is open yet" if connected else f"{self._zookeeper} does not answer"
-                    raise knowledge.error or TimedOut(f"member {self.member}", f"{why}, after {timeout:g} s")
-                knowledge.check()
-                assert knowledge.open is not None
-                knowledge.give(knowledge.open.number)
+            with state.changed:
+                if not state.changed.wait_for(lambda: state.ready() or state.ended, timeout):
+                    connected = self._thread.connected
+                    why = "no period is open yet" if connected else f"{self._zookeeper} does not respond"
+                    raise state.error or TimedOut(f"member {self.member}", f"{why}, after {timeout:g} s")
+                state.check()
+                assert state.open is not None
+                state.deliver(state.open.number)
         except BaseException:
             self.stop()
             raise
         return self
 
     def stop(self) -> None:
-        """Leaves, within a few seconds. Reports that are in ZooKeeper stay; waiting calls raise an error."""
-        self._following.stop()
+        """Leaves the group within a few seconds. Reports in ZooKeeper stay; waiting calls raise an error."""
+        self._thread.stop()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -122,66 +128,72 @@ class PeriodCoordinator:
         self.stop()
 
     def registered(self, timeout: float = 30.0) -> int:
-        """This process's epoch, larger than that of every earlier process of this member's name; waits (seconds) until
-        it is registered. Another process may have replaced it meanwhile, so all writes must carry the epoch.
+        """Waits for up to ``timeout`` seconds until this process is registered, and returns its epoch.
 
-        Raises `Conflict` if another live process has the name, `TimedOut`, and the error that ended the membership.
+        The epoch is larger than that of every earlier process with this member's name. Another process may have
+        replaced this one meanwhile, so every write that depends on the registration must contain the epoch. Raises
+        `Conflict` if another live process has the name, `TimedOut`, and the error that ended the membership.
         """
-        knowledge = self._knowledge
-        with knowledge.changed:
-            if not knowledge.changed.wait_for(lambda: knowledge.epoch is not None or knowledge.ended, timeout):
-                raise knowledge.error or TimedOut(f"member {self.member}", "is not registered in ZooKeeper")
-            knowledge.check()
-            assert knowledge.epoch is not None
-            return knowledge.epoch
+        state = self._state
+        with state.changed:
+            if not state.changed.wait_for(lambda: state.epoch is not None or state.ended, timeout):
+                raise state.error or TimedOut(f"member {self.member}", "is not registered in ZooKeeper")
+            state.check()
+            assert state.epoch is not None
+            return state.epoch
 
     # --- member API ----------------------------------------------------------------------------------
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        return self._knowledge.owned
+        return self._state.owned
 
     def own(self, partitions: Iterable[TopicPartition]) -> None:
-        """Sets the partitions that this member consumes from now on. The progress of their earlier owners is read."""
-        self._knowledge.own(partitions)
-        self._following.wake()
+        """Sets the partitions that this member consumes from now on. The progress of their previous owners is read
+        first."""
+        self._state.own(partitions)
+        self._thread.wake()
 
     def open_period(self) -> OpenPeriod | None:
-        """The open period and its partitions; None while it is unknown. Never waits."""
-        return self._knowledge.open_period()
+        """Returns the open period and its partitions; None while it is unknown. Never waits."""
+        return self._state.open_period()
 
     def limit(self, partition: TopicPartition) -> int | None:
-        """The time (ms) from which records of this partition must wait; None while it is unknown. Never waits.
+        """Returns the time (ms) from which on records of this partition must wait; None while it is unknown. Never
+        waits.
 
-        For a partition that takes part from the next period on it is the open one's start.
+        It is the end of the open period, or its start for a partition that takes part from the next period on.
         """
         open_ = self.open_period()
         if open_ is None:
             return None
         return open_.period.end_ms if partition in open_.partitions else open_.period.start_ms
 
-    def place(self, timestamp_ms: int, partition: TopicPartition) -> TimePosition:
-        """The position of a record for this partition: EARLIER if the partition has finished its period.
+    def time_position(self, timestamp_ms: int, partition: TopicPartition) -> TimePosition:
+        """Returns the position of a record's time relative to the open period, for its partition: EARLIER if the
+        partition has already finished that period.
 
-        Raises `OpenPeriodUnknown`, also while ZooKeeper has not responded for so long that others may have continued: a
-        member that was frozen and wakes must not treat its record's period as open.
+        Raises `OpenPeriodUnknown`, also while ZooKeeper has not responded for so long that other members may have
+        advanced. So a member that was frozen and continues does not mistake an old period for the open one.
         """
-        return self._knowledge.place(timestamp_ms, partition)
+        return self._state.time_position(timestamp_ms, partition)
 
     def check_limit(self, timestamp_ms: int, partition: TopicPartition) -> bool:
-        """Whether the record belongs to the open period; False: the partition must wait for the next one.
+        """Returns whether a record belongs to the open period. If it returns False, the partition must wait for the
+        next period.
 
-        Raises `LateRecord` for a record of a period that is over for its partition, and `OpenPeriodUnknown` (see
-        `place`).
+        Raises `LateRecord` if the partition has already finished the record's period, and `OpenPeriodUnknown` (see
+        `time_position`).
         """
-        place = self.place(timestamp_ms, partition)
-        if place is TimePosition.EARLIER:
+        position = self.time_position(timestamp_ms, partition)
+        if position is TimePosition.EARLIER:
             raise LateRecord(f"record of {partition} at {timestamp_ms}", "belongs to a period that it has finished")
-        return place is TimePosition.OPEN
+        return position is TimePosition.OPEN
 
     def paused(self) -> list[TopicPartition]:
-        """Those of this member's partitions that have finished the open period (or join at the next): they wait."""
-        return self._knowledge.paused()
+        """Returns the partitions of this member that must wait, because they have finished the open period or take part
+        only from the next period on."""
+        return self._state.paused()
 
     def finished(
         self,
@@ -189,13 +201,13 @@ class PeriodCoordinator:
         number: int | None = None,
         timeout: float = 30.0,
     ) -> dict[TopicPartition, ReportStatus]:
-        """Reports that these have finished period ``number`` and that their work is durable; returns when the report is
-        in ZooKeeper. A mapping adds each partition's offsets of the period, for the history.
+        """Reports that these partitions have finished period ``number`` and that their work is durable. Returns when
+        the report is in ZooKeeper. A mapping adds each partition's offsets of the period, for the history.
 
-        Without ``number`` it is the period that the caller received last: for a partition from `place` or
-        `current_period_complete`, else from `wait` or `start`. Reports other than `ReportStatus.ACCEPTED` and
-        `DUPLICATE` have no effect: the caller has skipped a period, or is late. Raises `OpenPeriodUnknown`, `TimedOut`
-        (the report will be written later; repeating it is safe), and the error that ended the membership.
+        Without ``number`` the report concerns the period that the caller received last: for a partition from
+        `time_position` or `current_period_complete`, otherwise from `wait` or `start`. A report with another status
+        than `ReportStatus.ACCEPTED` or `DUPLICATE` has no effect. Raises `OpenPeriodUnknown`, `TimedOut` (the report
+        will be written later; repeating the call is safe), and the error that ended the membership.
         """
         return self._finished(partitions, number, _Deadline(timeout))[0]
 
@@ -205,33 +217,34 @@ class PeriodCoordinator:
         number: int | None,
         deadline: _Deadline,
     ) -> tuple[dict[TopicPartition, ReportStatus], dict[TopicPartition, int]]:
-        knowledge = self._knowledge
+        state = self._state
         ranges = partitions if isinstance(partitions, Mapping) else {}
-        verdicts, at = knowledge.report(partitions, number, ranges)
-        self._following.wake()
-        waiting = {tp: at[tp] for tp, v in verdicts.items() if v in (ReportStatus.ACCEPTED, ReportStatus.DUPLICATE)}
-        with knowledge.changed:
-            while not knowledge.written(waiting):
-                knowledge.check()
+        statuses, at = state.report(partitions, number, ranges)
+        self._thread.wake()
+        waiting = {tp: at[tp] for tp, v in statuses.items() if v in (ReportStatus.ACCEPTED, ReportStatus.DUPLICATE)}
+        with state.changed:
+            while not state.written(waiting):
+                state.check()
                 left = deadline.left(f"report of member {self.member}", "is not in ZooKeeper", "the wait for it")
-                knowledge.changed.wait(left)
-        return verdicts, at
+                state.changed.wait(left)
+        return statuses, at
 
     def wait(self, after: int, timeout: float | None = None, cancel: threading.Event | None = None) -> Period:
-        """Waits until a period after number ``after`` is open, and returns it.
+        """Waits until a period with a number above ``after`` is open, and returns it.
 
-        It need not be the next one: others may have finished this member's partitions meanwhile. Raises `TimedOut`
-        (also when ``cancel`` is set), `RunEnded` if no further period will open, and `Conflict` if this member left.
+        It may be a later period than the next one, because other members may have finished this member's partitions
+        meanwhile. Raises `TimedOut` (also when ``cancel`` is set), `RunEnded` if no further period will open, and
+        `Conflict` if this member has left.
         """
         return self._wait(after, _Deadline(timeout, cancel), ())
 
-    def _wait(self, after: int, deadline: _Deadline, told: Iterable[TopicPartition]) -> Period:
-        knowledge = self._knowledge
-        with knowledge.changed:
-            while (number := knowledge.next_after(after)) is None:
+    def _wait(self, after: int, deadline: _Deadline, partitions: Iterable[TopicPartition]) -> Period:
+        state = self._state
+        with state.changed:
+            while (number := state.next_after(after)) is None:
                 what, why = f"member {self.member}", f"period {after} is still open"
-                knowledge.changed.wait(deadline.left(what, why, f"its wait for the end of period {after}"))
-            return knowledge.give(number, told)
+                state.changed.wait(deadline.left(what, why, f"its wait for the end of period {after}"))
+            return state.deliver(number, partitions)
 
     def current_period_complete(
         self,
@@ -239,35 +252,36 @@ class PeriodCoordinator:
         timeout: float | None = None,
         cancel: threading.Event | None = None,
     ) -> Period:
-        """Reports these partitions, and waits until every other one has finished too; returns the next period.
+        """Reports these partitions as `finished` does, waits until all other partitions have finished too, and returns
+        the next period.
 
-        For a member that consumes several partitions: call `finished` for each, pause those in `paused`, continue with
-        the others, and `wait` only when all are finished. A thread that waited here for one of two partitions would
-        block the other forever, so that is rejected with `Conflict`. ``timeout`` (None: forever) and ``cancel`` apply
-        to both steps together. A late report is logged, and the returned period is then not the one after it. Raises
-        what `finished` and `wait` raise.
+        A member that consumes several partitions with one thread calls `finished` for each, pauses those in `paused`,
+        continues with the others, and calls `wait` when all are finished. If it waited here with a part of its
+        partitions, the others could never finish, so that is rejected with `Conflict`. ``timeout`` (seconds; None:
+        forever) and ``cancel`` apply to both steps together. A late report is logged, and the returned period is then
+        not the one after it. Raises the errors of `finished` and `wait`.
         """
         named = partitions if isinstance(partitions, Mapping) else list(partitions)
         if not named:
-            raise UsageError(f"member {self.member}", "names no partition that has completed the period")
+            raise UsageError(f"member {self.member}", "reports no partition: the list of finished partitions is empty")
         deadline = _Deadline(timeout, cancel)
-        verdicts, at = self._finished(named, None, deadline)
-        if late := sorted(tp for tp, verdict in verdicts.items() if verdict is ReportStatus.LATE):
+        statuses, at = self._finished(named, None, deadline)
+        if late := sorted(tp for tp, status in statuses.items() if status is ReportStatus.LATE):
             shown = ", ".join(f"{tp} of period {at[tp]}" for tp in late[:3]) + (" and more" if len(late) > 3 else "")
-            _LOG.warning("member %s reports late, and it counts for nothing: %s", self.member, shown)
+            _LOG.warning("member %s: late report ignored, the period is already closed: %s", self.member, shown)
         number = max(at.values())
-        if behind := self._knowledge.behind(number):
-            shown = ", ".join(map(str, behind[:3]))
+        if unfinished := self._state.unfinished_own_partitions(number):
+            shown = ", ".join(map(str, unfinished[:3]))
             raise Conflict(
                 f"member {self.member}",
-                f"would wait for {shown}, which this member consumes itself",
+                f"would wait forever for {shown}, which this member consumes itself",
                 "report all of its partitions, or use finished() and wait()",
             )
         return self._wait(number, deadline, named)
 
 
 class _Deadline:
-    """The time limit of a call in total (seconds; None: forever), and the event that cancels it."""
+    """The time limit of a whole call (seconds; None: forever), and the event that cancels it."""
 
     def __init__(self, timeout: float | None, cancel: threading.Event | None = None) -> None:
         self._timeout = timeout
@@ -275,7 +289,8 @@ class _Deadline:
         self._cancel = cancel
 
     def left(self, what: str, why: str, cancelled: str) -> float | None:
-        """Seconds until the next check; None: not needed. Raises `TimedOut`, also if the wait is cancelled."""
+        """Returns the seconds until the next check; None if no check is needed. Raises `TimedOut`, also if the wait is
+        cancelled."""
         left = None if self._deadline is None else self._deadline - time.monotonic()
         if self._cancel is not None and self._cancel.is_set():
             raise TimedOut(what, f"{cancelled} was cancelled")

@@ -1,12 +1,12 @@
-"""`History`: the work on each period, for jobs that process a period's records as fixed ranges of offsets.
+"""`History`: the work of jobs on periods, stored in ZooKeeper. A job processes a period as fixed ranges of offsets.
 
 ::
 
-    work/NUMBER-JOB    ranges, attempts, and the published output; under the root, one node a period and job
+    ROOT/work/NUMBER-JOB    the ranges, the attempts and the published output of one job for one period
 
-Ordering contract: the ranges are here before the work on them begins (`fix`), an attempt is here before it works
-(`attempt`), and its output counts only through `publish`, one write that holds only while no later attempt has begun.
-So a process that was frozen and wakes while its successor runs publishes nothing.
+Ordering contract: `fix` stores the ranges before the work on them begins; `attempt` stores an attempt before it works;
+the output of an attempt is valid only after `publish`, one write that succeeds only if no later attempt has begun. So a
+process that was frozen and continues while its successor works cannot publish.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from offsetmgr.zookeeper.client.jute import ZookeeperError
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.transactions import Create, Delete, Operation, OperationState, SetData
 
-_MARK: Final = node_bytes({"by": "offsetmgr"})
+_DIRECTORY_DATA: Final = node_bytes({"by": "offsetmgr"})
 
 
 @dataclass(frozen=True, slots=True)
 class WorkClaim:
-    """The right to publish, as long as no later attempt has begun: the node's content and version."""
+    """The right of an attempt to publish, as long as no later attempt has begun: the node's content and version."""
 
     work: Work
     version: int
 
     @property
     def attempt(self) -> int:
-        return self.work.begun - 1
+        return self.work.attempt_count - 1
 
 
 class History:
-    """The history under a run's root, in one session. All methods raise what `ZookeeperSession` raises, `CorruptData`
-    and `UnknownVersion`."""
+    """The work under a run's root, accessed through one session. All methods raise the errors of `ZookeeperSession`,
+    `CorruptData` and `UnknownVersion`."""
 
     def __init__(self, session: ZookeeperSession, root: str) -> None:
         self._session = session
@@ -50,76 +50,81 @@ class History:
     def fix(
         self, job: str, period: Period, ranges: Mapping[TopicPartition, OffsetRange], now_ms: int
     ) -> tuple[Work, bool]:
-        """Fixes the ranges of a period for a job, unless they already are; returns the fixed ranges, and whether this
-        call fixed them.
+        """Stores the final ranges of a period for a job, unless they are already stored. Returns the stored work, and
+        whether this call stored it.
 
-        Raises `Conflict` if they are fixed for a period of other times, because the run is a different one; `TimedOut`
-        if ZooKeeper did not respond (repeating the call is safe).
+        Raises `Conflict` if ranges are stored for a period of this number with other times, which belongs to another
+        run; `TimedOut` if ZooKeeper did not respond (repeating the call is safe).
         """
         return self.fix_work(Work(job, period, dict(ranges), now_ms))
 
     def fix_work(self, work: Work) -> tuple[Work, bool]:
-        """Like `fix`, including the results of the scans."""
+        """Works as `fix`, for work that includes the results of the scans."""
         job, period = work.job, work.period
-        _check(job)
-        if self._written(Create(self._path(job, period.number), encode_work(work))):
+        _check_job_name(job)
+        if self._try_write(Create(self._path(job, period.number), encode_work(work))):
             return work, True
         found = self.read(job, period.number)
         if found is None:  # the response was lost, and the write with it
-            raise TimedOut(f"period {period.number} of job {job}", "its ranges were not fixed", "asking again is safe")
+            raise TimedOut(
+                f"period {period.number} of job {job}", "its ranges were not stored", "repeating the call is safe"
+            )
         if found.period != period:
-            why = f"has its ranges fixed for {found.period.start_ms} to {found.period.end_ms}"
+            why = f"has stored ranges for the time from {found.period.start_ms} to {found.period.end_ms}"
             raise Conflict(f"period {period.number} of job {job}", why, "use another root for another schedule")
         return found, False
 
     def read(self, job: str, number: int) -> Work | None:
-        """None if nothing has been fixed."""
+        """Returns the stored work; None if there is none."""
         node = self._session.get(self._path(job, number))
         return None if node is None else decode_work(self._path(job, number), node.data)
 
     def attempt(self, job: str, number: int, member: str, epoch: int, now_ms: int) -> WorkClaim:
-        """Begins an attempt, after which no earlier one can publish. Raises `Conflict` if nothing is fixed, or it is
-        already published; `Superseded` if a later process of this member's name has begun."""
-        work, version = self._there(job, number)
+        """Begins an attempt; from then on no earlier attempt can publish. Raises `Conflict` if no ranges are stored, or
+        if an output is already published; `Superseded` if a later process of this member's name has begun an
+        attempt."""
+        work, version = self._read_existing(job, number)
         if work.published is not None:
-            raise Conflict(f"period {number} of job {job}", f"is published, by attempt {work.published.attempt}")
+            raise Conflict(
+                f"period {number} of job {job}", f"was already published by attempt {work.published.attempt}"
+            )
         if any(earlier.member == member and earlier.epoch > epoch for earlier in work.attempts):
-            raise Superseded(f"period {number} of job {job}", f"a later process of {member} is at work on it")
-        begun = work.begin(Attempt(member, epoch, now_ms))
-        if not self._written(SetData(self._path(job, number), encode_work(begun), version)):
-            found, version_now = self._there(job, number)
-            if found != begun or version_now != version + 1:  # otherwise the response was lost, and not the write
+            raise Superseded(f"period {number} of job {job}", f"a later process of {member} works on it")
+        started = work.with_attempt(Attempt(member, epoch, now_ms))
+        if not self._try_write(SetData(self._path(job, number), encode_work(started), version)):
+            found, version_now = self._read_existing(job, number)
+            if found != started or version_now != version + 1:  # otherwise the response was lost, and not the write
                 raise Conflict(
-                    f"period {number} of job {job}", "another process began at the same moment", "begin again"
+                    f"period {number} of job {job}", "another process began an attempt at the same time", "begin again"
                 )
-        return WorkClaim(begun, version + 1)
+        return WorkClaim(started, version + 1)
 
     def publish(self, claim: WorkClaim, output: str, counts: Mapping[str, int], now_ms: int) -> Work:
-        """Publishes this attempt's output, by one conditional write. Safe to repeat.
+        """Publishes this attempt's output by one conditional write. Repeating the call is safe.
 
-        Raises `TimedOut` if ZooKeeper did not respond; `Superseded` if a later attempt has begun or another was
-        published, so that this output does not count.
+        Raises `TimedOut` if ZooKeeper did not respond; `Superseded` if a later attempt has begun, so that this output
+        is not valid.
         """
         job, number = claim.work.job, claim.work.period.number
         done = replace(claim.work, published=PublishedOutput(claim.attempt, output, now_ms, dict(counts)))
-        if self._written(SetData(self._path(job, number), encode_work(done), claim.version)):
+        if self._try_write(SetData(self._path(job, number), encode_work(done), claim.version)):
             return done
-        found, _ = self._there(job, number)
+        found, _ = self._read_existing(job, number)
         if found.attempts == claim.work.attempts:  # the response was lost, with or without the write
             if found.published is not None:
                 return found
-            raise TimedOut(f"period {number} of job {job}", "was not published", "asking again is safe")
-        raise Superseded(f"period {number} of job {job}", f"attempt {claim.attempt} was overtaken by a later one")
+            raise TimedOut(f"period {number} of job {job}", "was not published", "repeating the call is safe")
+        raise Superseded(f"period {number} of job {job}", f"a later attempt than {claim.attempt} has begun")
 
-    def forget(self, job: str, number: int) -> None:
-        """Deletes the entry of an old period, if it exists and no other client changes it at this moment."""
+    def delete(self, job: str, number: int) -> None:
+        """Deletes the work of an old period, if it exists and no other client changes it at the same time."""
         path = self._path(job, number)
         node = self._session.get(path)
         if node is not None:
-            self._written(Delete(path, node.version))
+            self._try_write(Delete(path, node.version))
 
     def latest(self, job: str, before: int) -> Work | None:
-        """The newest work of a job on a period below number ``before``; None if there is none."""
+        """Returns the newest work of a job on a period with a number below ``before``; None if there is none."""
         for number in sorted(self._numbers(job, before), reverse=True):
             work = self.read(job, number)
             if work is not None:  # otherwise it was just deleted
@@ -127,10 +132,11 @@ class History:
         return None
 
     def covering(self, job: str, period: Period, before: int | None = None) -> Work | None:
-        """The newest work of a job (on a period below number ``before``) whose period contains all of this one's times.
+        """Returns the newest work of a job whose period contains the whole time of ``period``. With ``before`` it
+        considers only periods with a lower number.
 
-        None if no work overlaps these times. Raises `Conflict` if some overlap but none contains them all, because
-        their records could not be separated.
+        Returns None if no period of the job overlaps that time. Raises `Conflict` if some overlap it but none contains
+        all of it, because their records could not be separated.
         """
         overlapping = []
         for number in sorted(self._numbers(job, before), reverse=True):
@@ -144,7 +150,7 @@ class History:
             other = overlapping[0].period
             raise Conflict(
                 f"period {period.start_ms} to {period.end_ms} of job {job}",
-                f"overlaps one that was worked on, {other.start_ms} to {other.end_ms}",
+                f"overlaps the processed period from {other.start_ms} to {other.end_ms}",
                 "a rerun's periods must lie within those of the run: the same length, or an even part of it",
             )
         return None
@@ -157,8 +163,8 @@ class History:
                 found.append(int(number))
         return found
 
-    def works(self, numbers: Iterable[int] | None = None) -> dict[tuple[int, str], Work]:
-        """The work on these periods (or all), by number and job."""
+    def all_work(self, numbers: Iterable[int] | None = None) -> dict[tuple[int, str], Work]:
+        """Returns the work on the periods with these numbers (None: on all), by number and job."""
         wanted = None if numbers is None else set(numbers)
         keys = []
         for name in self._session.children(self._directory) or ():
@@ -177,21 +183,23 @@ class History:
     def _path(self, job: str, number: int) -> str:
         return f"{self._directory}/{number}-{job}"
 
-    def _there(self, job: str, number: int) -> tuple[Work, int]:
+    def _read_existing(self, job: str, number: int) -> tuple[Work, int]:
         path = self._path(job, number)
         node = self._session.get(path)
         if node is None:
-            raise Conflict(f"period {number} of job {job}", "has no ranges fixed", "fix them before the work begins")
+            raise Conflict(f"period {number} of job {job}", "has no stored ranges", "call fix before the work begins")
         return decode_work(path, node.data), node.version
 
-    def _written(self, operation: Operation) -> bool:
-        """Returns whether the write happened; False if another client was first, or if the response was lost (read
-        again to find out)."""
+    def _try_write(self, operation: Operation) -> bool:
+        """Returns whether the write succeeded. Returns False if another client wrote first, or if the response was
+        lost; the caller then reads again to find out."""
         outcome = self._session.transaction([operation])
         if outcome.code == ZookeeperError.NO_NODE and isinstance(operation, Create):
-            made = self._session.transaction([Create(self._directory, _MARK)])
-            if made.state is OperationState.REFUSED and made.code != ZookeeperError.NODE_EXISTS:
-                raise made.error or ServerError(f"ZooKeeper node {self._directory}", f"refused with code {made.code}")
+            created = self._session.transaction([Create(self._directory, _DIRECTORY_DATA)])
+            if created.state is OperationState.REFUSED and created.code != ZookeeperError.NODE_EXISTS:
+                raise created.error or ServerError(
+                    f"ZooKeeper node {self._directory}", f"rejected the request with code {created.code}"
+                )
             outcome = self._session.transaction([operation])
         if outcome.state is OperationState.COMMITTED:
             return True
@@ -206,6 +214,6 @@ class History:
         raise outcome.error or TimedOut(f"ZooKeeper node {self._directory}", "was not written")
 
 
-def _check(job: str) -> None:
+def _check_job_name(job: str) -> None:
     if not job or "/" in job:
         raise UsageError(f"job {job!r}", "cannot be part of a node's name")

@@ -1,8 +1,9 @@
-"""Partitions without a record in a period, according to the cluster: they do not hold the barrier.
+"""Idle partitions: those without a record in a period, which the leader reports as finished.
 
-The only evidence is that the partition has no record with a time at or after the period's start. If a later record
-exists, the cluster's offsets for times do not prove that the period has none: one record whose time is ahead hides the
-records after it. Such a partition is not idle; its consumer reaches the later record and reports by itself.
+A partition counts as idle only if the cluster has no record with a time at or after the period's start. If a later
+record exists, the cluster's offsets for times cannot prove that the period has none, because a record with a time in
+the future hides the records after it. Such a partition is not idle; its consumer reads the later record and reports by
+itself.
 """
 
 from __future__ import annotations
@@ -22,28 +23,30 @@ _LOG: Final = logging.getLogger("offsetmgr.period")
 
 @dataclass(frozen=True, slots=True)
 class IdleCheck:
-    """The evidence that a partition has no record at or after a period's start: *seen* in its log."""
+    """The evidence that a partition has no record with a time at or after a period's start."""
 
     partition: TopicPartition
     period: Period
     end: int
-    """The log's end before the request: any record in the period has this offset or a higher one."""
+    """The log end offset before the check: a record of the period can only have this offset or a higher one."""
 
     def __str__(self) -> str:
-        return f"{self.partition}: no record below offset {self.end} is dated {self.period.start_ms} or later"
+        return f"{self.partition}: no record below offset {self.end} has a time of {self.period.start_ms} ms or later"
 
 
-def look(
+def find_idle(
     cluster: Cluster, period: Period, partitions: Iterable[TopicPartition]
 ) -> Mapping[TopicPartition, IdleCheck | OffsetMgrError | None]:
-    """For each partition the evidence that it has no record in the period; None if it has, or may have, some; the error
-    if the request failed. Raises `Unreachable`, `TimedOut`."""
-    asked = sorted(set(partitions))
-    # The ends are read first: a record that arrives between the two requests is after the end in the evidence.
-    ends = cluster.log_ranges(asked)
-    first = cluster.offsets_for_time([tp for tp in asked if not isinstance(ends[tp], OffsetMgrError)], period.start_ms)
+    """Returns for each partition the evidence that it has no record in the period, None if it has or may have one, or
+    the error if the request failed. Raises `Unreachable`, `TimedOut`."""
+    requested = sorted(set(partitions))
+    # The ends are read first, so that a record that arrives between the two requests is not below the end.
+    ends = cluster.log_ranges(requested)
+    first = cluster.offsets_for_time(
+        [tp for tp in requested if not isinstance(ends[tp], OffsetMgrError)], period.start_ms
+    )
     found: dict[TopicPartition, IdleCheck | OffsetMgrError | None] = {}
-    for partition in asked:
+    for partition in requested:
         end = ends[partition]
         if isinstance(end, OffsetMgrError):
             found[partition] = end
@@ -57,16 +60,17 @@ def look(
 
 
 def idle_partitions(cluster: Cluster) -> Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]:
-    """For `PeriodCoordinator`'s ``idle``: asks this cluster. A partition whose request failed holds the barrier."""
+    """Returns the function for `CoordinatorOptions.idle` that checks partitions in this cluster. A partition whose
+    check fails is not idle."""
 
-    def ask(period: Period, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
-        empty = []
-        for partition, found in look(cluster, period, partitions).items():
+    def idle_of(period: Period, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        idle = []
+        for partition, found in find_idle(cluster, period, partitions).items():
             if isinstance(found, OffsetMgrError):
-                _LOG.warning("period %d: whether %s has records: %s", period.number, partition, found)
+                _LOG.warning("period %d: cannot check whether %s is idle: %s", period.number, partition, found)
             elif found is not None:
-                _LOG.info("period %d: idle: %s", period.number, found)
-                empty.append(partition)
-        return empty
+                _LOG.info("period %d: idle partition: %s", period.number, found)
+                idle.append(partition)
+        return idle
 
-    return ask
+    return idle_of

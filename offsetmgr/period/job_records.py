@@ -1,7 +1,7 @@
-"""The content and encoding of a `History` node: one job's work on one period. Pure.
+"""`Work`: the content of a `History` node, one job's work on one period, and its encoding. Pure.
 
-The format is that of `node_codec`. Optional fields (scans, counts, the origin of ranges) may be missing, and are then
-empty.
+The format is that of `node_codec`. The fields with scans, counts and the origin of ranges may be missing; they are
+empty then.
 """
 
 from __future__ import annotations
@@ -18,26 +18,28 @@ ATTEMPTS_KEPT: Final = 100
 TAKEN: Final = "records"
 LATE: Final = "late"
 SET_ASIDE: Final = "set_aside"
-"""Kinds of `Work.counts`."""
+"""Kinds of records in `Work.counts`: within the period, before it, and after it by too much."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeScan:
-    """The scan of one partition for a period's range. Offsets; each ``end`` is exclusive."""
+    """The result of a scan of one partition for the records of a period. All fields are offsets; ``end`` is
+    exclusive."""
 
     start: int
-    """The start of the scan: earlier periods have counted every record below it."""
+    """The start of the scan; all records below it were counted in earlier periods."""
     late_from: int
-    """No earlier scan has seen records from here on: an earlier period's record at or after it is late."""
+    """No earlier scan has read records at or after this offset, so such a record with a time before the period is
+    late."""
     end: int
     resume: int
-    """The start of the next period's scan: the first record of a later period, or ``end``. Records below it with a
-    later period's time were set aside, because their time was too far ahead."""
+    """The start of the next period's scan: the first record of a later period, or ``end``. Records below it with the
+    time of a later period are set aside, because their time is too far ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One process that worked on the period; the first has number 0."""
+    """One attempt of a process to do the work; the first attempt has number 0."""
 
     member: str
     epoch: int
@@ -46,14 +48,14 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class PublishedOutput:
-    """The published attempt, whose output counts."""
+    """The output of the attempt that was published. Only this output is valid."""
 
     attempt: int
     output: str
     """The location of the output, as the job names it."""
     published_ms: int
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Records by kind: taken, late, set aside, with the job's names."""
+    """The number of records by kind, with the job's own names of the kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,44 +67,45 @@ class Work:
     ranges: Mapping[TopicPartition, OffsetRange]
     fixed_ms: int
     attempts: tuple[Attempt, ...] = ()
-    """The newest of them, the oldest first."""
+    """The newest `ATTEMPTS_KEPT` attempts, the oldest of them first."""
     published: PublishedOutput | None = None
     scans: Mapping[TopicPartition, RangeScan] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
-    """The scans' counts, by kind; a missing kind is unknown."""
+    """The number of records that the scans found, by kind; a missing kind is unknown."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Each topic's id (KIP-516): a recreated topic has another id, and other records."""
-    forgotten: int = 0
-    """Number of attempts before those in ``attempts``, which bounds the node's size for a job that fails repeatedly."""
+    """The id of each topic (KIP-516), which shows whether a topic was recreated and has other records now."""
+    dropped_attempts: int = 0
+    """Number of attempts before those in ``attempts``. They are not stored, so that the node of a job that fails
+    repeatedly stays small."""
     same_as: str = ""
-    """Describes the work whose ranges were reused instead of a scan; empty if they were found for this one."""
+    """A text that names the work whose ranges this work reuses; empty if a scan found the ranges."""
 
     @property
-    def begun(self) -> int:
-        """Number of attempts so far."""
-        return self.forgotten + len(self.attempts)
+    def attempt_count(self) -> int:
+        """The number of all attempts so far."""
+        return self.dropped_attempts + len(self.attempts)
 
-    def begin(self, attempt: Attempt) -> Work:
+    def with_attempt(self, attempt: Attempt) -> Work:
         """Returns the work with one more attempt."""
         kept = self.attempts[-(ATTEMPTS_KEPT - 1) :]
-        return replace(self, attempts=(*kept, attempt), forgotten=self.begun - len(kept))
+        return replace(self, attempts=(*kept, attempt), dropped_attempts=self.attempt_count - len(kept))
 
     def late_ranges(self) -> dict[TopicPartition, OffsetRange]:
-        """Ranges that contain the late records, with times before the period; empty if there are none."""
+        """Returns ranges that contain all late records (with times before the period); empty if there are none."""
         if self.counts.get(LATE) == 0:
             return {}
         return {tp: OffsetRange(scan.late_from, scan.end) for tp, scan in self.scans.items()}
 
     def set_aside_ranges(self) -> dict[TopicPartition, OffsetRange]:
-        """Ranges that contain the records set aside, with times after the period; empty if there are none."""
+        """Returns ranges that contain all records set aside (with times after the period); empty if there are none."""
         if self.counts.get(SET_ASIDE) == 0:
             return {}
         return {tp: OffsetRange(scan.start, scan.resume) for tp, scan in self.scans.items()}
 
-    def part(self, period: Period, said: str) -> Work:
-        """The same ranges for a period within this one, for a rerun. ``said`` describes their origin.
+    def restricted_to(self, period: Period, origin: str) -> Work:
+        """Returns work with the same ranges for a period within this one, for a rerun. ``origin`` becomes `same_as`.
 
-        Late records belong to the first part, records set aside to the last.
+        Of the periods into which this one is divided, the first gets the late records, the last those set aside.
         """
         first, last = period.start_ms == self.period.start_ms, period.end_ms == self.period.end_ms
         scans = {
@@ -117,7 +120,14 @@ class Work:
         if SET_ASIDE in counts and not last:
             counts[SET_ASIDE] = 0
         return replace(
-            self, period=period, attempts=(), forgotten=0, published=None, scans=scans, counts=counts, same_as=said
+            self,
+            period=period,
+            attempts=(),
+            dropped_attempts=0,
+            published=None,
+            scans=scans,
+            counts=counts,
+            same_as=origin,
         )
 
 
@@ -135,7 +145,7 @@ def encode_work(work: Work) -> bytes:
             "counts": dict(work.counts),
             "topic_ids": dict(work.topic_ids),
             "same_as": work.same_as,
-            "forgotten": work.forgotten,
+            "forgotten": work.dropped_attempts,
             "attempts": [{"member": a.member, "epoch": a.epoch, "started_ms": a.started_ms} for a in work.attempts],
             "published": []
             if published is None
@@ -152,7 +162,7 @@ def encode_work(work: Work) -> bytes:
 
 
 def decode_work(path: str, data: bytes) -> Work:
-    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
     node = NodeReader(path, data)
     period = Period(node.number("period"), node.number("start_ms"), node.number("end_ms"))
     attempts = tuple(

@@ -1,5 +1,4 @@
-"""`LeaderRound`: one round of the leader: opens the next period, or checks whether the partitions that hold it are
-idle."""
+"""`LeaderRound`: one round of the leader, which opens the next period or reports idle partitions."""
 
 from __future__ import annotations
 
@@ -16,28 +15,28 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 
 Topics: TypeAlias = Callable[[], Iterable[TopicPartition]]
-"""Every partition that takes part at present. May ask a cluster; raises `OffsetMgrError`."""
+"""Returns all partitions that take part at present. May send requests to a cluster; raises `OffsetMgrError`."""
 
 Idle: TypeAlias = Callable[[Period, Collection[TopicPartition]], Collection[TopicPartition]]
-"""The partitions, among the given ones, without a record in a period. May ask a cluster; raises `OffsetMgrError`."""
+"""Returns those of the given partitions that have no record in a period. May send requests to a cluster; raises
+`OffsetMgrError`."""
 
 HISTORY_KEPT: Final = 10_000
-"""Number of closed periods in the history: all of their names must fit into one response of ZooKeeper."""
+"""Default number of closed periods in the history. The names of all must fit into one response of ZooKeeper."""
 
 _LOG: Final = logging.getLogger("offsetmgr.period")
 _CACHE_S: Final = 1.0
-"""Seconds for which a result of `Topics`, or its failure, is cached, so that a round does not wait for a cluster each
-time."""
-_IDLE_CHECKS_S: Final = (1.0, 30.0)
-"""Seconds between two checks of partitions that may have no records: the first and the longest interval."""
-_LONGEST_SLEEP_S: Final = 60.0
-"""Seconds after which the wall clock is read again, in case it was set."""
-_KEPT: Final = 2
-"""Number of periods after which dead members' progress is deleted."""
+"""Seconds for which a result or a failure of `Topics` is cached, so that not every round waits for a cluster."""
+_IDLE_CHECK_INTERVALS_S: Final = (1.0, 30.0)
+"""Seconds between two checks for idle partitions: the first interval and the longest one."""
+_MAX_SLEEP_S: Final = 60.0
+"""Maximum seconds between two reads of the wall clock, because the clock may be set."""
+_KEPT_PERIODS: Final = 2
+"""Number of periods for which the progress of a dead member is kept."""
 
 
 class LeaderRound:
-    """For one thread."""
+    """The leader's rounds. An instance must be used by one thread only."""
 
     def __init__(
         self,
@@ -55,86 +54,94 @@ class LeaderRound:
         self._history_kept = history_kept
         self._clock = clock
         self._partitions = frozenset[TopicPartition]()
-        self._asked = -float("inf")
-        self._looked = -float("inf")
-        self._pause = _IDLE_CHECKS_S[0]
+        self._partitions_read_at = -float("inf")
+        self._idle_checked_at = -float("inf")
+        self._idle_check_interval_s = _IDLE_CHECK_INTERVALS_S[0]
 
     def step(self, nodes: BarrierStateStore, view: BarrierView, leader: Leader) -> bool:
-        """Runs one round; returns whether there may be more to do at once. Raises what reading and writing raise, and
-        `ServerError` if nodes were deleted so that the run cannot continue."""
+        """Runs one round, and returns whether the next one may have work to do at once.
+
+        Raises the errors of ``nodes`` and of the caller's functions, and `ServerError` if nodes were deleted so that
+        the run cannot continue.
+        """
         if view.seen.open_ is None:
             nodes.require_new()
-        # A generator: the cluster is asked only if a period opens.
-        turn = next_step(view.seen, self._schedule, self._now_there(view), leader, self._clock.now_ms())
-        if isinstance(turn, Advance):
-            done = nodes.turn(turn, view)
-            if done and turn.closed is not None:
-                number = turn.closed.period.number
-                _LOG.info("period %d is closed; open: %s", number, turn.open_.stopped or turn.open_.number)
-                self._forget(nodes, view, number)
-            self._pause = _IDLE_CHECKS_S[0]
+        # `_current_partitions` is a generator, so requests go to the cluster only if a period opens.
+        step = next_step(view.seen, self._schedule, self._current_partitions(view), leader, self._clock.now_ms())
+        if isinstance(step, Advance):
+            done = nodes.write_advance(step, view)
+            if done and step.closed is not None:
+                number = step.closed.period.number
+                _LOG.info("period %d is closed; open: %s", number, step.open_.stopped or step.open_.number)
+                self._delete_old(nodes, view, number)
+            self._idle_check_interval_s = _IDLE_CHECK_INTERVALS_S[0]
             return True
-        return bool(turn) and self._close_idle(nodes, view, turn, leader)
+        return bool(step) and self._close_idle(nodes, view, step, leader)
 
-    def next_look(self, view: BarrierView) -> float | None:
-        """Seconds until a round may find something without a change; None: never."""
+    def next_check_in_s(self, view: BarrierView) -> float | None:
+        """Returns the seconds until the next check for idle partitions; None if there will be none without a change of
+        the nodes."""
         barrier, open_ = view.seen.barrier(), view.seen.open_
         if self._idle is None or barrier is None or (open_ is not None and open_.stopped):
             return None
         over_in = (barrier.period.end_ms + self._grace_ms - self._clock.now_ms()) / 1000
-        due_in = self._looked + self._pause - self._clock.monotonic()
-        return min(max(over_in, due_in, 0.0), _LONGEST_SLEEP_S)
+        due_in = self._idle_checked_at + self._idle_check_interval_s - self._clock.monotonic()
+        return min(max(over_in, due_in, 0.0), _MAX_SLEEP_S)
 
-    def _now_there(self, view: BarrierView) -> Iterator[TopicPartition]:
-        """The present participants; if unknown, the previous ones. Raises if neither is known."""
+    def _current_partitions(self, view: BarrierView) -> Iterator[TopicPartition]:
+        """Yields the partitions that take part at present. If `Topics` fails or returns none, yields those of the open
+        period; raises its error if there are none."""
         now = self._clock.monotonic()
-        if now - self._asked > _CACHE_S:
-            # Never a cached result of its own from long ago, because another member may have led since.
+        if now - self._partitions_read_at > _CACHE_S:
+            # The fallback is the open period and not an old result, because another member may have led since.
             before = view.seen.partitions.partitions if view.seen.partitions else self._partitions
             try:
                 found = frozenset(self._topics())
             except OffsetMgrError as error:
                 if not before:
                     raise
-                _LOG.warning("the partitions could not be read again: %s", error)
+                _LOG.warning("cannot read the partitions of the topics; keeping those of the open period: %s", error)
                 found = before
             if not found:
-                _LOG.warning("no partition exists any more; the previous ones are kept")
-            self._partitions, self._asked = found or before, self._clock.monotonic()
+                _LOG.warning("the topics have no partitions any more; keeping those of the open period")
+            self._partitions, self._partitions_read_at = found or before, self._clock.monotonic()
         yield from self._partitions
 
     def _close_idle(
-        self, nodes: BarrierStateStore, view: BarrierView, held: Collection[TopicPartition], leader: Leader
+        self, nodes: BarrierStateStore, view: BarrierView, lagging: Collection[TopicPartition], leader: Leader
     ) -> bool:
-        """Reports, in the leader's own progress, partitions that have no record in the period."""
+        """Reports idle partitions as finished, in the leader's own progress node. Returns whether it wrote a report."""
         barrier, now = view.seen.barrier(), self._clock.monotonic()
-        if self._idle is None or barrier is None or now < self._looked + self._pause:
+        if self._idle is None or barrier is None or now < self._idle_checked_at + self._idle_check_interval_s:
             return False
         if self._clock.now_ms() < barrier.period.end_ms + self._grace_ms:
             return False
-        self._looked, self._pause = now, min(2 * self._pause, _IDLE_CHECKS_S[1])
+        self._idle_checked_at, self._idle_check_interval_s = (
+            now,
+            min(2 * self._idle_check_interval_s, _IDLE_CHECK_INTERVALS_S[1]),
+        )
         number = barrier.period.number
         try:
-            empty = set(self._idle(barrier.period, held)) & set(held)
+            idle = set(self._idle(barrier.period, lagging)) & set(lagging)
         except OffsetMgrError as error:
-            _LOG.warning("whether partitions have records in period %d is not known: %s", number, error)
+            _LOG.warning("period %d: cannot check for idle partitions: %s", number, error)
             return False
         before = view.seen.progress.get(leader.member)
-        if not empty or before is None:
+        if not idle or before is None:
             return False
-        finished = {**before.finished, **dict.fromkeys(empty, number)}
+        finished = {**before.finished, **dict.fromkeys(idle, number)}
         still = {tp for tp in before.idle if finished.get(tp) == number}
-        kept = {tp: offsets for tp, offsets in before.ranges.items() if tp not in empty}
-        node = ProgressNode(leader.member, leader.epoch, finished, frozenset(still | empty), kept)
+        kept = {tp: offsets for tp, offsets in before.ranges.items() if tp not in idle}
+        node = ProgressNode(leader.member, leader.epoch, finished, frozenset(still | idle), kept)
         return nodes.report(node, view.progress_versions[leader.member])
 
-    def _forget(self, nodes: BarrierStateStore, view: BarrierView, closed: int) -> None:
-        """Deletes dead members' old progress, and history beyond its limit."""
+    def _delete_old(self, nodes: BarrierStateStore, view: BarrierView, closed: int) -> None:
+        """Deletes the old progress of dead members, and the oldest closed period beyond the limit of the history."""
         old = [
             name
             for name, node in view.seen.progress.items()
-            if name not in view.members and max(node.finished.values(), default=-1) <= closed - _KEPT
+            if name not in view.members and max(node.finished.values(), default=-1) <= closed - _KEPT_PERIODS
         ]
-        nodes.forget(old, view)
+        nodes.delete_progress(old, view)
         if closed >= self._history_kept:
-            nodes.forget_history(closed - self._history_kept)
+            nodes.delete_history(closed - self._history_kept)

@@ -1,12 +1,11 @@
-"""Decides the leader's next step from what it has read: open the first period, advance to the next one, or wait. Pure.
+"""The leader's next step, given the nodes that it has read: open the first period, advance to the next, or wait. Pure.
 
-An `Advance` is one transaction: the open period, its partitions and the history of the closed one change together or
-not at all, provided that the first two have not changed since they were read. So it does not matter how many members
-consider themselves the leader, or when each of them is frozen, killed or woken: of several advances of one period one
-succeeds.
+An `Advance` is written as one transaction: it replaces the open period and its partitions, and adds the closed period
+to the history, if the first two have not changed since they were read. So several members may consider themselves the
+leader, and each of them may be frozen, killed or continued at any moment: only one advance of a period succeeds.
 
-Reports may have been read at different moments, and may come from members that are gone. That does no harm: a finished
-partition stays finished, so a period that looks closed in them is closed.
+The reports may have been read at different moments, and may come from dead members. That does no harm, because a
+finished partition stays finished: a period that is finished according to these reports is finished.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from offsetmgr.period.schedule import PeriodSchedule
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """The nodes under the root. ``open_`` and ``partitions`` are None together, before the first period."""
+    """The nodes that the leader has read. Before the first period both ``open_`` and ``partitions`` are None."""
 
     open_: OpenNode | None
     partitions: PartitionsNode | None
@@ -30,8 +29,8 @@ class LeaderView:
     """By member."""
 
     def barrier(self) -> OpenPeriod | None:
-        """The open period; None before the first, and if the two nodes, read one after the other, do not match because
-        they have just changed."""
+        """Returns the open period. Returns None before the first period, and if the two nodes do not match because the
+        run advanced between their reads."""
         if self.open_ is None or self.partitions is None or self.open_.number != self.partitions.number:
             return None
         return OpenPeriod(self.open_.schedule.period(self.open_.number), self.partitions.partitions)
@@ -50,7 +49,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The nodes to write together."""
+    """The nodes to write in one transaction."""
 
     open_: OpenNode
     partitions: PartitionsNode
@@ -61,12 +60,12 @@ class Advance:
 def next_step(
     seen: LeaderView, schedule: PeriodSchedule, partitions: Iterable[TopicPartition], leader: Leader, now_ms: int
 ) -> Advance | list[TopicPartition]:
-    """The due advance, or the partitions that hold the open period (empty if the nodes do not match, or the run has
-    been stopped).
+    """Returns the advance to write; if there is none, the partitions that have not finished the open period. The list
+    is empty if the nodes do not match, or if the run was stopped.
 
-    ``schedule`` applies only to the first period; afterwards that of the open one is kept. ``partitions`` is evaluated
-    only if a period opens, because that may involve a request to a cluster. Raises `UsageError` if there is no
-    partition at all.
+    ``schedule`` applies only to the first period; later periods use the schedule of the open one. ``partitions`` is
+    iterated only if a period opens, because that may send a request to a cluster. Raises `UsageError` if there are no
+    partitions.
     """
     if seen.open_ is None:
         first = opening(schedule, partitions)
@@ -77,27 +76,29 @@ def next_step(
     if barrier is None or seen.open_.stopped:
         return []
     finished = seen.finished()
-    if held := lagging_partitions(barrier, finished):
-        return held
+    if lagging := lagging_partitions(barrier, finished):
+        return lagging
     closed = _closed(seen.open_, barrier, seen.progress, leader, now_ms)
-    goes_on = after(seen.open_, now_ms)
-    if goes_on is None:
+    next_period = after(seen.open_, now_ms)
+    if next_period is None:
         ended = replace(seen.open_, stopped="its last period is closed: the rerun is done", done=True)
         return Advance(ended, PartitionsNode(barrier.period.number, barrier.partitions), closed)
-    schedule, rerun = goes_on
-    following = advance(schedule, barrier, finished, partitions)
-    number = following.period.number
+    schedule, rerun = next_period
+    next_open = advance(schedule, barrier, finished, partitions)
+    number = next_open.period.number
     return Advance(
         OpenNode(schedule, number, leader.member, leader.epoch, now_ms, rerun=rerun),
-        PartitionsNode(number, following.partitions),
+        PartitionsNode(number, next_open.partitions),
         closed,
     )
 
 
 def after(open_: OpenNode, now_ms: int) -> tuple[PeriodSchedule, Rerun | None] | None:
-    """The schedule of the next period, and its rerun if it belongs to one; None: this was the last one.
+    """Returns the schedule of the next period, and the rerun to which it belongs, if any. Returns None if the open
+    period is the last one.
 
-    A rerun that will adopt another schedule continues with its own small periods until one of the other's begins.
+    A rerun that is followed by another schedule continues with its own periods until one of the other schedule
+    begins.
     """
     rerun, end = open_.rerun, open_.limit_ms
     if rerun is None:
@@ -120,8 +121,10 @@ def _closed(
         member: frozenset(tp for tp in barrier.partitions if node.finished.get(tp, -1) >= number)
         for member, node in sorted(progress.items())
     }
-    ranges = {tp: progress[m].ranges[tp] for m, tps in by.items() for tp in tps if _tells(progress[m], tp, number)}
-    idle = frozenset(tp for m, tps in by.items() for tp in tps & progress[m].idle if _at(progress[m], tp, number))
+    ranges = {tp: progress[m].ranges[tp] for m, tps in by.items() for tp in tps if _has_range(progress[m], tp, number)}
+    idle = frozenset(
+        tp for m, tps in by.items() for tp in tps & progress[m].idle if _finished_exactly(progress[m], tp, number)
+    )
     return ClosedPeriod(
         barrier.period,
         open_.opened_ms,
@@ -134,9 +137,9 @@ def _closed(
     )
 
 
-def _at(node: ProgressNode, partition: TopicPartition, number: int) -> bool:
+def _finished_exactly(node: ProgressNode, partition: TopicPartition, number: int) -> bool:
     return node.finished.get(partition) == number
 
 
-def _tells(node: ProgressNode, partition: TopicPartition, number: int) -> bool:
-    return partition in node.ranges and _at(node, partition, number)
+def _has_range(node: ProgressNode, partition: TopicPartition, number: int) -> bool:
+    return partition in node.ranges and _finished_exactly(node, partition, number)

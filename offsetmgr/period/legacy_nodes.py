@@ -1,8 +1,9 @@
-"""The original coordinator's nodes: plain text without a version. They are read, never written. Pure.
+"""Parsers of the original coordinator's nodes, which are plain text without a version. They are never written. Pure.
 
-``coordinator``: a time in ms; ``topic-partitions``: ``a:0,1;b:0;``; ``progress``: ``a.0:time;a.1:time;``, where a
-topic's name may contain dots, so that the last one ends it. Members that write these nodes ignore the conditions that
-protect ours, so they must not run at the same time. Source: the period coordinator's document, "shared storage".
+``coordinator`` is a time in ms, ``topic-partitions`` is ``a:0,1;b:0;``, and ``progress`` is ``a.0:time;a.1:time;``. A
+topic name may contain dots; the last one separates it from the partition. The original's members write without
+conditions, so they must not run together with offsetmgr's members. Source: the period coordinator's document, "shared
+storage".
 """
 
 from __future__ import annotations
@@ -18,45 +19,46 @@ _NUMBER: Final = re.compile("[0-9]{1,10}")
 _TIME: Final = re.compile("[0-9]{1,19}")
 
 
-def is_old(data: bytes) -> bool:
-    """Whether a non-empty node is in the old format: ours are JSON objects."""
+def is_legacy(data: bytes) -> bool:
+    """Returns whether a node is not empty and not a JSON object, so that the original coordinator wrote it."""
     return bool(data.strip()) and not data.lstrip().startswith(b"{")
 
 
 def parse_limit(path: str, data: bytes) -> int | None:
-    """``coordinator``: the end of the open period in ms; None where it has never been set (empty, or 0).
+    """Parses ``coordinator``. Returns the end of the open period in ms; None if it was never set (empty, or 0).
 
     Raises `CorruptData`.
     """
     text = _text(path, data)
     if text and not _TIME.fullmatch(text):
-        raise _broken(path, f"{text[:40]!r} is no time in milliseconds")
+        raise _corrupt(path, f"{text[:40]!r} is not a time in milliseconds")
     return int(text) or None if text else None
 
 
 def parse_partitions(path: str, data: bytes) -> frozenset[TopicPartition]:
-    """``topic-partitions``. Raises `CorruptData`."""
+    """Parses ``topic-partitions``. Raises `CorruptData`."""
     found: set[TopicPartition] = set()
     for item in _items(path, data):
         topic, colon, numbers = item.rpartition(":")
         if not colon or not topic:
-            raise _broken(path, f"{item[:40]!r} is not TOPIC:PARTITION,...")
+            raise _corrupt(path, f"{item[:40]!r} is not TOPIC:PARTITION,...")
         for number in numbers.split(","):
             found.add(TopicPartition(topic, _partition(path, item, number)))
     return frozenset(found)
 
 
 def parse_progress(path: str, data: bytes) -> dict[TopicPartition, int]:
-    """``progress``: partition -> the time up to which it has finished, in ms. Raises `CorruptData`."""
+    """Parses ``progress``. Returns for each partition the time in ms up to which it has finished. Raises
+    `CorruptData`."""
     found: dict[TopicPartition, int] = {}
     for item in _items(path, data):
         name, _, time = item.rpartition(":")
         topic, dot, number = name.rpartition(".")
         if not dot or not topic or not _TIME.fullmatch(time.strip()):
-            raise _broken(path, f"{item[:40]!r} is not TOPIC.PARTITION:TIME")
+            raise _corrupt(path, f"{item[:40]!r} is not TOPIC.PARTITION:TIME")
         partition = TopicPartition(topic, _partition(path, item, number))
         if partition in found:
-            raise _broken(path, f"says of {partition} twice how far it is")
+            raise _corrupt(path, f"contains {partition} twice")
         found[partition] = int(time)
     return found
 
@@ -68,10 +70,10 @@ def _items(path: str, data: bytes) -> Iterator[str]:
 
 
 def _partition(path: str, item: str, text: str) -> int:
-    """The document writes ``partition0`` for a number."""
+    """Parses the number of a partition, with or without the prefix ``partition`` that the document uses."""
     number = text.strip().removeprefix("partition")
     if not _NUMBER.fullmatch(number):
-        raise _broken(path, f"{item[:40]!r} names no partition by its number")
+        raise _corrupt(path, f"{item[:40]!r} does not contain the number of a partition")
     return int(number)
 
 
@@ -79,8 +81,8 @@ def _text(path: str, data: bytes) -> str:
     try:
         return data.decode().strip()
     except UnicodeDecodeError as error:
-        raise _broken(path, "is not UTF-8") from error
+        raise _corrupt(path, "is not UTF-8") from error
 
 
-def _broken(path: str, why: str) -> CorruptData:
+def _corrupt(path: str, why: str) -> CorruptData:
     return CorruptData(f"ZooKeeper node {path}", why)

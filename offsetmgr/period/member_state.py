@@ -1,8 +1,10 @@
-"""`MemberState`: the state of one member, under one lock: one thread fills it from ZooKeeper, others wait for it.
+"""`MemberState`: the state of one member, which `MemberThread` updates from ZooKeeper.
 
-It also records the last period that the member's own code received. A report without a number concerns that period,
-never the one that happens to be open. Otherwise a consumer that was frozen, and wakes when others are periods further,
-would report a period that it has never seen.
+The member's code reads the state and waits for changes.
+
+The state includes the period that the member's code received last. A report without a number concerns that period and
+not the open one. Otherwise a consumer that was frozen while the others advanced would report a period that it has never
+processed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _NEVER: Final = -1
 
 
 class MemberState:
-    """Guarded by ``changed``, which is notified of every change. Methods acquire the lock themselves."""
+    """The state, guarded by the condition ``changed``, which every change notifies. Methods acquire its lock."""
 
     def __init__(self, member: str, root: str, owned: Iterable[TopicPartition]) -> None:
         self.member = member
@@ -34,24 +36,25 @@ class MemberState:
         self.ended = False
         self.error: OffsetMgrError | None = None
         self.epoch: int | None = None
-        """This process's epoch, while its session is believed to be alive."""
+        """The epoch of this process in its present session; None without a session."""
         self.valid: Callable[[], bool] = lambda: False
-        """Whether the session is known to be alive, according to its `SessionLease`."""
-        self._known: dict[TopicPartition, int] = {}
-        """Finished partitions, as far as this member has read or written them."""
+        """Returns whether the session is known to be alive, according to its `SessionLease`."""
+        self._written: dict[TopicPartition, int] = {}
+        """For each partition the newest period whose end is in ZooKeeper, as far as this member has read or written
+        it."""
         self._reported: dict[TopicPartition, int] = {}
-        """Partitions that this member has finished; in ZooKeeper only once they are in ``_known``."""
+        """For each partition the period that this member has reported, until the report is in ZooKeeper."""
         self._ranges: dict[TopicPartition, tuple[int, OffsetRange]] = {}
-        self._told: dict[TopicPartition, int] = {}
-        self._given = _NEVER
-        self._all_seen = False
-        """Whether the others' progress has been read since the owned partitions or the session last changed."""
+        self._delivered_by_partition: dict[TopicPartition, int] = {}
+        self._delivered = _NEVER
+        self._all_read = False
+        """Whether the progress of all members was read since the last change of the owned partitions or the session."""
 
     # --- called by the member's own code -------------------------------------------------------------
 
     def ready(self) -> bool:
-        """Whether all nodes that results depend on have been read."""
-        return self.open is not None and self._all_seen
+        """Returns whether the open period and the progress of all members have been read."""
+        return self.open is not None and self._all_read
 
     def check(self) -> None:
         """Raises the error that ended the membership."""
@@ -61,7 +64,7 @@ class MemberState:
     def own(self, partitions: Iterable[TopicPartition]) -> None:
         with self.changed:
             self.owned = frozenset(partitions)
-            self._all_seen = False
+            self._all_read = False
 
     def open_period(self) -> OpenPeriod | None:
         with self.changed:
@@ -69,28 +72,30 @@ class MemberState:
                 return None
             return OpenPeriod(self.open.schedule.period(self.open.number), self.partitions)
 
-    def surely_open(self) -> OpenPeriod:
-        """Raises `OpenPeriodUnknown`."""
+    def require_open(self) -> OpenPeriod:
+        """Returns the open period. Raises `OpenPeriodUnknown` if it has not been read yet."""
         open_ = self.open_period()
         if open_ is None:
-            raise OpenPeriodUnknown(f"member {self.member}", "which period is open has not been read yet")
+            raise OpenPeriodUnknown(f"member {self.member}", "the open period has not been read from ZooKeeper yet")
         return open_
 
-    def place(self, timestamp_ms: int, partition: TopicPartition) -> TimePosition:
-        """Raises `OpenPeriodUnknown`, also while it is unknown whether the nodes have changed."""
+    def time_position(self, timestamp_ms: int, partition: TopicPartition) -> TimePosition:
+        """See `PeriodCoordinator.time_position`. Records that the member's code has received the open period."""
         with self.changed:
-            open_ = self.surely_open()
-            if not self._all_seen or not self.valid():
-                raise OpenPeriodUnknown(f"member {self.member}", "ZooKeeper has not answered lately")
+            open_ = self.require_open()
+            if not self._all_read or not self.valid():
+                raise OpenPeriodUnknown(
+                    f"member {self.member}", "ZooKeeper has not responded recently, so the open period may have changed"
+                )
             number = open_.period.number
-            self._told[partition] = number
-            place = open_.place(timestamp_ms)
-            if place is TimePosition.OPEN and partition not in open_.partitions:
+            self._delivered_by_partition[partition] = number
+            position = open_.time_position(timestamp_ms)
+            if position is TimePosition.OPEN and partition not in open_.partitions:
                 return TimePosition.LATER
-            return TimePosition.EARLIER if place is TimePosition.OPEN and self.done(partition, number) else place
+            return TimePosition.EARLIER if position is TimePosition.OPEN and self.done(partition, number) else position
 
     def done(self, partition: TopicPartition, number: int) -> bool:
-        return max(self._known.get(partition, _NEVER), self._reported.get(partition, _NEVER)) >= number
+        return max(self._written.get(partition, _NEVER), self._reported.get(partition, _NEVER)) >= number
 
     def paused(self) -> list[TopicPartition]:
         with self.changed:
@@ -98,25 +103,26 @@ class MemberState:
                 return sorted(self.owned)
             return sorted(tp for tp in self.owned if tp not in self.partitions or self.done(tp, self.open.number))
 
-    def give(self, number: int, partitions: Iterable[TopicPartition] = ()) -> Period:
-        """Returns period ``number`` and records that the member's code has received it, for these or for all of its
-        partitions."""
+    def deliver(self, number: int, partitions: Iterable[TopicPartition] = ()) -> Period:
+        """Returns period ``number``, and records that the member's code has received it: for ``partitions``, or for all
+        of its partitions if none are given."""
         with self.changed:
             assert self.open is not None
-            told = list(partitions)
-            for partition in told:
-                self._told[partition] = number
-            if not told:
-                self._given = max(number, self._given)
+            received = list(partitions)
+            for partition in received:
+                self._delivered_by_partition[partition] = number
+            if not received:
+                self._delivered = max(number, self._delivered)
             return self.open.schedule.period(number)
 
-    def told(self, partition: TopicPartition) -> int:
-        """The period that the member's code received last, for a partition that it has not finished there."""
-        told = self._told.get(partition, _NEVER)
-        return self._given if told == _NEVER or self.done(partition, told) else told
+    def last_delivered(self, partition: TopicPartition) -> int:
+        """Returns the period that the member's code received last for a partition. A period received for this partition
+        alone counts until the partition has finished it."""
+        number = self._delivered_by_partition.get(partition, _NEVER)
+        return self._delivered if number == _NEVER or self.done(partition, number) else number
 
-    def behind(self, number: int) -> list[TopicPartition]:
-        """This member's own partitions that hold period ``number``, if it is the open one."""
+    def unfinished_own_partitions(self, number: int) -> list[TopicPartition]:
+        """Returns this member's own partitions that have not finished period ``number``; empty unless it is open."""
         with self.changed:
             if self.open is None or self.open.number != number:
                 return []
@@ -125,41 +131,47 @@ class MemberState:
     def report(
         self, partitions: Iterable[TopicPartition], number: int | None, ranges: Mapping[TopicPartition, OffsetRange]
     ) -> tuple[dict[TopicPartition, ReportStatus], dict[TopicPartition, int]]:
-        """Records a report; returns each partition's status and the report's period."""
+        """Records a report, which `MemberThread` will write. Returns for each partition the status of the report and
+        the period that it concerns."""
         with self.changed:
             self.check()
-            open_ = self.surely_open()
-            at = {tp: self.told(tp) if number is None else number for tp in partitions}
-            known = {tp: max(self._known.get(tp, _NEVER), self._reported.get(tp, _NEVER)) for tp in at}
-            verdicts = {tp: check_report(open_, known, tp, at[tp]) for tp in at}
-            for partition, verdict in verdicts.items():
-                if verdict is ReportStatus.ACCEPTED:
+            open_ = self.require_open()
+            at = {tp: self.last_delivered(tp) if number is None else number for tp in partitions}
+            known = {tp: max(self._written.get(tp, _NEVER), self._reported.get(tp, _NEVER)) for tp in at}
+            statuses = {tp: check_report(open_, known, tp, at[tp]) for tp in at}
+            for partition, status in statuses.items():
+                if status is ReportStatus.ACCEPTED:
                     self._reported[partition] = at[partition]
                     if partition in ranges:
                         self._ranges[partition] = (at[partition], ranges[partition])
-                elif verdict is ReportStatus.LATE and self._told.get(partition, _NEVER) <= at[partition]:
-                    self._told.pop(partition, None)  # the caller learns now that this period is over
-            return verdicts, at
+                elif (
+                    status is ReportStatus.LATE and self._delivered_by_partition.get(partition, _NEVER) <= at[partition]
+                ):
+                    self._delivered_by_partition.pop(
+                        partition, None
+                    )  # the status tells the caller that this period is closed
+            return statuses, at
 
     def written(self, at: Mapping[TopicPartition, int]) -> bool:
-        return all(self._known.get(partition, _NEVER) >= number for partition, number in at.items())
+        return all(self._written.get(partition, _NEVER) >= number for partition, number in at.items())
 
     # --- called by the thread that communicates with ZooKeeper ---------------------------------------
 
-    def must_read_all(self) -> bool:
-        """Whether the open period alone is not sufficient: others' progress matters, or a report must be written."""
+    def needs_full_read(self) -> bool:
+        """Returns whether all nodes must be read and not only the open period: the progress of other members is
+        unknown, or a report must be written."""
         with self.changed:
-            return not self._all_seen or any(n > self._known.get(tp, _NEVER) for tp, n in self._reported.items())
+            return not self._all_read or any(n > self._written.get(tp, _NEVER) for tp, n in self._reported.items())
 
-    def forget_session(self) -> None:
-        """Invalidates everything until it has been read in a new session."""
+    def invalidate_session(self) -> None:
+        """Marks the state as unknown until a new session has read it."""
         with self.changed:
             self.valid = lambda: False
             self.epoch = None
-            self._all_seen = False
+            self._all_read = False
 
-    def take_registered(self, epoch: int, valid: Callable[[], bool]) -> None:
-        """The member is registered under ``epoch``, as long as ``valid`` returns True."""
+    def set_registered(self, epoch: int, valid: Callable[[], bool]) -> None:
+        """Records that the member is registered with ``epoch``, as long as ``valid`` returns True."""
         with self.changed:
             self.epoch, self.valid = epoch, valid
             self.changed.notify_all()
@@ -169,22 +181,24 @@ class MemberState:
             self.ended, self.error = True, error or self.error
             self.changed.notify_all()
 
-    def trouble(self, error: OffsetMgrError) -> None:
-        """Records the present problem, which only a waiting `start` raises."""
+    def set_error(self, error: OffsetMgrError) -> None:
+        """Records a temporary error, which `PeriodCoordinator.start` raises if its wait times out."""
         with self.changed:
             self.error = error
             self.changed.notify_all()
 
-    def take_finished(self, finished: Mapping[TopicPartition, int], described: frozenset[TopicPartition]) -> None:
-        """Records all members' progress, read while ``described`` were this member's partitions."""
+    def set_finished(self, finished: Mapping[TopicPartition, int], described: frozenset[TopicPartition]) -> None:
+        """Records the progress of all members. ``described`` are the partitions that this member's node contained when
+        it was read."""
         with self.changed:
             for partition, number in finished.items():
-                self._known[partition] = max(number, self._known.get(partition, _NEVER))
-            self._all_seen = described == self.owned
+                self._written[partition] = max(number, self._written.get(partition, _NEVER))
+            self._all_read = described == self.owned
             self.changed.notify_all()
 
-    def take_open(self, open_: OpenNode | None, partitions: PartitionsNode | None) -> bool:
-        """Returns whether the two nodes did not match and must be read again."""
+    def set_open(self, open_: OpenNode | None, partitions: PartitionsNode | None) -> bool:
+        """Records the open period and its partitions. Returns True if the two nodes do not match and must be read
+        again."""
         if open_ is None or partitions is None or partitions.number != open_.number:
             return open_ is not None
         with self.changed:
@@ -194,26 +208,28 @@ class MemberState:
         return False
 
     def unwritten(self, before: ProgressNode | None, epoch: int) -> ProgressNode | None:
-        """The new content of this member's node, which is ``before`` now; None if it is up to date.
+        """Returns the new content of this member's progress node; None if the present content ``before`` is up to date.
 
-        It is written once per session even without news: its epoch prevents an earlier process of this name from
-        writing.
+        The node is written at least once in each session, because its epoch prevents an earlier process with this name
+        from writing.
         """
         finished: Mapping[TopicPartition, int] = before.finished if before else {}
         with self.changed:
             new = {tp: n for tp, n in self._reported.items() if n > finished.get(tp, _NEVER)}
-            told = {tp: self._ranges[tp][1] for tp, n in new.items() if tp in self._ranges and self._ranges[tp][0] == n}
+            new_ranges = {
+                tp: self._ranges[tp][1] for tp, n in new.items() if tp in self._ranges and self._ranges[tp][0] == n
+            }
         if before is not None and before.epoch == epoch and not new:
             return None
         idle = before.idle - new.keys() if before else frozenset()
         kept = {tp: found for tp, found in (before.ranges if before else {}).items() if tp not in new}
-        return ProgressNode(self.member, epoch, {**finished, **new}, frozenset(idle), {**kept, **told})
+        return ProgressNode(self.member, epoch, {**finished, **new}, frozenset(idle), {**kept, **new_ranges})
 
-    def take_written(self, node: ProgressNode) -> None:
-        """The member's node is in ZooKeeper."""
+    def set_written(self, node: ProgressNode) -> None:
+        """Records that this content of the member's progress node is in ZooKeeper."""
         with self.changed:
             for partition, number in node.finished.items():
-                self._known[partition] = max(number, self._known.get(partition, _NEVER))
+                self._written[partition] = max(number, self._written.get(partition, _NEVER))
                 if self._reported.get(partition, _NEVER) <= number:
                     self._reported.pop(partition, None)
                     self._ranges.pop(partition, None)
@@ -222,7 +238,8 @@ class MemberState:
     # --- waiting ------------------------------------------------------------------------------------
 
     def next_after(self, number: int) -> int | None:
-        """The open period's number if it is after ``number``. Raises `RunEnded`, and what ended the membership."""
+        """Returns the number of the open period if it is above ``number``, otherwise None. Raises `RunEnded` if no
+        further period will open, and the error that ended the membership."""
         if self.open is not None and self.open.number > number:
             return self.open.number
         if self.open is not None and self.open.stopped:

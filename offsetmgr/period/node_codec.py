@@ -1,4 +1,4 @@
-"""The encoding of a coordinator's nodes: a JSON object with a version, sets of partitions as runs. Pure."""
+"""The format of the coordinator's znodes: JSON with a version, and partitions as runs such as ``0-3,7``. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.core.model import TopicPartition
 
 VERSION: Final = 1
-MOST_PARTITIONS: Final = 1_000_000
-"""Limit for one run of numbers, so that a corrupt node cannot exhaust the memory."""
+MAX_PARTITIONS: Final = 1_000_000
+"""The maximum number of partitions in one set, so that a corrupt node cannot exhaust the memory."""
 
 RUN: Final = re.compile("(0|[1-9][0-9]{0,9})(?:-(0|[1-9][0-9]{0,9}))?")
 
@@ -28,7 +28,8 @@ class OffsetRange:
 
 
 class NodeReader:
-    """Reads the fields of a node's object one by one; unknown fields are ignored."""
+    """Reads fields of a node's JSON object. Fields that no caller reads are ignored. All methods raise
+    `CorruptData`."""
 
     def __init__(self, path: str, data: bytes) -> None:
         self._path = path
@@ -65,21 +66,21 @@ class NodeReader:
         return value
 
     def optional_number(self, name: str) -> int | None:
-        """None if the field is null or missing."""
+        """Returns the number; None if the field is null or missing."""
         return None if self._fields.get(name) is None else self.number(name)
 
     def numbers(self, name: str) -> dict[str, int]:
-        """An object whose every field is a number."""
+        """Returns an object whose fields are all numbers."""
         fields = self.mapping(name)
         return {key: self._part(fields).number(key) for key in fields}
 
     def texts(self, name: str) -> dict[str, str]:
-        """An object whose every field is a text."""
+        """Returns an object whose fields are all strings."""
         fields = self.mapping(name)
         return {key: self._part(fields).text(key) for key in fields}
 
     def items(self, name: str) -> list[NodeReader]:
-        """The objects of a list, each with its own reader; they have no version."""
+        """Returns a reader for each object in a list. These objects have no version."""
         value = self._fields.get(name)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.broken(f"has no list of objects {name!r}")
@@ -94,17 +95,15 @@ class NodeReader:
         return name in self._fields
 
     def ranges(self, name: str) -> dict[TopicPartition, OffsetRange]:
-        """Topic -> partition -> [first, end], as `ranges_of` writes them; empty if the field is missing."""
+        """Returns the ranges in a field that `ranges_of` has written; empty if the field is missing."""
         found = {tp: OffsetRange(first, end) for tp, (first, end) in self.offsets(name, ("FIRST", "END")).items()}
         if broken := [tp for tp, offsets in found.items() if offsets.first > offsets.end]:
             raise self.broken(f"the offsets of {broken[0].topic} are not PARTITION: [FIRST, END]")
         return found
 
     def offsets(self, name: str, row: tuple[str, ...]) -> dict[TopicPartition, list[int]]:
-        """Topic -> partition -> as many offsets as ``row`` has names, as `rows_of` writes them.
-
-        Empty if the field is missing.
-        """
+        """Returns the lists of offsets in a field that `rows_of` has written; empty if the field is missing. Each list
+        must have as many offsets as ``row`` has names."""
         if name not in self._fields:
             return {}
         found: dict[TopicPartition, list[int]] = {}
@@ -121,7 +120,7 @@ class NodeReader:
         return self.runs(self.mapping(name))
 
     def runs(self, topics: object) -> list[TopicPartition]:
-        """Topic -> runs of numbers, as `runs_of` writes them."""
+        """Returns the partitions in an object that `runs_of` has written."""
         if not isinstance(topics, dict):
             raise self.broken("has no object where partitions should be")
         found: list[TopicPartition] = []
@@ -129,13 +128,14 @@ class NodeReader:
             for run in runs.split(",") if isinstance(runs, str) else [""]:
                 match = RUN.fullmatch(run)
                 first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-                if not first <= last < first + MOST_PARTITIONS - len(found):
+                if not first <= last < first + MAX_PARTITIONS - len(found):
                     raise self.broken(f"the partitions of {topic} are not runs of numbers")
                 found += (TopicPartition(topic, number) for number in range(first, last + 1))
         return found
 
 
 def runs_of(partitions: Iterable[TopicPartition]) -> dict[str, str]:
+    """Returns for each topic its partitions as runs, such as ``0-3,7``."""
     return {
         topic: ",".join(_run(numbers) for numbers in _neighbours(sorted({tp.partition for tp in of_topic})))
         for topic, of_topic in groupby(sorted(partitions), key=lambda tp: tp.topic)
@@ -143,10 +143,12 @@ def runs_of(partitions: Iterable[TopicPartition]) -> dict[str, str]:
 
 
 def ranges_of(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
+    """Returns the ranges as ``{"topic": {"partition": [first, end]}}``."""
     return rows_of({tp: [offsets.first, offsets.end] for tp, offsets in ranges.items()})
 
 
 def rows_of(rows: Mapping[TopicPartition, list[int]]) -> dict[str, dict[str, list[int]]]:
+    """Returns lists of offsets as ``{"topic": {"partition": [offset, ...]}}``."""
     found: dict[str, dict[str, list[int]]] = {}
     for (topic, number), offsets in sorted(rows.items()):
         found.setdefault(topic, {})[str(number)] = offsets
@@ -163,4 +165,5 @@ def _run(numbers: list[int]) -> str:
 
 
 def node_bytes(fields: Mapping[str, Any]) -> bytes:
+    """Encodes a node with these fields and the version."""
     return json.dumps({"version": VERSION, **fields}, separators=(",", ":")).encode()

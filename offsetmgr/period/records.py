@@ -1,7 +1,7 @@
-"""The content and encoding of the coordinator's nodes: JSON with a version in each. Pure.
+"""The contents of the coordinator's znodes, and their encoding as JSON with a version. Pure.
 
-One node per member holds its whole progress. The names are those of the original's nodes (`legacy_nodes`), the format
-is that of `node_codec`.
+The nodes have the names of the original coordinator's nodes (`legacy_nodes`) and the format of `node_codec`. The
+progress of a member, for all its partitions, is in one node.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from offsetmgr.period.schedule import Period, PeriodSchedule
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """A rerun of past periods: its end, and the schedule after it."""
+    """A rerun of past periods: the time at which it ends, and the schedule after it."""
 
     until_ms: int | None
-    """Periods that begin at or after this time are not part of the rerun; None: those that are not over yet."""
+    """The rerun ends before the first period that begins at or after this time; if None, before the first period that
+    is not over yet."""
     then: PeriodSchedule | None
-    """The schedule that the run adopts afterwards, at the next start of one of its periods; None: the run ends."""
+    """The schedule that the run adopts after the rerun, as soon as one of its periods begins; None if the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,14 @@ class OpenNode:
     opened_ms: int
     """Opening time, by the leader's clock."""
     stopped: str = ""
-    """Why no further period will open; empty while the run continues."""
+    """The reason why no further period will open; empty while the run continues."""
     rerun: Rerun | None = None
     done: bool = False
     """Whether the run ended because its last period has closed."""
 
     @property
     def limit_ms(self) -> int:
-        """The open period's end: records from this time on must wait."""
+        """The end of the open period: records with this time or a later one must wait."""
         return self.schedule.period(self.number).end_ms
 
 
@@ -60,14 +61,15 @@ class PartitionsNode:
 
 @dataclass(frozen=True, slots=True)
 class ProgressNode:
-    """``progress/MEMBER``: the progress of a member and of its predecessors of the same name."""
+    """``progress/MEMBER``: the progress of a member and of earlier processes with the same name."""
 
     member: str
     epoch: int
-    """The member's epoch: larger than that of every earlier one of its name, which therefore cannot write any more."""
+    """The member's epoch. It is larger than that of every earlier process of this name, so these cannot write any
+    more."""
     finished: Mapping[TopicPartition, int]
     idle: frozenset[TopicPartition] = field(default=frozenset())
-    """Those of them without a record in the period, according to Kafka's offsets for a time."""
+    """The finished partitions that had no record in the period, according to Kafka's offsets for a time."""
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
     """The offsets of a partition's newest finished period, if its consumer reported them."""
 
@@ -79,14 +81,14 @@ class MemberNode:
     host: str
     process: int
     owned: frozenset[TopicPartition]
-    """The partitions that it consumes, so that operators know whom to ask about a stuck one."""
+    """The partitions that it consumes, so that operators can find the member of a partition that does not progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedPeriod:
-    """``history/NUMBER``: a period that every partition has finished (or that was abandoned).
+    """``history/NUMBER``: a period that every partition has finished, or that was abandoned.
 
-    Times by the leaders' clocks, in ms.
+    Times are in milliseconds, by the leaders' clocks.
     """
 
     period: Period
@@ -95,13 +97,13 @@ class ClosedPeriod:
     leader: str
     epoch: int
     by: Mapping[str, frozenset[TopicPartition]]
-    """Member -> the partitions that it reported."""
+    """For each member the partitions that it reported."""
     idle: frozenset[TopicPartition] = field(default=frozenset())
-    """Partitions without a record in it."""
+    """Partitions without a record in the period."""
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
     """The offsets of partitions whose consumers reported them."""
     abandoned: str = ""
-    """Why it was abandoned; empty for a period that was closed."""
+    """The reason why it was abandoned; empty for a period that was closed."""
 
 
 def encode_open(node: OpenNode) -> bytes:
@@ -139,7 +141,7 @@ def _rerun(node: NodeReader) -> Rerun | None:
 
 
 def decode_open(path: str, data: bytes) -> OpenNode:
-    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
     node = NodeReader(path, data)
     try:
         schedule = PeriodSchedule(node.number("first_ms"), node.number("length_ms"), node.optional_number("base") or 0)
@@ -168,7 +170,7 @@ def encode_partitions(node: PartitionsNode) -> bytes:
 
 
 def decode_partitions(path: str, data: bytes) -> PartitionsNode:
-    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
     node = NodeReader(path, data)
     return PartitionsNode(node.number("period"), frozenset(node.partitions("topics")))
 
@@ -188,7 +190,7 @@ def encode_progress(node: ProgressNode) -> bytes:
 
 
 def decode_progress(path: str, data: bytes) -> ProgressNode:
-    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
     node = NodeReader(path, data)
     finished: dict[TopicPartition, int] = {}
     for name, topics in node.mapping("finished").items():
@@ -196,7 +198,7 @@ def decode_progress(path: str, data: bytes) -> ProgressNode:
             raise node.broken(f"{name!r} is not the number of a period")
         for partition in node.runs(topics):
             if partition in finished:
-                raise node.broken(f"says of {partition} twice what it has finished")
+                raise node.broken(f"contains {partition} twice among the finished ones")
             finished[partition] = int(name)
     idle = frozenset(node.partitions("idle"))
     return ProgressNode(node.text("member"), node.number("epoch"), finished, idle, node.ranges("ranges"))
@@ -207,7 +209,7 @@ def encode_member(node: MemberNode) -> bytes:
 
 
 def decode_member(path: str, data: bytes) -> MemberNode:
-    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
     node = NodeReader(path, data)
     return MemberNode(node.text("host"), node.number("process"), frozenset(node.partitions("owned")))
 
@@ -231,7 +233,7 @@ def encode_closed(node: ClosedPeriod) -> bytes:
 
 
 def decode_closed(path: str, data: bytes) -> ClosedPeriod:
-    """Raises `CorruptData`, `UnknownVersion`, which name ``path``."""
+    """Decodes the node. Raises `CorruptData`, `UnknownVersion` with ``path`` in the message."""
     node = NodeReader(path, data)
     period = Period(node.number("period"), node.number("start_ms"), node.number("end_ms"))
     if period.end_ms <= period.start_ms:

@@ -1,12 +1,12 @@
-"""Reruns: a range of past periods again, in smaller periods, in a separate run or instead of the live run.
+"""Reruns: past periods are processed again, usually in smaller periods, in a separate run or in the live run.
 
-*Separate*: its own run under ``ROOT/reruns/NAME``, with its own members, independent of the live one. *Instead*: the
-live run itself goes back. Its open period is abandoned (the history records it), and the next one that opens is the
-rerun's first. Numbers continue, so an old report cannot be confused with a new one. Members see the next period begin
-earlier than the last, and go back to its offsets.
+A *separate* rerun is a run of its own under ``ROOT/reruns/NAME``, with its own members, independent of the live run. A
+rerun *in the live run* abandons the open period (the history records that), and the next period that opens is the
+rerun's first. The numbers of the periods continue, so that an old report cannot be mistaken for a new one. The members
+receive a period that begins earlier than the previous one, and go back to its offsets.
 
-At its end, a time or the present, a rerun ends by itself or adopts another schedule, usually the live one's. The leader
-at that time decides (`leader_decision.after`).
+A rerun ends at a given time or at the present. Then the run ends, or adopts another schedule, usually that of the live
+run. The leader decides when that is due (`leader_decision.after`).
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ from offsetmgr.period.records import ClosedPeriod, OpenNode, PartitionsNode, Rer
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore, BarrierView
 
-FOLDER: Final = "reruns"
-BY: Final = "period rerun"
+RERUNS_DIRECTORY: Final = "reruns"
+RERUN_LEADER: Final = "period rerun"
 
 
 def rerun_root(root: str, name: str) -> str:
-    """Raises `UsageError` for a name that cannot be a node's."""
+    """Returns the root of a separate rerun. Raises `UsageError` if ``name`` cannot be the name of a node."""
     if not name or "/" in name or name in (".", ".."):
         raise UsageError(f"rerun {name!r}", "cannot be the name of a node")
-    return f"{root}/{FOLDER}/{name}"
+    return f"{root}/{RERUNS_DIRECTORY}/{name}"
 
 
-def check(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> PeriodSchedule:
-    """The rerun's schedule. Raises `UsageError` if it cannot end as required, or its periods are not smaller ones of
-    the past."""
+def rerun_schedule(first_ms: int, length_ms: int, rerun: Rerun, live: OpenNode) -> PeriodSchedule:
+    """Returns the schedule of a rerun. Raises `UsageError` if the rerun could not end as required, does not begin in
+    the past, or has longer periods than the live run."""
     schedule = PeriodSchedule(first_ms, length_ms)
     if length_ms > live.schedule.length_ms:
         why = f"are longer than the live run's, of {live.schedule.length_ms} ms"
         raise UsageError(f"periods of {length_ms} ms", why, "a rerun has smaller ones, or the same")
     if first_ms >= live.schedule.period(live.number).start_ms:
-        raise UsageError(f"a rerun from {first_ms}", "is not in the past: that period is open, or in the future")
+        raise UsageError(f"a rerun from {first_ms}", "does not begin in the past: the period is open, or in the future")
     if rerun.until_ms is not None and rerun.until_ms < schedule.period(0).end_ms:
-        raise UsageError(f"a rerun until {rerun.until_ms}", "ends before its first period does")
+        raise UsageError(f"a rerun until {rerun.until_ms}", "ends before the end of its first period")
     if rerun.until_ms is not None and (rerun.until_ms - first_ms) % length_ms:
         why = f"is not a whole number of periods of {length_ms} ms after {first_ms}"
         raise UsageError(f"a rerun until {rerun.until_ms}", why)
     if rerun.then is not None and (rerun.then.first_ms - first_ms) % math.gcd(length_ms, rerun.then.length_ms):
         raise UsageError(
             f"periods of {length_ms} ms from {first_ms}",
-            f"never end where one of {rerun.then.length_ms} ms begins, so that the rerun could not take those on",
+            f"never end where a period of {rerun.then.length_ms} ms begins, so the run could not adopt that schedule",
         )
     return schedule
 
 
-def following(live: OpenNode) -> PeriodSchedule:
-    """The times of the live run's schedule, for a rerun to adopt."""
+def live_schedule(live: OpenNode) -> PeriodSchedule:
+    """Returns the schedule of the live run, for a rerun to adopt at its end."""
     return PeriodSchedule(live.schedule.first_ms, live.schedule.length_ms)
 
 
-def _of(view: BarrierView) -> tuple[OpenNode, PartitionsNode]:
+def _open_nodes(view: BarrierView) -> tuple[OpenNode, PartitionsNode]:
     if view.seen.open_ is None or view.seen.partitions is None or view.seen.barrier() is None:
-        raise Conflict("the live run", "has not opened a period yet, or is just turning to the next")
+        raise Conflict("the live run", "has not opened a period yet, or is just advancing to the next one")
     return view.seen.open_, view.seen.partitions
 
 
@@ -72,34 +72,36 @@ def require_new(nodes: BarrierStateStore) -> None:
 
 
 def require_no_rerun(root: str, live: OpenNode) -> None:
-    """Raises `Conflict` if the run itself is in a rerun."""
+    """Raises `Conflict` if a rerun in this run has not ended."""
     if live.rerun is not None:
         raise Conflict(f"run {root}", "is in a rerun already", "wait for its end, or start a separate rerun")
 
 
-def begin_beside(
+def begin_separate(
     nodes: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, now_ms: int
 ) -> None:
-    """Opens the rerun's first period, with the live run's partitions. Raises `Conflict` if it has already begun."""
-    _, partitions = _of(live)
+    """Opens the first period of a separate rerun, with the live run's partitions. Raises `Conflict` if it has already
+    begun."""
+    _, partitions = _open_nodes(live)
     nodes.prepare()
-    first = OpenNode(schedule, 0, BY, 0, now_ms, rerun=rerun)
-    if not nodes.begin(first, PartitionsNode(0, partitions.partitions)):
+    first = OpenNode(schedule, 0, RERUN_LEADER, 0, now_ms, rerun=rerun)
+    if not nodes.begin_run(first, PartitionsNode(0, partitions.partitions)):
         raise Conflict(f"rerun {nodes.root}", "has begun already", "give this one another name")
 
 
-def begin_instead(
+def begin_in_live_run(
     nodes: BarrierStateStore, live: BarrierView, schedule: PeriodSchedule, rerun: Rerun, why: str, now_ms: int
 ) -> Advance:
-    """Abandons the open period and opens the rerun's first. Raises `Conflict` if the live run has just advanced."""
-    open_, partitions = _of(live)
+    """Abandons the live run's open period and opens the rerun's first period; ``why`` is recorded in the history.
+    Returns the advance that was written. Raises `Conflict` if the live run has just advanced."""
+    open_, partitions = _open_nodes(live)
     require_no_rerun(nodes.root, open_)
     number = open_.number + 1
-    again = OpenNode(replace(schedule, base=number), number, BY, open_.epoch, now_ms, rerun=rerun)
-    given_up = ClosedPeriod(
-        open_.schedule.period(open_.number), open_.opened_ms, now_ms, BY, open_.epoch, {}, abandoned=why
+    reopened = OpenNode(replace(schedule, base=number), number, RERUN_LEADER, open_.epoch, now_ms, rerun=rerun)
+    abandoned_period = ClosedPeriod(
+        open_.schedule.period(open_.number), open_.opened_ms, now_ms, RERUN_LEADER, open_.epoch, {}, abandoned=why
     )
-    turn = Advance(again, PartitionsNode(number, partitions.partitions), given_up)
-    if not nodes.turn(turn, live):
-        raise Conflict(f"run {nodes.root}", "has just turned to another period", "ask again")
-    return turn
+    advance = Advance(reopened, PartitionsNode(number, partitions.partitions), abandoned_period)
+    if not nodes.write_advance(advance, live):
+        raise Conflict(f"run {nodes.root}", "has just advanced to another period", "try again")
+    return advance

@@ -1,6 +1,6 @@
-"""`PeriodSchedule`: divides event time into periods of one length. Pure.
+"""`PeriodSchedule`: divides event time into periods of equal length. Pure.
 
-Times are milliseconds since 1970 and 64 bits wide; the original coordinator used fewer bits.
+Times are milliseconds since 1970 with up to 63 bits; the original coordinator used fewer bits.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class PeriodSchedule:
-    """Periods of ``length_ms``; number ``base`` begins at ``first_ms``. Fixed when a run begins. Raises `UsageError`.
+    """Periods of ``length_ms`` milliseconds; period number ``base`` begins at ``first_ms``. Raises `UsageError`.
 
-    ``base`` is not 0 after a run has changed its length (`rerun`): numbers continue, with different times.
+    A run keeps its schedule, except that a rerun changes it. The numbers then continue with different times, so that
+    ``base`` is the number of the first period of the new schedule.
     """
 
     first_ms: int
@@ -40,21 +41,23 @@ class PeriodSchedule:
         if self.length_ms <= 0:
             raise UsageError(f"period of {self.length_ms} ms", "a period is at least 1 ms long")
         if not 0 <= self.first_ms <= MAX_TIME_MS - self.length_ms:
-            raise UsageError(f"first period at {self.first_ms}", "is no time in milliseconds since 1970")
+            raise UsageError(f"first period at {self.first_ms}", "is not a time in milliseconds since 1970")
         if self.base < 0:
             raise UsageError(f"first period's number {self.base}", "is below 0")
 
     def period(self, number: int) -> Period:
-        """Raises `UsageError` for one before the first, or beyond 64-bit times."""
+        """Returns the period with this number. Raises `UsageError` if it is before the first, or beyond 63-bit
+        times."""
         start = self.first_ms + (number - self.base) * self.length_ms
         if number < self.base or start > MAX_TIME_MS - self.length_ms:
-            raise UsageError(f"period {number}", "is before the first, or beyond the last time there is")
+            raise UsageError(f"period {number}", "is before the first period, or beyond the largest time")
         return Period(number, start, start + self.length_ms)
 
     def number_of(self, timestamp_ms: int) -> int:
-        """The number of the period that contains a time; below ``base`` before the first."""
+        """Returns the number of the period that contains a time; it is below ``base`` if the time is before the first
+        period."""
         return self.base + (timestamp_ms - self.first_ms) // self.length_ms
 
     def begins_at(self, timestamp_ms: int) -> bool:
-        """Whether one of its periods begins at this time."""
+        """Returns whether a period begins at this time."""
         return timestamp_ms >= self.first_ms and (timestamp_ms - self.first_ms) % self.length_ms == 0

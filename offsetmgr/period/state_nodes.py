@@ -1,15 +1,16 @@
-"""`BarrierStateStore`: reads and writes the nodes under a coordinator's root in ZooKeeper. No thread, no decision.
+"""`BarrierStateStore`: reads and writes the znodes of a coordinator. It has no thread and decides nothing.
 
 ::
 
-    ROOT/coordinator        the open period: the only authoritative node
-    ROOT/topic-partitions   who must finish it
-    ROOT/progress/MEMBER    what a member has finished: one node a member, for all of its partitions
-    ROOT/members/MEMBER     the live ones (ephemeral); the oldest of them leads
-    ROOT/history/NUMBER     closed periods
+    ROOT/coordinator        the open period
+    ROOT/topic-partitions   the partitions that must finish it
+    ROOT/progress/MEMBER    the periods that a member's partitions have finished
+    ROOT/members/MEMBER     a live member (ephemeral); the oldest live member is the leader
+    ROOT/history/NUMBER     a closed period
 
-Every write is conditional. A member's *epoch* is the transaction that created its node under ``members``: ZooKeeper
-gives each a larger number, so a later process has the larger epoch, of members of one name and of leaders alike.
+Every write is conditional. A member's *epoch* is the id of the transaction that created its node under ``members``.
+ZooKeeper's transaction ids increase, so a later process with the same name has a larger epoch, and so has a later
+leader.
 """
 
 from __future__ import annotations
@@ -55,13 +56,14 @@ from offsetmgr.zookeeper.groups.membership import ensure
 _HISTORY: Final = 2
 """The index of the operation that writes the history in an advance's transaction."""
 _RACES: Final = (ZookeeperError.BAD_VERSION, ZookeeperError.NO_NODE, ZookeeperError.NODE_EXISTS)
-_MARK: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
-"""Content of the directories: the original coordinator stores text in a node of the same name."""
+_DIRECTORY_DATA: Final = json.dumps({"version": 1, "by": "offsetmgr"}, separators=(",", ":")).encode()
+"""The content of the directories, which shows that they belong to offsetmgr: the original coordinator stores text in a
+node named ``progress``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveMember:
-    """A member's registration. ``epoch``: see the module's docstring."""
+    """The registration of a live member. For ``epoch`` see the docstring of the module."""
 
     epoch: int
     session_id: int
@@ -70,7 +72,8 @@ class LiveMember:
 
 @dataclass(frozen=True, slots=True)
 class BarrierView:
-    """The nodes as read, which are not a snapshot; the conditions of writes compensate for that."""
+    """The nodes of a run and their versions. They were read at different moments, so writes are conditional on the
+    versions."""
 
     seen: LeaderView
     open_version: int | None
@@ -80,17 +83,21 @@ class BarrierView:
 
     @property
     def leader(self) -> str | None:
-        """The oldest live member."""
+        """The leader: the oldest live member; None if there is none."""
         return min(self.members, key=lambda name: self.members[name].epoch, default=None)
 
 
 class BarrierStateStore:
-    """One root, accessed through one session. All methods raise what the session raises."""
+    """The nodes under one root, accessed through one session. All methods raise the errors of the session.
+
+    Methods that write and return a bool return False if another client wrote first, or if the outcome is unknown; the
+    caller then reads again.
+    """
 
     def __init__(self, session: ZookeeperSession, root: str) -> None:
         """``root`` is a path under the session's chroot. Raises `UsageError`."""
         if not root.startswith("/") or root == "/" or root.endswith("/") or "//" in root:
-            raise UsageError(f"root {root!r}", "is no path of a node", "as in /offsetmgr/periods/daily")
+            raise UsageError(f"root {root!r}", "is not a valid path of a node", "as in /offsetmgr/periods/daily")
         self._session = session
         self.root = root
         self.open_path, self.partitions_path = f"{root}/coordinator", f"{root}/topic-partitions"
@@ -99,28 +106,28 @@ class BarrierStateStore:
 
     def prepare(self) -> None:
         """Creates the directories. Raises `LegacyMembersPresent` if the original coordinator has written here."""
-        self.check_form()
+        self.require_no_legacy_nodes()
         parts = self.root.split("/")[1:]
         ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
         for path in (self.progress_path, self.members_path, self.history_path):
-            outcome = self._session.transaction([Create(path, _MARK)])
+            outcome = self._session.transaction([Create(path, _DIRECTORY_DATA)])
             if outcome.code != ZookeeperError.NODE_EXISTS:
-                self._done(outcome)
+                self._require_committed(outcome)
 
-    def check_form(self) -> None:
-        """Raises `LegacyMembersPresent` if one of the nodes contains the original's text."""
+    def require_no_legacy_nodes(self) -> None:
+        """Raises `LegacyMembersPresent` if a node contains text of the original coordinator."""
         paths = [self.open_path, self.partitions_path, self.progress_path]
         for path, node in zip(paths, self._session.get_many(paths), strict=True):
-            _ours(self, path, node)
+            _own_data(self, path, node)
 
     def full(self, path: str) -> str:
-        """A path with the chroot, as other clients of the server see it."""
+        """Returns a path with the chroot, as other clients of the server see it."""
         return self._session.chroot + path
 
     # --- reading ------------------------------------------------------------------------------------
 
     def read(self) -> BarrierView:
-        """Everything except the history, in two requests. Also raises `CorruptData`, `UnknownVersion`."""
+        """Reads all nodes except the history, in two requests. Also raises `CorruptData`, `UnknownVersion`."""
         listed = self._session.children_many([self.progress_path, self.members_path])
         reporting, living = (_names(names) for names in listed)
         paths = [
@@ -136,13 +143,16 @@ class BarrierStateStore:
             if node is not None:
                 found[path] = node
         open_, partitions = found.get(self.open_path), found.get(self.partitions_path)
-        opened, named = _ours(self, self.open_path, open_), _ours(self, self.partitions_path, partitions)
+        open_data, partitions_data = (
+            _own_data(self, self.open_path, open_),
+            _own_data(self, self.partitions_path, partitions),
+        )
         progress = {name: found[path] for name, path in zip(reporting, paths[2:], strict=False) if path in found}
         members = {name: found[path] for name in living if (path := f"{self.members_path}/{name}") in found}
         return BarrierView(
             LeaderView(
-                decode_open(self.open_path, opened) if opened else None,
-                decode_partitions(self.partitions_path, named) if named else None,
+                decode_open(self.open_path, open_data) if open_data else None,
+                decode_partitions(self.partitions_path, partitions_data) if partitions_data else None,
                 {n: decode_progress(f"{self.progress_path}/{n}", node.data) for n, node in progress.items()},
             ),
             open_.version if open_ else None,
@@ -157,17 +167,17 @@ class BarrierStateStore:
         )
 
     def read_open(self) -> tuple[OpenNode | None, PartitionsNode | None]:
-        """Only the open period, in one request. Also raises `CorruptData`, `UnknownVersion`."""
+        """Reads the open period and its partitions, in one request. Also raises `CorruptData`, `UnknownVersion`."""
         open_, partitions = self._session.get_many([self.open_path, self.partitions_path])
-        opened = _ours(self, self.open_path, open_)
-        named = _ours(self, self.partitions_path, partitions)
+        open_data = _own_data(self, self.open_path, open_)
+        partitions_data = _own_data(self, self.partitions_path, partitions)
         return (
-            decode_open(self.open_path, opened) if opened else None,
-            decode_partitions(self.partitions_path, named) if named else None,
+            decode_open(self.open_path, open_data) if open_data else None,
+            decode_partitions(self.partitions_path, partitions_data) if partitions_data else None,
         )
 
     def history(self, numbers: Sequence[int] | None = None) -> dict[int, ClosedPeriod]:
-        """Closed periods by number, the requested ones or all; missing ones are omitted.
+        """Returns the closed periods with these numbers (None: all), by number. Missing ones are omitted.
 
         Also raises `CorruptData`, `UnknownVersion`.
         """
@@ -188,26 +198,27 @@ class BarrierStateStore:
     # --- writing ------------------------------------------------------------------------------------
 
     def register(self, member: str, node: MemberNode) -> int:
-        """Registers the member in this session and returns its epoch. Raises `Conflict` if another session has it."""
+        """Registers the member in this session and returns its epoch. Raises `Conflict` if another session has
+        registered the name."""
         path = f"{self.members_path}/{member}"
         outcome = self._session.transaction([Create(path, encode_member(node), ephemeral=True)])
         if outcome.state is OperationState.UNKNOWN:
             self._session.sync()
         elif outcome.code != ZookeeperError.NODE_EXISTS:
-            self._done(outcome)
+            self._require_committed(outcome)
         found = self._session.get(path)
         if found is None or found.ephemeral_owner != self._session.session_id:
             raise Conflict(
                 f"member {member}",
                 "is registered by another session",
-                "give each a name of its own; that of one which died is free once its session has ended",
+                "give each member its own name; the name of a dead member is free after its session has expired",
             )
         return found.czxid
 
-    def describe(self, member: str, node: MemberNode) -> bool:
-        """Replaces the node of the member, which is registered in this session. False: try again.
+    def update_member(self, member: str, node: MemberNode) -> bool:
+        """Replaces the content of the node of a member of this session.
 
-        Raises `Conflict` if it is no longer registered.
+        Raises `Conflict` if the member is no longer registered.
         """
         path = f"{self.members_path}/{member}"
         found = self._session.get(path)
@@ -215,101 +226,108 @@ class BarrierStateStore:
             raise Conflict(
                 f"member {member}", "its registration is gone", "another client has deleted it; the member joins again"
             )
-        return self._won(self._session.transaction([SetData(path, encode_member(node), found.version)]))
+        return self._committed(self._session.transaction([SetData(path, encode_member(node), found.version)]))
 
     def report(self, node: ProgressNode, version: int | None) -> bool:
-        """Writes a member's progress over the one at ``version`` (None: there is none). False: another client was
-        first, or the outcome is unknown: read again."""
+        """Writes a member's progress. ``version`` is that of the present node, None if there is none."""
         path, data = f"{self.progress_path}/{node.member}", encode_progress(node)
-        return self._won(
+        return self._committed(
             self._session.transaction([Create(path, data) if version is None else SetData(path, data, version)])
         )
 
-    def turn(self, turn: Advance, view: BarrierView) -> bool:
-        """Carries out an advance that was decided from ``view``, as a whole. False: it was not carried out, or the
-        outcome is unknown.
+    def write_advance(self, advance: Advance, view: BarrierView) -> bool:
+        """Writes all nodes of an advance that was decided from ``view``, in one transaction.
 
         Raises `ServerError` if the history already contains the period to be closed.
         """
         operations: list[Operation] = [
-            _put(self.open_path, encode_open(turn.open_), view.open_version),
-            _put(self.partitions_path, encode_partitions(turn.partitions), view.partitions_version),
+            _put(self.open_path, encode_open(advance.open_), view.open_version),
+            _put(self.partitions_path, encode_partitions(advance.partitions), view.partitions_version),
         ]
-        if turn.closed is not None:
-            operations.append(Create(f"{self.history_path}/{turn.closed.period.number}", encode_closed(turn.closed)))
+        if advance.closed is not None:
+            operations.append(
+                Create(f"{self.history_path}/{advance.closed.period.number}", encode_closed(advance.closed))
+            )
         outcome = self._session.transaction(operations)
-        if turn.closed is not None and outcome.state is OperationState.REFUSED and outcome.failed_operation == _HISTORY:
-            # The operations in front of it in the transaction would have succeeded, so no other leader has won a race.
+        if (
+            advance.closed is not None
+            and outcome.state is OperationState.REFUSED
+            and outcome.failed_operation == _HISTORY
+        ):
+            # The earlier operations of the transaction did not fail, so no other leader has advanced the period.
             if outcome.code == ZookeeperError.NODE_EXISTS:
-                raise self._not_new(turn.closed.period.number)
+                raise self._already_closed_error(advance.closed.period.number)
             self.prepare()  # the directory has been deleted
-        return self._won(outcome)
+        return self._committed(outcome)
 
     def require_new(self) -> None:
-        """Called before the first period opens. Raises `ServerError` if the history already contains periods."""
+        """Raises `ServerError` if the history already contains periods, so that a first period must not be opened."""
         numbers = [int(name) for name in _names(self._session.children(self.history_path)) if name.isdigit()]
         if numbers:
-            raise self._not_new(max(numbers))
+            raise self._already_closed_error(max(numbers))
 
-    def _not_new(self, number: int) -> ServerError:
+    def _already_closed_error(self, number: int) -> ServerError:
         return ServerError(
             f"ZooKeeper node {self.full(self.open_path)}",
-            f"was deleted or set back, though period {number} is closed in the history",
-            "begin again under another root: a run never goes through its periods again by itself",
+            f"was deleted or set back, although the history contains period {number} as closed",
+            "start a new run under another root: a run never repeats closed periods by itself",
         )
 
-    def begin(self, open_: OpenNode, partitions: PartitionsNode) -> bool:
-        """Opens a run's first period for its creator. False: it has already begun."""
+    def begin_run(self, open_: OpenNode, partitions: PartitionsNode) -> bool:
+        """Opens the first period of a run. Returns False if the run has already begun."""
         nodes = [_put(self.open_path, encode_open(open_), None)]
         nodes.append(_put(self.partitions_path, encode_partitions(partitions), None))
-        return self._won(self._session.transaction(nodes))
+        return self._committed(self._session.transaction(nodes))
 
-    def end(self, view: BarrierView, why: str) -> bool:
-        """Ends the run after the open period. False: it changed meanwhile, or nothing had begun."""
+    def stop_run(self, view: BarrierView, why: str) -> bool:
+        """Makes the open period the last one of the run; ``why`` is recorded. Returns False if the run has advanced
+        meanwhile, or has not begun."""
         if view.seen.open_ is None or view.open_version is None:
             return False
         data = encode_open(replace(view.seen.open_, stopped=why))
-        return self._won(self._session.transaction([SetData(self.open_path, data, view.open_version)]))
+        return self._committed(self._session.transaction([SetData(self.open_path, data, view.open_version)]))
 
-    def forget(self, members: Iterable[str], view: BarrierView) -> None:
-        """Deletes the progress of these members; progress that has changed since it was read stays."""
+    def delete_progress(self, members: Iterable[str], view: BarrierView) -> None:
+        """Deletes the progress of these members, unless it has changed since it was read."""
         for member in members:
             path = f"{self.progress_path}/{member}"
-            self._won(self._session.transaction([Delete(path, view.progress_versions[member])]))
+            self._committed(self._session.transaction([Delete(path, view.progress_versions[member])]))
 
-    def forget_history(self, number: int) -> None:
-        """Deletes the entry of one old period, if it exists; entries are never changed."""
-        self._won(self._session.transaction([Delete(f"{self.history_path}/{number}", 0)]))
+    def delete_history(self, number: int) -> None:
+        """Deletes one closed period from the history, if it exists."""
+        self._committed(self._session.transaction([Delete(f"{self.history_path}/{number}", 0)]))
 
-    def _won(self, outcome: TransactionResult) -> bool:
+    def _committed(self, outcome: TransactionResult) -> bool:
         if outcome.state is OperationState.REFUSED and outcome.code in _RACES:
             return False
         if outcome.state is OperationState.UNKNOWN:
             self._session.sync()
             return False
-        self._done(outcome)
+        self._require_committed(outcome)
         return True
 
-    def _done(self, outcome: TransactionResult) -> None:
+    def _require_committed(self, outcome: TransactionResult) -> None:
         if outcome.state is not OperationState.COMMITTED:
-            raise outcome.error or ServerError(f"ZooKeeper under {self.root}", f"refused with code {outcome.code}")
+            raise outcome.error or ServerError(
+                f"ZooKeeper under {self.root}", f"rejected the transaction with code {outcome.code}"
+            )
 
 
 def _put(path: str, data: bytes, version: int | None) -> Operation:
     return Create(path, data) if version is None else SetData(path, data, version)
 
 
-def _ours(nodes: BarrierStateStore, path: str, node: Node) -> bytes:
-    """A node's data; empty if it does not exist. Raises `LegacyMembersPresent`, because an old member may start at any
-    time."""
+def _own_data(nodes: BarrierStateStore, path: str, node: Node) -> bytes:
+    """Returns a node's data; empty if the node does not exist. Raises `LegacyMembersPresent` if the original
+    coordinator wrote it, because a member of it may start at any time."""
     data = _data(node)
-    if legacy_nodes.is_old(data):
+    if legacy_nodes.is_legacy(data):
         limit = legacy_nodes.parse_limit(nodes.full(path), data) if path == nodes.open_path else None
         where = "" if limit is None else f"; their open period ends at {limit}"
         raise LegacyMembersPresent(
             f"ZooKeeper node {nodes.full(path)}",
-            f"is in the form of the original coordinator, whose members know nothing of this one's{where}",
-            "stop them, and give this run a root of its own",
+            f"was written by the original coordinator, whose members ignore offsetmgr's conditional writes{where}",
+            "stop those members, and use another root for this run",
         )
     return data
 

@@ -1,4 +1,4 @@
-"""The status of a run: which partition holds the barrier, since when, and which member consumes it. Pure."""
+"""The status of a run: the partitions that have not finished the open period, their waiting times and members. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class PartitionStatus:
     last: int | None
     """The newest period that it has finished; None if unknown."""
     waiting_ms: int | None
-    """How long the period has waited for it, by this machine's clock; None if it has finished."""
+    """The time in milliseconds for which the period has waited for it, by this machine's clock; None if it has
+    finished."""
     owner: str | None
     """The live member that consumes it; None if there is none."""
     host: str | None
@@ -30,32 +31,33 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """The open period and its partitions, those that hold it first."""
+    """The open period and its partitions. Those that have not finished it come first."""
 
     period: Period
     opened_ms: int
     stopped: str
     rerun: bool
     leader: str | None
-    """The live member that leads; None if there is no live member."""
+    """The live member that is the leader; None if there is no live member."""
     members: int
     partitions: tuple[PartitionStatus, ...]
 
     @property
-    def holding(self) -> list[PartitionStatus]:
+    def lagging(self) -> list[PartitionStatus]:
+        """The partitions that have not finished the open period."""
         return [partition for partition in self.partitions if not partition.finished]
 
 
 def status_of(view: BarrierView, now_ms: int) -> RunStatus | None:
-    """None before the first period.
+    """Returns the status of the run; None before the first period.
 
-    Raises `Conflict` if the nodes do not match because the run has just advanced; read again.
+    Raises `Conflict` if the nodes do not match because the run has just advanced. The caller then reads them again.
     """
     open_, barrier = view.seen.open_, view.seen.barrier()
     if open_ is None:
         return None
     if barrier is None:
-        raise Conflict("the run", "has turned to another period at this moment", "ask again")
+        raise Conflict("the run", "has just advanced to another period", "try again")
     number = open_.number
     finished = view.seen.finished()
     idle = {tp for node in view.seen.progress.values() for tp in node.idle if node.finished.get(tp) == number}

@@ -1,6 +1,7 @@
-"""Real servers on this machine, as child processes: ZooKeeper, Kafka brokers, and the old high-level consumer.
+"""The sandbox: real ZooKeeper servers, Kafka brokers and old high-level consumers as child processes on this machine.
 
-The jars are the released ones; nothing is simulated. Only the command line, scripts and tests import this package.
+The jars are those of the released versions; nothing is simulated. Only the command line, scripts and tests import this
+package.
 """
 
 from offsetmgr.sandbox.broker import KafkaBroker, KraftBroker

@@ -1,4 +1,4 @@
-"""Real Kafka brokers: 0.8.2 to 3.9 with ZooKeeper, and 4.x without."""
+"""Real Kafka brokers: `KafkaBroker` (0.8.2 to 3.9, with ZooKeeper) and `KraftBroker` (4.1, without)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _COMMON: Final[Mapping[str, object]] = {
     "transaction.state.log.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
     "auto.create.topics.enable": "false",
-    # By default the cleaner would use 128 MB of a heap of 512.
+    # By default the log cleaner would use 128 MB of the heap of 512 MB.
     "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
-    # The last broker of a cluster has no broker to hand over to, and need not wait long to find out.
+    # The last broker of a cluster cannot move its leaders to another broker, so it should not retry for long.
     "controlled.shutdown.retry.backoff.ms": 200,
 }
 _LOG: Final = re.compile(r"(.+)-\d+")
-"""The directory of one partition's log (the name of a deleted one is longer)."""
-# Another broker may hold the port while ours is about to find out: ours logs that it has started.
+"""The name of the directory of one partition's log. (The name for a deleted topic is longer.)"""
+# Another broker may listen on the port before ours notices that it is taken, so check that ours logs its start.
 _UP: Final = re.compile(rb"started \(kafka\.server\.Kafka(Raft)?Server\)")
 
 
@@ -45,7 +45,7 @@ BROKER_JARS: Final[Mapping[str, tuple[str, ...]]] = {
     "2.8.2": ("kafka-2.8",),
     "3.9.1": ("kafka-3.9",),
 }
-"""The releases of brokers that store their metadata in ZooKeeper, and the sets of jars of each."""
+"""The releases of brokers that store their metadata in ZooKeeper, each with its sets of jars."""
 DEFAULT_VERSION: Final = "3.9.1"
 _WITHOUT_LISTENERS: Final = frozenset({"0.8.2.2", "0.9.0.1"})
 _WITH_METADATA_4: Final = frozenset({"1.1.1", "2.8.2", "3.9.1"})
@@ -54,8 +54,8 @@ _WITH_METADATA_4: Final = frozenset({"1.1.1", "2.8.2", "3.9.1"})
 class KafkaBroker(ListeningServer):
     """A Kafka broker that stores its metadata in ZooKeeper; ``version`` is one of `BROKER_JARS`.
 
-    ``zookeeper`` is a connect string and may end in a chroot. ``config`` adds to and overrides the broker's properties.
-    Its log is in ``directory`` and stays there when it is stopped.
+    ``zookeeper`` is a connect string and may end with a chroot. ``config`` adds to and overrides the broker's
+    properties. The broker's data are in ``directory`` and stay there after `stop`.
     """
 
     def __init__(
@@ -87,18 +87,19 @@ class KafkaBroker(ListeningServer):
 
     def start(self) -> Self:
         if not self.running():
-            self._await_end_of_old_session()
+            self._await_expired_registration()
         return super().start()
 
-    def _await_end_of_old_session(self) -> None:
-        """Waits until a killed broker's registration has expired, because a starting broker that finds it exits."""
+    def _await_expired_registration(self) -> None:
+        """Waits until the registration of a killed broker has expired, because a broker that finds it at its start
+        exits."""
         servers, slash, chroot = self.zookeeper.partition("/")
         registration = f"{slash}{chroot}".rstrip("/") + f"/brokers/ids/{self.broker_id}"
         address = servers.split(",")[0]
 
         def registered() -> bool:
-            # If the server does not allow this command, the broker itself reports the old registration.
-            return registration in _ephemerals(address)
+            # If ZooKeeper does not allow this command, the broker itself reports the old registration.
+            return registration in _ephemeral_nodes(address)
 
         if not wait_until(lambda: not registered(), SESSION_TIMEOUT_MS / 1000 + 15):
             raise SandboxError(
@@ -111,7 +112,7 @@ class KafkaBroker(ListeningServer):
         settings = {
             **_COMMON,
             "broker.id": self.broker_id,
-            **self._where(),
+            **self._address_settings(),
             "zookeeper.connect": self.zookeeper,
             "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
             "log.dirs": self.directory / "data",
@@ -122,17 +123,17 @@ class KafkaBroker(ListeningServer):
         directories = [jars.resolve(name) for name in BROKER_JARS[self.version]]
         return java_command(directories, "kafka.Kafka", [str(file)], jvm=(*self.jvm, *log4j_flags(self.directory)))
 
-    def _where(self) -> dict[str, object]:
+    def _address_settings(self) -> dict[str, object]:
         if self.version in _WITHOUT_LISTENERS:
             return {"host.name": ports.HOST, "port": self.port}
         return {"listeners": f"PLAINTEXT://{self.bootstrap}"}
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         return _is_up(self, 4 if self.version in _WITH_METADATA_4 else 0)
 
 
 class KraftBroker(ListeningServer):
-    """A Kafka 4.1 broker that is its own controller: a cluster of one node without ZooKeeper."""
+    """A Kafka 4.1 broker that is also the controller: a cluster of one node without ZooKeeper."""
 
     name = "Kafka 4.1 broker"
 
@@ -156,8 +157,8 @@ class KraftBroker(ListeningServer):
         """``127.0.0.1:PORT``."""
         return f"{ports.HOST}:{self.port}"
 
-    def _take_ports(self) -> None:
-        super()._take_ports()
+    def _select_ports(self) -> None:
+        super()._select_ports()
         self._controller_port = self._controller_port or ports.free_port()
 
     def _release_ports(self) -> None:
@@ -198,26 +199,26 @@ class KraftBroker(ListeningServer):
                 f"cannot format {self.directory / 'data'}", log_tail(self.log_file), f"see {self.log_file}"
             )
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         return _is_up(self)
 
 
 def _is_up(broker: KafkaBroker | KraftBroker, metadata: int = 4) -> bool:
-    """Whether its log reports the start, it responds, and it knows the topics whose logs it has."""
+    """Returns whether the broker has logged its start, responds, and knows all topics whose logs it has."""
     if not _UP.search(broker.log_of_this_run()):
         return False
     logs = [directory.name for directory in (broker.directory / "data").glob("*-*") if directory.is_dir()]
     topics = {found[1] for name in logs if (found := _LOG.fullmatch(name))}
-    return ports.broker_answers(broker.port, topics - {"__cluster_metadata"}, metadata)
+    return ports.broker_responds(broker.port, topics - {"__cluster_metadata"}, metadata)
 
 
-def _ephemerals(zookeeper: str) -> set[str]:
-    """The paths of all ephemeral nodes of a ZooKeeper server; empty if it does not list them."""
-    return {line.strip() for line in ports.four_letters(zookeeper, "dump").splitlines() if line.startswith("\t/")}
+def _ephemeral_nodes(zookeeper: str) -> set[str]:
+    """Returns the paths of all ephemeral nodes of a ZooKeeper server; empty if it does not list them."""
+    return {line.strip() for line in ports.four_letter_word(zookeeper, "dump").splitlines() if line.startswith("\t/")}
 
 
 def _cluster_id() -> str:
-    """A random id in Kafka's form: 22 characters of URL-safe base64, not starting with a dash."""
+    """Returns a random cluster id: 22 characters of URL-safe base64, the first not a dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

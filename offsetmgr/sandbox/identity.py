@@ -1,4 +1,5 @@
-"""Identifies processes by pid *and* start time, so that a signal never reaches a later process with the same pid."""
+"""`ProcessRef`: a process identified by pid *and* start time, so that no signal reaches a later process with its
+pid."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ POLL_S = 0.05
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    """Checks until the condition holds (True) or ``timeout`` seconds have passed (False)."""
+    """Waits for up to ``timeout`` seconds until the condition holds; returns whether it does."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
@@ -29,44 +30,44 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRef:
-    """A process, distinguished from later ones with the same pid. ``started`` is opaque."""
+    """A process, distinguished from later ones with the same pid. ``started`` is an opaque text for the start time."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int) -> ProcessRef:
-        """The process that has this pid now; ``started`` is empty if it has already ended."""
+        """Returns the process that has this pid now; ``started`` is empty if it has already ended."""
         return cls(pid, _start_time(pid))
 
     def alive(self) -> bool:
-        """Whether the process still runs (one that ended but was not reaped does not)."""
+        """Returns whether the process still runs. A zombie does not run."""
         return bool(self.started) and _start_time(self.pid) == self.started
 
     def stopped(self) -> bool:
-        """Whether all threads of the process are stopped, as after SIGSTOP."""
+        """Returns whether all threads of the process are stopped, as after SIGSTOP."""
         return set(_states(self.pid)) == {"T"}
 
     def signal_group(self, number: int) -> None:
-        """Signals the process group of this process, if the pid still belongs to it."""
+        """Sends a signal to the process group of this process, if the process still runs."""
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     def stop(self, timeout: float = 15.0) -> bool:
-        """SIGTERM, after ``timeout`` seconds SIGKILL. True if the process ended after SIGTERM."""
+        """Sends SIGTERM, and SIGKILL after ``timeout`` seconds. Returns whether SIGTERM sufficed."""
         self.signal_group(signal.SIGCONT)
         self.signal_group(signal.SIGTERM)
         if wait_until(lambda: not self.alive(), timeout):
             return True
         self.signal_group(signal.SIGKILL)
         if not wait_until(lambda: not self.alive(), 10.0):
-            raise SandboxError(f"cannot stop process {self.pid}", "it outlives SIGKILL")
+            raise SandboxError(f"cannot stop process {self.pid}", "it still runs 10 s after SIGKILL")
         return False
 
 
 def _states(pid: int) -> list[str]:
-    """The state of each thread of a process; of the whole process for systems without /proc."""
+    """Returns the state of each thread of a process, or of the whole process on systems without /proc."""
     if not Path("/proc/self/stat").exists():
         said = subprocess.run(
             ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
@@ -80,7 +81,7 @@ def _states(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str:
-    """A text that no later process with this pid has; empty if no such process runs."""
+    """Returns a text that is unique to this process among all with its pid; empty if no such process runs."""
     try:
         # Fields after the command's closing parenthesis: state first, start time (ticks since boot) is the 20th.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -91,7 +92,7 @@ def _start_time(pid: int) -> str:
 
 
 def _start_time_from_ps(pid: int) -> str:
-    """For systems without /proc."""
+    """Works as `_start_time`, for systems without /proc."""
     answer = subprocess.run(
         ["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10
     ).stdout.split(maxsplit=1)

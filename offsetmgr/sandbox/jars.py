@@ -1,7 +1,7 @@
-"""Real servers' jars, fetched from their public repository by Apache Ivy, which is part of PySpark's wheel.
+"""The jars of the servers, fetched from the public repository by Apache Ivy, which is part of PySpark's wheel.
 
-A set of jars is resolved once and kept in the user's cache directory. Nothing outside that directory is written, and no
-repository is named here: Ivy's default settings contain the location of released artifacts.
+Each set of jars is fetched once and kept in the user's cache directory; no file outside that directory is written. The
+address of the repository comes from Ivy's default settings.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from offsetmgr.sandbox.java import java_program
 from offsetmgr.sandbox.paths import cache_directory
 
 Progress = Callable[[str], None]
-"""Receives one line about each step."""
+"""A function that receives a line of text about each step."""
 
 
 class Module(NamedTuple):
-    """A released module. If it is not ``transitive``, its dependencies are left out."""
+    """A released module. If ``transitive`` is False, its dependencies are not fetched."""
 
     organisation: str
     name: str
@@ -63,16 +63,16 @@ SETS: Final[Mapping[str, tuple[Module, ...]]] = {
     # The broker 0.10.2 needs these classes of Java 8.
     "jaxb": (Module("javax.xml.bind", "jaxb-api", "2.3.1"),),
 }
-USUAL: Final = ("kafka-3.9", "kafka-4.1", "kafka-0.10.2")
-"""The sets that the sandbox uses unless another release is requested."""
+DEFAULT_SETS: Final = ("kafka-3.9", "kafka-4.1", "kafka-0.10.2")
+"""The sets of the default releases of the sandbox's servers."""
 RESOLUTION_TIMEOUT_S: Final = 900.0
 _COMPLETE: Final = ".complete"
 
 
 def resolve(name: str, progress: Progress | None = None) -> Path:
-    """The directory with the jars of a set (a key of `SETS`), fetched first if it is missing.
+    """Returns the directory with the jars of a set (a key of `SETS`), and fetches them first if needed.
 
-    Safe to call from many processes at once: one fetches, the others wait for it. Raises `SandboxError`.
+    Several processes may call it at the same time: one fetches, the others wait. Raises `SandboxError`.
     """
     if name not in SETS:
         raise SandboxError(f"unknown set of jars {name!r}", f"known are {', '.join(SETS)}")
@@ -80,42 +80,43 @@ def resolve(name: str, progress: Progress | None = None) -> Path:
     directory = cache / "jars" / f"{name}-{_fingerprint(name)}"
     if (directory / _COMPLETE).exists():
         return directory
-    say = progress or (lambda _line: None)
-    with _locked(cache / "resolve.lock", say):
+    report = progress or (lambda _line: None)
+    with _locked(cache / "resolve.lock", report):
         if not (directory / _COMPLETE).exists():
-            _fetch(name, directory, cache, say)
+            _fetch(name, directory, cache, report)
     return directory
 
 
 def pyspark_jar(prefix: str) -> Path:
-    """The jar of PySpark's wheel whose name starts with ``prefix``, without importing PySpark."""
+    """Returns the jar in PySpark's wheel whose name starts with ``prefix``, without importing PySpark. Raises
+    `SandboxError`."""
     hint = "pip install 'offsetmgr[sandbox]'"
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
-        raise SandboxError("the sandbox needs PySpark's wheel", "it carries the tools that fetch and run jars", hint)
+        raise SandboxError("the sandbox needs PySpark's wheel", "it contains the tools that fetch and run jars", hint)
     matches = sorted((Path(found.submodule_search_locations[0]) / "jars").glob(f"{prefix}[0-9]*.jar"))
     if not matches:
-        raise SandboxError(f"no {prefix}*.jar in PySpark's wheel", "the installed PySpark is not a full one", hint)
+        raise SandboxError(f"no {prefix}*.jar in PySpark's wheel", "the installed PySpark is incomplete", hint)
     return matches[-1]
 
 
 def _fingerprint(name: str) -> str:
-    """Changes with the set's definition, so that a newer offsetmgr does not use an older one's jars."""
+    """Returns a hash of the set's definition, so that a newer offsetmgr does not use the jars of an older one."""
     return hashlib.sha256(repr(SETS[name]).encode()).hexdigest()[:8]
 
 
 @contextmanager
-def _locked(path: Path, say: Progress) -> Iterator[None]:
+def _locked(path: Path, report: Progress) -> Iterator[None]:
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting for another process that fetches jars")
+            report("waiting for another process that fetches jars")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _fetch(name: str, directory: Path, cache: Path, say: Progress) -> None:
+def _fetch(name: str, directory: Path, cache: Path, report: Progress) -> None:
     ivy, java = pyspark_jar("ivy-"), java_program()
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=directory.parent) as scratch:
@@ -123,10 +124,10 @@ def _fetch(name: str, directory: Path, cache: Path, say: Progress) -> None:
         module.write_text(_module_descriptor(name), encoding="utf-8")
         command = [
             java,
-            # By default Ivy uses ~/.ivy2, where an incomplete artifact would make it fail; it gets a home of its own.
+            # Ivy gets its own home directory: an incomplete artifact in the default one, ~/.ivy2, would make it fail.
             f"-Divy.home={cache / 'ivy'}",
             f"-Duser.home={cache / 'ivy'}",
-            # Unused, and requesting each takes most of the time.
+            # Sources and documentation are not needed, and their requests would take most of the time.
             "-Divy.maven.lookup.sources=false",
             "-Divy.maven.lookup.javadoc=false",
             *("-jar", str(ivy), "-cache", str(cache / "ivy" / "cache"), "-ivy", str(module), "-confs", "default"),
@@ -134,8 +135,8 @@ def _fetch(name: str, directory: Path, cache: Path, say: Progress) -> None:
             *("-types", "jar", "bundle"),
             *("-retrieve", str(target / "[artifact]-[revision](-[classifier]).[ext]")),
         ]
-        say(f"fetching the jars of {name}")
-        _run_ivy(name, command, Path(scratch), say)
+        report(f"fetching the jars of {name}")
+        _run_ivy(name, command, Path(scratch), report)
         count = len(list(target.glob("*.jar")))
         if not count:
             raise SandboxError(f"cannot fetch the jars of {name}", "Ivy retrieved none")
@@ -143,7 +144,7 @@ def _fetch(name: str, directory: Path, cache: Path, say: Progress) -> None:
         if directory.exists():  # an incomplete one, without our marker
             shutil.rmtree(directory)
         target.rename(directory)
-        say(f"fetched {count} jars of {name}")
+        report(f"fetched {count} jars of {name}")
 
 
 def _module_descriptor(name: str) -> str:
@@ -162,7 +163,7 @@ def _module_descriptor(name: str) -> str:
 """
 
 
-def _run_ivy(name: str, command: list[str], scratch: Path, say: Progress) -> None:
+def _run_ivy(name: str, command: list[str], scratch: Path, report: Progress) -> None:
     lines: list[str] = []
     downloaded = 0
     process = subprocess.Popen(
@@ -175,14 +176,14 @@ def _run_ivy(name: str, command: list[str], scratch: Path, say: Progress) -> Non
             if line.startswith("downloading"):
                 downloaded += 1
                 if downloaded % 10 == 0:
-                    say(f"fetching the jars of {name}: {downloaded} so far")
+                    report(f"fetching the jars of {name}: {downloaded} so far")
         code = process.wait(RESOLUTION_TIMEOUT_S)
     except BaseException:
         process.kill()
         process.wait()
         raise
     if code != 0 or any("UNRESOLVED DEPENDENCIES" in line or "FAILED DOWNLOADS" in line for line in lines):
-        useful = [line.strip(" :\t") for line in lines if _tells_why(line)]
+        useful = [line.strip(" :\t") for line in lines if _explains_failure(line)]
         raise SandboxError(
             f"cannot fetch the jars of {name}",
             "; ".join(dict.fromkeys(useful[-4:])) or f"Ivy ended with exit code {code}",
@@ -190,6 +191,6 @@ def _run_ivy(name: str, command: list[str], scratch: Path, say: Progress) -> Non
         )
 
 
-def _tells_why(line: str) -> bool:
+def _explains_failure(line: str) -> bool:
     words = ("not found", "ERROR", "Exception", "FAILED", "unresolved", "timed out", "refused", "unknown host")
     return any(word.lower() in line.lower() for word in words) and "0 unresolved" not in line

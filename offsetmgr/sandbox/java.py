@@ -12,19 +12,19 @@ from pathlib import Path
 
 from offsetmgr.core.errors import SandboxError
 
-OLDEST_JAVA = 17
+MIN_JAVA_VERSION = 17
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
-"""Flags for servers that run for seconds: no parallel collector threads and no optimizing compiler. Benchmarks that
-compare with a warm server replace them."""
+"""JVM flags for servers that run for seconds: no parallel garbage collector and no optimizing compiler. Benchmarks
+that compare with a warm server use other flags."""
 
 
 def java_program(environ: Mapping[str, str] | None = None) -> str:
-    """The path of a ``java`` of version 17 or later: ``JAVA_HOME``'s, else the one on ``PATH``.
+    """Returns the path of a ``java`` of version 17 or later: that of ``JAVA_HOME``, otherwise the one on ``PATH``.
 
     Raises `SandboxError` if there is none, or only an older one.
     """
     env = os.environ if environ is None else environ
-    hint = f"install Java {OLDEST_JAVA} or later, or set JAVA_HOME to one"
+    hint = f"install Java {MIN_JAVA_VERSION} or later, or set JAVA_HOME to one"
     candidate: str | None = None
     if env.get("JAVA_HOME"):
         candidate = shutil.which("java", path=str(Path(env["JAVA_HOME"]) / "bin"))
@@ -32,7 +32,7 @@ def java_program(environ: Mapping[str, str] | None = None) -> str:
     if candidate is None:
         raise SandboxError("the sandbox needs Java", "no java program found in JAVA_HOME or on PATH", hint)
     version = _major_version(candidate)
-    if version < OLDEST_JAVA:
+    if version < MIN_JAVA_VERSION:
         raise SandboxError("the sandbox needs Java", f"{candidate} is version {version}", hint)
     return candidate
 
@@ -45,18 +45,18 @@ def _major_version(java: str) -> int:
         raise SandboxError(f"cannot run {java} -version", str(error)) from error
     found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
     if not found:
-        raise SandboxError(f"cannot tell the version of {java}", (answer.stderr or answer.stdout).strip()[:200])
+        raise SandboxError(f"cannot determine the version of {java}", (answer.stderr or answer.stdout).strip()[:200])
     # Up to Java 8 the version has the form 1.8.0.
     return int(found[2] or 0) if found[1] == "1" else int(found[1])
 
 
 def class_path(*jars: Path) -> str:
-    """A class path of whole directories of jars and of single jars."""
+    """Returns a class path of jars and of whole directories of jars."""
     return os.pathsep.join(str(jar / "*") if jar.is_dir() else str(jar) for jar in jars)
 
 
 def java_command(
     jars: Iterable[Path], main_class: str, arguments: Sequence[str] = (), *, jvm: Sequence[str] = QUICK_START
 ) -> list[str]:
-    """The command line that runs a class of these jars (directories or files)."""
+    """Returns the command line that runs a main class of these jars (directories or files)."""
     return [java_program(), *jvm, "-cp", class_path(*jars), main_class, *arguments]

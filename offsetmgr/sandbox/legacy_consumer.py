@@ -1,9 +1,10 @@
-"""The real old high-level consumer (Kafka 0.8.2.2 to 1.1.1, ``kafka.consumer.ZookeeperConsumerConnector``).
+"""`OldConsumer`: the real old high-level consumer of Kafka 0.8.2.2 to 1.1.1
+(kafka.consumer.ZookeeperConsumerConnector).
 
-Kafka's own console consumer is not sufficient: it forces ``auto.offset.reset`` to ``largest`` and prints neither
-partition nor offset, which are needed to count lost and repeated messages. So a small program in this directory
-(``OldConsumerMain.java``) uses the same library. Janino, a compiler in PySpark's wheel, runs it from its source: no JDK
-is needed, and no binary is stored here.
+Kafka's own console consumer is not sufficient: it forces ``auto.offset.reset`` to ``largest``, and prints neither the
+partition nor the offset, which are needed to count lost and repeated messages. So a small program in this directory
+(``OldConsumerMain.java``) uses the same library. Janino, a compiler in PySpark's wheel, runs it from its source, so
+that no JDK and no compiled class is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ JARS: Final[Mapping[str, str]] = {
     "0.10.2.2": "kafka-0.10.2",
     "1.1.1": "kafka-1.1",
 }
-"""The releases that have the consumer, and their jars."""
+"""The releases with the old consumer, each with its set of jars."""
 DEFAULT_VERSION: Final = "0.10.2.2"
 _PROGRAM: Final = Path(__file__).with_name("OldConsumerMain.java")
 _ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
@@ -47,10 +48,11 @@ class ConsumedMessage(NamedTuple):
 class OldConsumerOptions(TypedDict, total=False):
     """The optional settings of an `OldConsumer`.
 
-    ``offsets_storage`` (``zookeeper``) and ``dual_commit`` (False) are the consumer's; so is ``extra``, which adds to
-    and overrides its properties, for example ``{"zookeeper.session.timeout.ms": 4000}``. ``streams`` (1) is its number
-    of threads for each topic. Without ``consumer_id`` the library generates one at each start. ``version`` is the
-    release (0.10.2.2), ``jvm`` are the flags of its JVM, and a ``detached`` consumer survives this program.
+    ``offsets_storage`` (default ``zookeeper``) and ``dual_commit`` (default False) set the consumer's properties of
+    these names. ``extra`` adds to and overrides its properties, for example ``{"zookeeper.session.timeout.ms": 4000}``.
+    ``streams`` (default 1) is the number of threads for each topic. Without ``consumer_id`` the library generates one
+    at each start. ``version`` (default 0.10.2.2) is the release, ``jvm`` are the flags of the JVM, and a ``detached``
+    consumer survives this program.
     """
 
     offsets_storage: Literal["zookeeper", "kafka"]
@@ -68,8 +70,8 @@ class OldConsumer(ServerProcess):
     """One member of an old consumer group, as a child process.
 
     ``zookeeper`` is the brokers' connect string with its chroot. ``topic`` is one topic, several joined by commas, or
-    ``white_list:REGEX`` or ``black_list:REGEX``. `start` returns after registration and first rebalance, `stop` ends it
-    cleanly: it commits, releases its partitions and leaves.
+    ``white_list:REGEX`` or ``black_list:REGEX``. `start` returns after the registration and the first rebalance. With
+    `stop` the consumer commits, releases its partitions and leaves the group.
     """
 
     def __init__(
@@ -101,27 +103,28 @@ class OldConsumer(ServerProcess):
 
     @property
     def output_file(self) -> Path:
-        """The consumed messages of all its runs: partition, offset, key, value, topic and time, separated by tabs."""
+        """The file with the messages of all runs: partition, offset, key, value, topic and time, separated by tabs."""
         return self.directory / "messages.tsv"
 
     @property
     def member_id(self) -> str:
-        """Its id under ``/consumers/GROUP/ids`` in this run. Raises `SandboxError` before it has registered."""
+        """The consumer's id under ``/consumers/GROUP/ids`` in this run. Raises `SandboxError` before it has
+        registered."""
         found = _REGISTERED.search(self.log_of_this_run())
         if not found:
             raise SandboxError(f"{self.name} has not registered")
         return found[1].decode()
 
     def messages(self) -> list[ConsumedMessage]:
-        """The messages printed so far, in order, over all its runs. Cheap: reads one file."""
+        """Returns the messages that all runs have printed so far, in order."""
         return read_messages(self.output_file)
 
     def rebalances(self) -> int:
-        """Number of rebalances completed in this run."""
+        """Returns the number of completed rebalances in this run."""
         return len(_REBALANCED.findall(self.log_of_this_run()))
 
     def settings(self) -> dict[str, object]:
-        """Its consumer properties."""
+        """Returns the properties of the consumer."""
         own: dict[str, object] = {
             "zookeeper.connect": self.zookeeper,
             "group.id": self.group,
@@ -152,12 +155,12 @@ class OldConsumer(ServerProcess):
     def _stdout(self) -> Path:
         return self.output_file
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         return bool(_REBALANCED.search(self.log_of_this_run()))
 
 
 def read_messages(file: Path) -> list[ConsumedMessage]:
-    """The messages that an old consumer has written so far; an incomplete last line is left out."""
+    """Returns the messages that an old consumer has written so far, without an incomplete last line."""
     if not file.exists():
         return []
     whole, _, _torn = file.read_bytes().rpartition(b"\n")

@@ -1,4 +1,4 @@
-"""Logging settings of the servers: to their own stderr, at INFO, one line a message."""
+"""Logging settings of the Java servers: level INFO, to stderr, one line per message."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ appender.stderr.layout.pattern=[%d] %p %m (%c)%n
 
 
 def log4j_flags(directory: Path) -> tuple[str, str]:
-    """JVM flags for log4j 1 (and its replacement reload4j) and log4j 2, with their settings written to
-    ``directory``."""
+    """Writes settings for log4j 1 (and its replacement reload4j) and log4j 2 to ``directory``. Returns the JVM flags
+    that select them."""
     first, second = directory / "log4j.properties", directory / "log4j2.properties"
     first.write_text(_LOG4J_1, encoding="utf-8")
     second.write_text(_LOG4J_2, encoding="utf-8")

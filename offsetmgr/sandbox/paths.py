@@ -1,4 +1,4 @@
-"""The sandbox's directories on this machine: fetched jars (cache) and the state of running servers."""
+"""The directories of the sandbox: the cache of fetched jars, and the state of running servers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from offsetmgr.core.errors import SandboxError
 
 
 def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """The directory of fetched jars, created: ``OFFSETMGR_CACHE``, else ``$XDG_CACHE_HOME/offsetmgr``, else
-    ``~/.cache/offsetmgr``. Raises `SandboxError` if it cannot be written."""
+    """Returns the directory of fetched jars and creates it if needed: ``OFFSETMGR_CACHE``, else
+    ``$XDG_CACHE_HOME/offsetmgr``, else ``~/.cache/offsetmgr``. Raises `SandboxError` if it cannot be written."""
     env = os.environ if environ is None else environ
     return _writable(_locate(env, "OFFSETMGR_CACHE", "XDG_CACHE_HOME", ".cache", "offsetmgr"), "OFFSETMGR_CACHE")
 
 
 def state_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """The sandbox's state directory (not created): ``OFFSETMGR_SANDBOX``, else ``$XDG_STATE_HOME/offsetmgr/sandbox``,
-    else ``~/.local/state/offsetmgr/sandbox``."""
+    """Returns the directory of the sandbox's state without creating it: ``OFFSETMGR_SANDBOX``, else
+    ``$XDG_STATE_HOME/offsetmgr/sandbox``, else ``~/.local/state/offsetmgr/sandbox``."""
     env = os.environ if environ is None else environ
     return _locate(env, "OFFSETMGR_SANDBOX", "XDG_STATE_HOME", ".local/state", "offsetmgr/sandbox")
 
@@ -33,7 +33,7 @@ def _locate(env: Mapping[str, str], own: str, xdg: str, below_home: str, name: s
         home = Path(env["HOME"]) if env.get("HOME") else Path.home()
     except RuntimeError as error:
         raise SandboxError(
-            "no directory to keep files in", "HOME is not set", f"set {own} to a writable directory"
+            "no directory for the sandbox's files", "HOME is not set", f"set {own} to a writable directory"
         ) from error
     return home / below_home / name
 

@@ -1,4 +1,4 @@
-"""Servers that listen on one port of this machine, and retry after losing a race for it."""
+"""`ListeningServer`: a server that listens on a port, and tries another port if its port was taken meanwhile."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from offsetmgr.sandbox import ports
 from offsetmgr.sandbox.process import ServerProcess
 
 _PORT_TAKEN = ("Address already in use", "BindException")
-_ATTEMPTS = 5
+_MAX_ATTEMPTS = 5
 
 
 class ListeningServer(ServerProcess):
-    """A server with a port. Without ``port`` the first start selects a free one, which later starts keep."""
+    """A server with a port. Without ``port`` the first start selects a free one, which later starts use again."""
 
     def __init__(self, directory: Path | str, *, port: int | None, detached: bool, start_timeout: float = 90.0) -> None:
         super().__init__(directory, detached=detached, start_timeout=start_timeout)
@@ -22,7 +22,7 @@ class ListeningServer(ServerProcess):
 
     @property
     def port(self) -> int:
-        """Raises `SandboxError` before the first start, unless ``port`` was given."""
+        """The port. Raises `SandboxError` before the first start, unless the constructor got a port."""
         if self._port is None:
             raise SandboxError(f"{self.name} has not been started", "its port is not known yet")
         return self._port
@@ -32,18 +32,18 @@ class ListeningServer(ServerProcess):
             if not self.running() and not ports.is_free(self._port):
                 raise SandboxError(f"cannot start {self.name}", f"port {self._port} is taken", "choose another port")
             return super().start()
-        for attempt in range(1, _ATTEMPTS + 1):
-            self._take_ports()
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            self._select_ports()
             try:
                 return super().start()
             except SandboxError as error:
                 # Another program took the port between our check and the server's start.
                 self._release_ports()
-                if attempt == _ATTEMPTS or not any(sign in error.why for sign in _PORT_TAKEN):
+                if attempt == _MAX_ATTEMPTS or not any(sign in error.why for sign in _PORT_TAKEN):
                     raise
         raise AssertionError("unreachable")
 
-    def _take_ports(self) -> None:
+    def _select_ports(self) -> None:
         self._port = ports.free_port()
 
     def _release_ports(self) -> None:

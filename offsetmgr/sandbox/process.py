@@ -1,5 +1,4 @@
-"""Servers as child processes: start them until they respond, stop them until they are gone, and kill, freeze or thaw
-them in tests."""
+"""`ServerProcess`: a server as a child process, with start, stop, kill, freeze and thaw."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ _watchdog = Watchdog()
 
 
 class ServerProcess(ABC):
-    """One server as a child process with its own directory. No I/O before `start`.
+    """One server as a child process with its own directory. The constructor performs no I/O.
 
-    ``detached`` servers survive this program; others are killed when it ends for any reason.
+    A ``detached`` server survives this program; any other is killed when the program ends for any reason.
     """
 
     name = "server"
@@ -37,19 +36,19 @@ class ServerProcess(ABC):
         self._ref: ProcessRef | None = None
         self._log_start = 0
         self.on_launch: Callable[[ServerProcess], None] | None = None
-        """Called as soon as the process exists, before it responds, so that a caller can record it."""
+        """Called as soon as the process exists and before it is ready, so that a caller can record it."""
 
     @abstractmethod
     def _command(self) -> list[str]:
         """Writes the server's files into its directory and returns its command line."""
 
     @abstractmethod
-    def _answers(self) -> bool:
-        """Whether the server is up for its clients."""
+    def _is_ready(self) -> bool:
+        """Returns whether the server serves clients."""
 
     @property
     def log_file(self) -> Path:
-        """The server's stderr (and its stdout, unless that is its output)."""
+        """The file with the server's stderr, and its stdout unless `_stdout` names another file."""
         return self.directory / "log.txt"
 
     @property
@@ -64,48 +63,48 @@ class ServerProcess(ABC):
         return self.ref.pid
 
     def running(self) -> bool:
-        """Whether the process exists, even if it is frozen."""
+        """Returns whether the process exists, even if it is frozen."""
         self._reap()
         return self._ref is not None and self._ref.alive()
 
     def start(self) -> Self:
-        """Starts the server and waits until it responds; a restart uses the same directory and port.
+        """Starts the server and waits until it is ready. A restart uses the same directory and port.
 
-        Raises `SandboxError` with the end of its log if it ends or does not respond in time.
+        Raises `SandboxError` with the end of the log if the server ends or is not ready in time.
         """
         if self.running():
             return self
         try:
             self._launch()
-            self._await_answer()
+            self._await_ready()
         except BaseException:
             self.kill()
             raise
         return self
 
     def stop(self) -> bool:
-        """Stops the server cleanly: SIGTERM, then SIGKILL after a while. True if it ended after SIGTERM."""
+        """Sends SIGTERM, and SIGKILL after `stop_timeout` seconds. Returns whether SIGTERM sufficed."""
         clean = self._ref.stop(self.stop_timeout) if self.running() and self._ref else True
-        self._gone()
+        self._forget_process()
         return clean
 
     def kill(self) -> None:
-        """SIGKILL, and waits until the process is gone."""
+        """Sends SIGKILL and waits until the process has ended."""
         if self._ref is not None:
             self._ref.signal_group(signal.SIGKILL)
             if not wait_until(lambda: not self.running(), 10.0):
-                raise SandboxError(f"cannot kill {self.name}", f"process {self._ref.pid} outlives SIGKILL")
-        self._gone()
+                raise SandboxError(f"cannot kill {self.name}", f"process {self._ref.pid} still runs 10 s after SIGKILL")
+        self._forget_process()
 
     def freeze(self) -> None:
-        """SIGSTOP: the process keeps its connections and its memory, but does nothing. Returns after all of its threads
-        have stopped, which takes a moment on a busy machine."""
+        """Sends SIGSTOP: the process keeps its connections and its memory, but does not run. Returns after all its
+        threads have stopped, which can take a moment on a busy machine."""
         self.ref.signal_group(signal.SIGSTOP)
         if not wait_until(lambda: self.ref.stopped() or not self.running(), 10.0):
-            raise SandboxError(f"cannot freeze {self.name}", f"process {self.pid} goes on after SIGSTOP")
+            raise SandboxError(f"cannot freeze {self.name}", f"process {self.pid} still runs 10 s after SIGSTOP")
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT, after which a frozen process continues."""
         self.ref.signal_group(signal.SIGCONT)
 
     def __enter__(self) -> Self:
@@ -117,11 +116,11 @@ class ServerProcess(ABC):
         self.stop()
 
     def _stdout(self) -> Path | None:
-        """The file for stdout, if that is the server's output and not a log."""
+        """Returns the file for stdout, or None if stdout goes to the log."""
         return None
 
     def log_of_this_run(self) -> bytes:
-        """The log since the last start."""
+        """Returns the log since the last start."""
         if not self.log_file.exists():
             return b""
         with self.log_file.open("rb") as file:
@@ -130,11 +129,11 @@ class ServerProcess(ABC):
 
     def _launch(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        command, product = self._command(), self._stdout()
+        command, output = self._command(), self._stdout()
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         with contextlib.ExitStack() as files:
             log = files.enter_context(self.log_file.open("ab"))
-            out = files.enter_context(product.open("ab")) if product else log
+            out = files.enter_context(output.open("ab")) if output else log
             self._process = subprocess.Popen(
                 command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
             )
@@ -144,20 +143,20 @@ class ServerProcess(ABC):
         if self.on_launch is not None:
             self.on_launch(self)
 
-    def _await_answer(self) -> None:
-        # The check runs until it succeeds, and not again afterwards: a topic may just be being created.
-        answered = wait_until(lambda: not self.running() or self._answers(), self.start_timeout)
+    def _await_ready(self) -> None:
+        # The check is not repeated after it has succeeded: a topic may be created at that moment, and it would fail.
+        answered = wait_until(lambda: not self.running() or self._is_ready(), self.start_timeout)
         if not self.running():
             raise SandboxError(f"{self.name} ended while starting", log_tail(self.log_file), f"see {self.log_file}")
         if not answered:
-            what = f"{self.name} did not answer within {self.start_timeout:g} s"
+            what = f"{self.name} was not ready within {self.start_timeout:g} s"
             raise SandboxError(what, log_tail(self.log_file), f"see {self.log_file}")
 
     def _reap(self) -> None:
         if self._process is not None:
             self._process.poll()
 
-    def _gone(self) -> None:
+    def _forget_process(self) -> None:
         if self._process is not None:
             self._process.wait()
             if not self.detached and self._ref is not None:
@@ -166,7 +165,7 @@ class ServerProcess(ABC):
 
 
 def log_tail(path: Path, lines: int = 5, size: int = 8192) -> str:
-    """The last lines of a log in one line, beginning with those that name an error."""
+    """Returns the last lines with errors of a log, or its last lines if none has an error, joined in one line."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -175,10 +174,10 @@ def log_tail(path: Path, lines: int = 5, size: int = 8192) -> str:
     except FileNotFoundError:
         return "it wrote no log"
     written = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
-    telling = [line for line in written if any(word in line for word in ("ERROR", "FATAL", "Exception"))]
-    return " | ".join((telling or written)[-lines:]) or "its log is empty"
+    with_errors = [line for line in written if any(word in line for word in ("ERROR", "FATAL", "Exception"))]
+    return " | ".join((with_errors or written)[-lines:]) or "its log is empty"
 
 
 def properties(settings: Sequence[tuple[str, object]]) -> str:
-    """A Java properties file."""
+    """Returns the content of a Java properties file."""
     return "".join(f"{key}={value}\n" for key, value in settings)

@@ -1,7 +1,7 @@
-"""A whole sandbox that outlives the program that started it: ``offsetmgr sandbox up`` and ``down``.
+"""`Sandbox`: a cluster of servers that outlives the program that started it (``offsetmgr sandbox up`` and ``down``).
 
-Ordering: a server is recorded in the state file before anything waits for it, so that a later `Sandbox.up` or
-`Sandbox.down` finds it even if this program dies meanwhile.
+Ordering contract: each server is recorded in the state file before the program waits for it to become ready. So a later
+`Sandbox.up` or `Sandbox.down` finds it, even if this program dies meanwhile.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from offsetmgr.sandbox.topics import create_topic
 from offsetmgr.sandbox.zookeeper import ZooKeeperServer
 
 Progress = Callable[[str], None]
-MOST_BROKERS: Final = 9
+MAX_BROKERS: Final = 9
 _DATA: Final = "data"
-_OURS: Final = ".offsetmgr-sandbox"
+_MARKER_FILE: Final = ".offsetmgr-sandbox"
 """A marker file in the data directory: only directories that contain it are ever removed."""
 
 
@@ -49,20 +49,20 @@ class SampleGroup:
 
 
 class Sandbox:
-    """The sandbox whose state and data are in ``directory`` (default: the user's state directory). No I/O before a
-    call."""
+    """The sandbox whose state and data are in ``directory`` (default: `state_directory`). The constructor performs no
+    I/O."""
 
     def __init__(self, directory: Path | str | None = None) -> None:
         self.directory = state_directory() if directory is None else Path(directory).absolute()
 
     def status(self) -> SandboxState | None:
-        """The servers that were started and not stopped since; None if there are none. Each `ServerRecord` reports
-        whether it runs."""
+        """Returns the servers that were started and not stopped since; None if there are none. `ServerRecord.running`
+        returns whether a server still runs."""
         return states.load(self.directory)
 
     def env(self) -> dict[str, str | None]:
-        """The environment variables that make every command find this sandbox; None means that the variable must be
-        unset.
+        """Returns the environment variables with which every command finds this sandbox. A value of None means that the
+        variable must be unset.
 
         Raises `SandboxError` if no sandbox is running.
         """
@@ -79,21 +79,21 @@ class Sandbox:
         version: str = DEFAULT_VERSION,
         progress: Progress | None = None,
     ) -> bool:
-        """Starts ZooKeeper and Kafka brokers of a release (``kraft``: one Kafka 4.1 broker without ZooKeeper) and waits
-        until they respond.
+        """Starts ZooKeeper and Kafka brokers of release ``version`` (with ``kraft``: one Kafka 4.1 broker without
+        ZooKeeper), and waits until they are ready.
 
-        True if it started them, False if they were already running. Remains of a sandbox that did not end properly are
-        stopped and removed first. After any failure, including Ctrl-C, every server that it started is stopped. Raises
-        `SandboxError`, `UsageError`.
+        Returns True if it started them, False if they were already running. First it stops the remaining servers of a
+        sandbox that did not end properly, and removes its data. After any failure, including Ctrl-C, it stops all
+        servers that it started. Raises `SandboxError`, `UsageError`.
         """
-        if not 1 <= brokers <= (1 if kraft else MOST_BROKERS):
+        if not 1 <= brokers <= (1 if kraft else MAX_BROKERS):
             raise UsageError(
-                f"cannot start {brokers} brokers", "with KRaft it is 1" if kraft else f"it is 1 to {MOST_BROKERS}"
+                f"cannot start {brokers} brokers", "with KRaft it is 1" if kraft else f"it is 1 to {MAX_BROKERS}"
             )
         if version not in BROKER_JARS:
             raise UsageError(f"cannot start brokers {version!r}", f"known releases are {', '.join(BROKER_JARS)}")
-        say = progress or (lambda _line: None)
-        with self._locked(say):
+        report = progress or (lambda _line: None)
+        with self._locked(report):
             old = self.status()
             if old is not None and old.intact():
                 if (old.brokers, old.kraft, old.broker_version) != (brokers, kraft, version):
@@ -105,48 +105,49 @@ class Sandbox:
                     )
                 return False
             if old is not None:
-                say("cleaning up after a sandbox that did not end properly")
-                self._clear(old, say)
+                report("cleaning up after a sandbox that did not end properly")
+                self._clear(old, report)
             try:
-                self._start(brokers, kraft, version, _ports_of(old), say)
+                self._start(brokers, kraft, version, _ports_of(old), report)
             except BaseException:
-                self._clear(self.status(), say)
+                self._clear(self.status(), report)
                 raise
             return True
 
-    def start_old_consumers(self, wanted: SampleGroup, progress: Progress | None = None) -> list[str]:
-        """Adds members of an old group to a running sandbox; creates the topic if it is missing.
+    def start_old_consumers(self, sample: SampleGroup, progress: Progress | None = None) -> list[str]:
+        """Starts members of an old consumer group in a running sandbox, and creates the topic if it does not exist.
 
-        Returns their names. Raises `SandboxError`.
+        Returns the names of the members. Raises `SandboxError`.
         """
-        say = progress or (lambda _line: None)
-        with self._locked(say):
+        report = progress or (lambda _line: None)
+        with self._locked(report):
             state = self.status()
             if state is None or not state.intact():
                 raise SandboxError("cannot start old consumers", "no sandbox is up", "start one: offsetmgr sandbox up")
             if state.zookeeper is None:
                 raise SandboxError("cannot start old consumers", "they need ZooKeeper, and brokers before 4.0")
-            _ensure_topic(state, wanted, say)
+            _ensure_topic(state, sample, report)
             taken = {server.name for server in state.servers}
-            fresh = (name for name in (f"{wanted.group}-{n}" for n in range(1_000_000)) if name not in taken)
+            new = (name for name in (f"{sample.group}-{n}" for n in range(1_000_000)) if name not in taken)
             release = state.broker_version if state.broker_version in OLD_CONSUMERS else OLD_CONSUMER
             return [
-                self._start_old_consumer(next(fresh), wanted, state.zookeeper, release, say)
-                for _ in range(wanted.members)
+                self._start_old_consumer(next(new), sample, state.zookeeper, release, report)
+                for _ in range(sample.members)
             ]
 
     def down(self, progress: Progress | None = None) -> list[str]:
-        """Stops everything, checks that it is gone, and removes its data. Returns the names of the stopped servers."""
-        say = progress or (lambda _line: None)
+        """Stops all servers, waits until they have ended, and removes their data. Returns the names of the stopped
+        servers."""
+        report = progress or (lambda _line: None)
         if not self.directory.exists():
             return []
-        with self._locked(say):
-            return self._clear(self.status(), say)
+        with self._locked(report):
+            return self._clear(self.status(), report)
 
     # --- single steps --------------------------------------------------------------------------------
 
     @contextmanager
-    def _locked(self, say: Progress) -> Iterator[None]:
+    def _locked(self, report: Progress) -> Iterator[None]:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             file = (self.directory / "lock").open("w")
@@ -157,18 +158,18 @@ class Sandbox:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say(f"waiting for another command that works on {self.directory}")
+                report(f"waiting for another command that works on {self.directory}")
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _start(self, brokers: int, kraft: bool, version: str, old_ports: Mapping[str, int], say: Progress) -> None:
+    def _start(self, brokers: int, kraft: bool, version: str, old_ports: Mapping[str, int], report: Progress) -> None:
         data = self._fresh_data_directory()
         states.save(self.directory, SandboxState(brokers, kraft, broker_version=version))
         for name in ("kafka-4.1",) if kraft else BROKER_JARS[version]:
-            jars.resolve(name, say)
+            jars.resolve(name, report)
 
         def launch(server: ListeningServer, kind: str, name: str, version: str) -> None:
-            say(f"starting {server.name}")
+            report(f"starting {server.name}")
             server.on_launch = lambda it: self._record(it, kind, name, version, address=f"{ports.HOST}:{server.port}")
             server.start()
 
@@ -194,31 +195,33 @@ class Sandbox:
         assert state is not None
         states.save(self.directory, replace(state, complete=True))
 
-    def _start_old_consumer(self, name: str, wanted: SampleGroup, zookeeper: str, version: str, say: Progress) -> str:
-        jars.resolve(OLD_CONSUMERS[version], say)
-        say(f"starting old consumer {name}")
+    def _start_old_consumer(
+        self, name: str, sample: SampleGroup, zookeeper: str, version: str, report: Progress
+    ) -> str:
+        jars.resolve(OLD_CONSUMERS[version], report)
+        report(f"starting old consumer {name}")
         consumer = OldConsumer(
             self.directory / _DATA / name,
             zookeeper=zookeeper,
-            group=wanted.group,
-            topic=wanted.topic,
-            offsets_storage=wanted.offsets_storage,
-            dual_commit=wanted.dual_commit,
+            group=sample.group,
+            topic=sample.topic,
+            offsets_storage=sample.offsets_storage,
+            dual_commit=sample.dual_commit,
             detached=True,
             version=version,
         )
         details = {
-            "group": wanted.group,
-            "topic": wanted.topic,
-            "offsets_storage": wanted.offsets_storage,
-            "dual_commit": wanted.dual_commit,
+            "group": sample.group,
+            "topic": sample.topic,
+            "offsets_storage": sample.offsets_storage,
+            "dual_commit": sample.dual_commit,
             "messages": str(consumer.output_file),
         }
         consumer.on_launch = lambda it: self._record(it, "old-consumer", name, version, details=details)
         try:
             consumer.start()
         except BaseException:
-            self._strike(name)
+            self._remove_record(name)
             raise
         return name
 
@@ -240,35 +243,37 @@ class Sandbox:
         others = tuple(other for other in state.servers if other.name != name)
         states.save(self.directory, replace(state, servers=(*others, entry)))
 
-    def _strike(self, name: str) -> None:
+    def _remove_record(self, name: str) -> None:
         state = self.status()
         assert state is not None
         states.save(self.directory, replace(state, servers=tuple(s for s in state.servers if s.name != name)))
 
-    def _clear(self, state: SandboxState | None, say: Progress) -> list[str]:
+    def _clear(self, state: SandboxState | None, report: Progress) -> list[str]:
         stopped: list[str] = []
-        # If a server is gone, the others may wait for it forever before they end, so they are given little time.
+        # If a server has died, the others may wait for it forever before they end, so they get little time.
         wait_s = 20.0 if state is not None and state.intact() else 2.0
-        # In reverse order of start: consumers leave their group, brokers hand over, ZooKeeper ends last.
+        # Reverse order of start: consumers leave their groups, brokers shut down in order, ZooKeeper ends last.
         for server in reversed(state.servers if state else ()):
             if server.running():
-                say(f"stopping {server.name}")
+                report(f"stopping {server.name}")
                 server.ref.stop(wait_s)
                 stopped.append(server.name)
         data = self.directory / _DATA
-        if (data / _OURS).exists():
+        if (data / _MARKER_FILE).exists():
             shutil.rmtree(data)
-        states.forget(self.directory)
+        states.remove(self.directory)
         return stopped
 
     def _fresh_data_directory(self) -> Path:
         data = self.directory / _DATA
-        if (data / _OURS).exists():
+        if (data / _MARKER_FILE).exists():
             shutil.rmtree(data)
         if data.exists():
-            raise SandboxError(f"{data} exists", "it was not made by a sandbox", "name another directory with --state")
+            raise SandboxError(
+                f"{data} exists", "it was not created by a sandbox", "name another directory with --state"
+            )
         data.mkdir()
-        (data / _OURS).touch()
+        (data / _MARKER_FILE).touch()
         return data
 
 
@@ -279,7 +284,8 @@ def _shape(brokers: int, kraft: bool, version: str) -> str:
 
 
 def _ports_of(old: SandboxState | None) -> dict[str, int]:
-    """The ports of the previous sandbox, if still free, so that variables exported in a shell stay valid."""
+    """Returns the ports of the previous sandbox that are still free, so that variables exported in a shell stay
+    valid."""
     known = {s.name: int(s.address.rpartition(":")[2]) for s in (old.servers if old else ()) if s.address}
     return {name: port for name, port in known.items() if ports.is_free(port)}
 
@@ -295,11 +301,11 @@ def _replication(brokers: int) -> dict[str, object]:
     }
 
 
-def _ensure_topic(state: SandboxState, wanted: SampleGroup, say: Progress) -> None:
-    say(f"creating topic {wanted.topic} where it is missing")
+def _ensure_topic(state: SandboxState, sample: SampleGroup, report: Progress) -> None:
+    report(f"creating topic {sample.topic} if it does not exist")
     create_topic(
-        wanted.topic,
-        wanted.partitions,
+        sample.topic,
+        sample.partitions,
         zookeeper=state.zookeeper or "",
         bootstrap=state.bootstrap,
         version=state.broker_version,

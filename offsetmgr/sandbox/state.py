@@ -1,4 +1,4 @@
-"""The state of a sandbox that outlives its command: its processes and their addresses."""
+"""The state file of a sandbox: its processes and their addresses, for later commands."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class ServerRecord:
         return ProcessRef(self.pid, self.started)
 
     def running(self) -> bool:
-        """Whether this very process (not another one with its pid) runs."""
+        """Returns whether this process runs, and not only another one with the same pid."""
         return self.ref.alive()
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxState:
-    """A sandbox according to its state file. ``complete`` is False until all its servers have responded."""
+    """The content of a state file. ``complete`` is False until all servers were ready."""
 
     brokers: int
     kraft: bool
@@ -51,7 +51,7 @@ class SandboxState:
 
     @property
     def bootstrap(self) -> str:
-        """``HOST:PORT,...`` of all brokers."""
+        """The addresses of all brokers: ``HOST:PORT,...``."""
         return ",".join(server.address for server in self.servers if server.kind == "broker")
 
     @property
@@ -63,7 +63,7 @@ class SandboxState:
         return None
 
     def intact(self) -> bool:
-        """Whether it started completely and every server that others depend on still runs."""
+        """Returns whether it has started completely and all its ZooKeeper servers and brokers still run."""
         return self.complete and all(s.running() for s in self.servers if s.kind != "old-consumer")
 
 
@@ -72,13 +72,14 @@ CHROOT: Final = "/kafka"
 
 
 def load(directory: Path) -> SandboxState | None:
-    """The state in this directory; None if there is none. Raises `MalformedData`, `UnknownVersion`, `SandboxError`."""
+    """Returns the state in this directory; None if there is none. Raises `MalformedData`, `UnknownVersion`,
+    `SandboxError`."""
     file = directory / FILE
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         version = data.pop("version")
         if version != VERSION:
-            raise UnknownVersion(str(file), f"version {version!r} of the sandbox's state is not known here")
+            raise UnknownVersion(str(file), f"unknown version {version!r} of the sandbox's state")
         servers = tuple(ServerRecord(**server) for server in data.pop("servers"))
         return SandboxState(**data, servers=servers)
     except FileNotFoundError:
@@ -91,13 +92,13 @@ def load(directory: Path) -> SandboxState | None:
 
 
 def save(directory: Path, state: SandboxState) -> None:
-    """Writes the state atomically: a reader sees the old one or the new one."""
-    fresh = directory / f".{FILE}.{os.getpid()}"
+    """Writes the state atomically: a reader reads either the old one or the new one."""
+    new = directory / f".{FILE}.{os.getpid()}"
     text = json.dumps({"version": VERSION, **asdict(state)}, indent=2)
-    fresh.write_text(text + "\n", encoding="utf-8")
-    fresh.replace(directory / FILE)
+    new.write_text(text + "\n", encoding="utf-8")
+    new.replace(directory / FILE)
 
 
-def forget(directory: Path) -> None:
+def remove(directory: Path) -> None:
     """Removes the state file."""
     (directory / FILE).unlink(missing_ok=True)

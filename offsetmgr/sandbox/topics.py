@@ -1,4 +1,4 @@
-"""Creates topics with the tool of the brokers' own release."""
+"""`create_topic`, which uses the command-line tool of the brokers' release."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def create_topic(
     else:
         main, where = "kafka.admin.TopicCommand", ["--zookeeper", zookeeper]
     done = java_tool(BROKER_JARS[version], main, [*where, *arguments])
-    said = (done.stdout + done.stderr).strip().splitlines()
-    if done.returncode and not any("already exists" in line for line in said):
-        raise SandboxError(f"cannot create topic {topic}", said[0] if said else "Kafka's tool did not say why")
+    output = (done.stdout + done.stderr).strip().splitlines()
+    if done.returncode and not any("already exists" in line for line in output):
+        raise SandboxError(f"cannot create topic {topic}", output[0] if output else "Kafka's tool printed no reason")

@@ -1,8 +1,8 @@
-"""Kills the servers of a program that dies without stopping them, for example a test run after SIGKILL.
+"""A watchdog process, which kills the servers of a program that dies without stopping them, for example by SIGKILL.
 
-`Watchdog` starts it as a separate process; one serves all servers of a program. It reads lines ``+PID STARTED`` and
-``-PID STARTED`` (`ProcessRef`) from its standard input, whose end means that the program is gone. A parent-death signal
-is not suitable: it is sent when the *thread* that started the child ends.
+`Watchdog` starts the process, one for all servers of a program. The process reads lines ``+PID STARTED`` and ``-PID
+STARTED`` (the fields of `ProcessRef`) from its standard input; the end of the input shows that the program has ended. A
+parent-death signal is not suitable, because it is sent when the *thread* that started the child ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from offsetmgr.sandbox.identity import ProcessRef
 
 
 class Watchdog:
-    """The program's side: tells a watchdog process which process groups to kill when this program ends."""
+    """The program's side: sends the watchdog process the process groups to kill when this program ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,23 +27,23 @@ class Watchdog:
         self._watched: set[ProcessRef] = set()
 
     def add(self, leader: ProcessRef) -> None:
-        """Adds a process group, by its leader, to be killed when this program dies."""
+        """Adds the process group of ``leader``, to be killed when this program ends."""
         with self._lock:
             if self._owner != os.getpid():  # a fork: the servers started before it belong to the parent
                 self._process, self._owner, self._watched = None, os.getpid(), set()
             self._watched.add(leader)
-            self._tell(f"+{leader.pid} {leader.started}\n")
+            self._send(f"+{leader.pid} {leader.started}\n")
 
     def remove(self, leader: ProcessRef) -> None:
-        """The process group has ended."""
+        """Removes a process group that has ended."""
         with self._lock:
             if self._owner == os.getpid():
                 self._watched.discard(leader)
-                self._tell(f"-{leader.pid} {leader.started}\n")
+                self._send(f"-{leader.pid} {leader.started}\n")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._process is None or self._process.poll() is not None:
-            # The same import path as this process, which may differ from a new interpreter's.
+            # The watchdog gets this process's import path, which may differ from that of a new interpreter.
             program = (
                 f"import sys; sys.path[:] = {sys.path!r}; from offsetmgr.sandbox import watchdog; watchdog.watch()"
             )
@@ -62,7 +62,7 @@ class Watchdog:
 
 
 def watch() -> None:
-    """The watchdog process: returns after its program and all remaining servers are gone."""
+    """Runs the watchdog process: waits until the program has ended, and kills its remaining servers."""
     watched: set[ProcessRef] = set()
     for line in sys.stdin:
         pid, _, started = line[1:].rstrip("\n").partition(" ")

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server of one node."""
+"""`ZooKeeperServer`: a real ZooKeeper server, standalone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ JARS: Final[dict[str, str]] = {"3.8": "kafka-3.9", "3.4": "kafka-0.10.2"}
 
 
 class ZooKeeperServer(ListeningServer):
-    """ZooKeeper as a child process; its data are in ``directory`` and stay there when it is stopped.
+    """A ZooKeeper server as a child process. Its data are in ``directory`` and stay there after `stop`.
 
-    Version 3.4 is included because it does not support MultiRead. Ticks are short (500 ms), so sessions from 1 s on are
-    granted and the ephemeral nodes of a killed client expire soon.
+    Version 3.4 is available because it does not support MultiRead. The tick time is short (500 ms), so that session
+    timeouts from 1 s on are possible and the ephemeral nodes of a killed client expire soon.
     """
 
     def __init__(
@@ -71,6 +71,6 @@ class ZooKeeperServer(ListeningServer):
             jvm=(*self.jvm, "-Dzookeeper.jmx.log4j.disable=true", *log4j_flags(self.directory)),
         )
 
-    def _answers(self) -> bool:
-        # Another server may hold the port while ours is about to find out: ours reports its own directory.
-        return ports.zookeeper_answers(self.port) and str(self._data) in ports.four_letters(self.connect, "conf")
+    def _is_ready(self) -> bool:
+        # Another server may listen on the port before ours notices that it is taken, so check the data directory.
+        return ports.zookeeper_responds(self.port) and str(self._data) in ports.four_letter_word(self.connect, "conf")

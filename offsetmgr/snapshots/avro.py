@@ -1,10 +1,10 @@
-"""offsetmgr's own snapshot format: an Avro object container file without loss.
+"""offsetmgr's own snapshot format: an Avro object container file that contains all data of a snapshot.
 
-The header is in the file's metadata (keys ``offsetmgr.*``); each record is a group; the last record has ``end`` set:
-the number of groups and offsets before it and the CRC-32 of all bytes before its block, so that a truncated or damaged
-file is detected (raw deflate has no checksum). Any Avro reader can read the records; ``schemas/snapshot.avsc`` is the
-schema. Errors are recorded with their class, so that a value that was unreadable at the time of the snapshot stays
-unreadable, and never counts as absent (data rule "absent is not zero").
+The header is in the file's metadata (keys ``offsetmgr.*``), and each record is a group. Only the last record sets the
+field ``end``: the number of groups and offsets before it, and the CRC-32 of all bytes before its block. With it a
+reader detects a truncated or damaged file (raw deflate has no checksum). Any Avro reader can read the records;
+``schemas/snapshot.avsc`` is the schema. Read errors are recorded with their class, so that a value that was unreadable
+when the snapshot was taken never counts as absent (data rule "absent is not zero").
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from offsetmgr.snapshots.base import (
     OffsetsOfGroup,
     SnapshotHeader,
     WriteReport,
-    refuse_unreadable,
+    reject_unreadable,
 )
 
 MAGIC: Final = b"Obj\x01"
@@ -106,54 +106,52 @@ _NAMES_ONLY: Final = fastavro.parse_schema(
 
 
 class AvroFormat:
-    """The lossless format. ``codec`` and ``sync_marker`` are for files that must be equal byte for byte."""
+    """The Avro format. ``codec`` and ``sync_marker`` are set by callers that need reproducible files."""
 
     name = "avro"
-    carries: FormatCapabilities = FormatCapabilities(
+    capabilities: FormatCapabilities = FormatCapabilities(
         metadata=True, leader_epoch=True, commit_timestamp=True, header=True, errors=True, broker_partitions=True
     )
-    what_is_lost = ""
+    cannot_hold = ""
 
     def __init__(self, group: str | None = None, *, codec: str = "deflate", sync_marker: bytes = b"") -> None:
         if group is not None:
-            raise UsageError(
-                "format avro", "its records name their groups themselves", "leave out --group (in a URI: group=)"
-            )
+            raise UsageError("format avro", "its records contain the groups", "leave out --group (in a URI: group=)")
         self._codec = codec
         self._sync_marker = sync_marker
 
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        lost = DroppedFields(self.carries, header)
-        checked = _Checksum(stream)
+        dropped = DroppedFields(self.capabilities, header)
+        checked = ChecksumWriter(stream)
         writer = Writer(
             checked,  # type: ignore[arg-type]
             _PARSED,
             codec=self._codec,
-            metadata=_to_metadata(header),
+            metadata=to_file_metadata(header),
             sync_marker=self._sync_marker,
             compression_level=1 if self._codec == "deflate" else None,
         )
         encoder, blocks = RecordEncoder(), RecordBlocks(writer)
         for group in groups:
-            refuse_unreadable(group, self.carries, keep_errors)
-            lost.count(group)
+            reject_unreadable(group, self.capabilities, keep_errors)
+            dropped.count(group)
             try:
                 blocks.add(encoder.group(group.group, group.offsets, errors_field(_all_errors(group))) + NO_END)
             except (UnicodeEncodeError, OverflowError, ValueError) as error:
-                raise UnsupportedOperation(f"group {group.group!r}", f"Avro cannot carry it: {error}") from error
+                raise UnsupportedOperation(f"group {group.group!r}", f"Avro cannot contain it: {error}") from error
         blocks.flush()
-        blocks.add(encoder.group("", {}) + end(lost.groups, lost.offsets, checked.crc32))
+        blocks.add(encoder.group("", {}) + end(dropped.groups, dropped.offsets, checked.crc32))
         blocks.flush()
-        return lost.report()
+        return dropped.report()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> AvroReader:
         return AvroReader(stream, self, what)
 
 
 class AvroReader:
-    """A checked Avro snapshot; the index has the block of each group."""
+    """A checked Avro snapshot, with an index of the block of each group."""
 
     def __init__(self, stream: BinaryIO, form: AvroFormat, what: str) -> None:
         self.format = form
@@ -166,13 +164,13 @@ class AvroReader:
         self._head = self._bytes(0, self._blocks[0])
         self._last_block = -1
         self._last_records: dict[str, dict[str, Any]] = {}
-        """The last decoded block: consecutive groups are usually in the same one."""
+        """The records of the block that was decoded last, because consecutive groups are usually in the same block."""
 
     def groups(self) -> Iterator[str]:
         return iter(self._block_of)
 
     def read(self) -> Iterator[GroupEntry]:
-        for block in range(len(self._blocks) - 2):  # the last one contains only the end
+        for block in range(len(self._blocks) - 2):  # the last block contains only the record with ``end``
             yield from map(self._entry, self._decode(block))
 
     def find(self, group: str) -> GroupEntry | None:
@@ -185,7 +183,7 @@ class AvroReader:
         return self._entry(self._last_records[group])
 
     def _decode(self, block: int) -> Iterator[dict[str, Any]]:
-        # fastavro reads only whole files, so one block is presented as one
+        # fastavro reads only whole files, so it receives the file's header followed by one block.
         data = self._bytes(self._blocks[block], self._blocks[block + 1])
         yield from fastavro.reader(io.BytesIO(self._head + data))  # type: ignore[misc]
 
@@ -223,12 +221,12 @@ class AvroReader:
             end = self._read_names(file)
         except OffsetMgrError:
             raise
-        except Exception as error:  # fastavro lets all errors of its decoders through
+        except Exception as error:  # fastavro raises any error of its decoders
             raise MalformedData(self._what, f"broken Avro: {type(error).__name__}: {error}".rstrip(": ")) from error
         if end is None:
-            raise MalformedData(self._what, "it ends too early: the record that closes a snapshot is missing")
+            raise MalformedData(self._what, "it is truncated: the last record of a snapshot is missing")
         if end["groups"] != len(self._block_of) or end["crc32"] != self._checksum(self._blocks[-2]):
-            raise MalformedData(self._what, "damaged: its checksum does not hold")
+            raise MalformedData(self._what, "it is damaged: its checksum does not match")
         return header
 
     def _read_names(self, file: Any) -> Mapping[str, int] | None:
@@ -241,7 +239,7 @@ class AvroReader:
             for record in block:
                 number += 1
                 if end is not None:
-                    bad.add(number, record["group"], "a record after the closing one")
+                    bad.add(number, record["group"], "a record after the last record of the snapshot")
                 elif record["end"] is not None:
                     end = record["end"]
                 elif (before := numbers.setdefault(record["group"], number)) != number:
@@ -263,8 +261,8 @@ class AvroReader:
         return crc
 
 
-class _Checksum:
-    """A stream that passes on what is written, and computes its CRC-32."""
+class ChecksumWriter:
+    """A stream that forwards all writes to another one and computes their CRC-32."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -278,7 +276,7 @@ class _Checksum:
         self._stream.flush()
 
     def seekable(self) -> bool:
-        """Returns False: otherwise fastavro would check whether to append, and snapshots are written as a whole."""
+        """Returns False, so that fastavro does not try to append to an existing file."""
         return False
 
 
@@ -289,7 +287,8 @@ def _all_errors(group: OffsetsOfGroup) -> Iterator[tuple[TopicPartition | None, 
 
 
 def _errors(recorded: list[dict[str, Any]]) -> tuple[dict[TopicPartition, OffsetMgrError], OffsetMgrError | None]:
-    """Returns recorded errors as errors; an unknown class becomes the base class."""
+    """Returns the recorded errors of the partitions and of the whole group. An unknown class becomes
+    `OffsetMgrError`."""
     partitions: dict[TopicPartition, OffsetMgrError] = {}
     whole: OffsetMgrError | None = None
     for e in recorded:
@@ -304,7 +303,7 @@ def _errors(recorded: list[dict[str, Any]]) -> tuple[dict[TopicPartition, Offset
     return partitions, whole
 
 
-def _to_metadata(header: SnapshotHeader) -> dict[str, str]:
+def to_file_metadata(header: SnapshotHeader) -> dict[str, str]:
     values = {
         "version": str(header.format_version),
         "snapshot_id": header.snapshot_id,
@@ -332,7 +331,7 @@ def _from_metadata(metadata: Mapping[str, Any], what: str) -> SnapshotHeader:
     }
     version = values.get("version")
     if version is None:
-        raise MalformedData(what, "an Avro file, but no snapshot of offsetmgr: its header is missing")
+        raise MalformedData(what, "it is an Avro file, but not an offsetmgr snapshot: its header is missing")
     if version != str(FORMAT_VERSION):
         raise UnknownVersion(
             what, f"snapshot format version {version} is not known (known: {FORMAT_VERSION})", "use a newer offsetmgr"

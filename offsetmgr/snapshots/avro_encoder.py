@@ -1,9 +1,9 @@
-"""Encodes records of Avro snapshots as fastavro would, in a third of its time.
+"""An encoder of the records of Avro snapshots that takes a third of fastavro's time.
 
-A snapshot has a record for each group and several fields for each partition, so the cost of a field determines the cost
-of an export and of before-images. fastavro interprets the schema for every field; this module is written for the one
-schema, and encodes values that partitions share once. fastavro writes the file around the records. Source: "Binary
-encoding" and "Object container files" of Avro's specification 1.11.
+The cost of an export, and of before-images, is mostly that of encoding several fields for each partition. fastavro
+interprets the schema for every field. This module is written for one schema, and encodes repeated values only once.
+fastavro writes the rest of the file. Source: "Binary encoding" and "Object container files" of the Avro specification
+1.11.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Committed, TopicPartition
 
 BLOCK_BYTES: Final = 64_000
-"""The approximate size of a block of records before compression; one block is decoded at a time."""
+"""The approximate size of a block of records before compression. A reader decodes one block at a time."""
 
 NO_END: Final = b"\0"
-"""The field ``end`` of every record but the last."""
+"""The encoded field ``end`` of all records but the last."""
 
-_KEPT: Final = 100_000
+_MAX_CACHED_VALUES: Final = 100_000
 
 
 def long(number: int) -> bytes:
-    """Encodes a long (or an int, which is the same). Raises `OverflowError` beyond 64 bits."""
+    """Encodes a long or an int, which have the same encoding. Raises `OverflowError` beyond 64 bits."""
     if not -(2**63) <= number < 2**63:
         raise OverflowError(f"{number} does not fit 64 bits")
     return _unsigned(number << 1 if number >= 0 else ~(number << 1))
@@ -52,8 +52,8 @@ def _unsigned(z: int) -> bytes:
     return bytes(out)
 
 
-def _two_of_more(z: int) -> bytes:
-    """Encodes 14 bits that more bits follow."""
+def _low_14_bits(z: int) -> bytes:
+    """Encodes the lowest 14 bits of a number that has more bits."""
     return bytes((z & 0x7F | 0x80, z >> 7 | 0x80))
 
 
@@ -69,13 +69,13 @@ def end(groups: int, offsets: int, crc32: int) -> bytes:
 
 
 class RecordEncoder:
-    """Encodes records of one file; caches repeated values."""
+    """Encodes the records of one file, with caches of repeated values."""
 
     def __init__(self) -> None:
         self._partitions = _EncodedCache(_partition)
         self._timestamps = _EncodedCache(_timestamp)
-        self._low = _EncodedCache(_two_of_more)
-        self._rest = _EncodedCache(_unsigned)
+        self._low_bits = _EncodedCache(_low_14_bits)
+        self._high_bits = _EncodedCache(_unsigned)
 
     def group(self, group: str, offsets: Mapping[TopicPartition, Committed], errors: bytes = b"\0") -> bytes:
         """Encodes the fields ``group``, ``offsets`` and ``errors``. Raises `OverflowError`, `UnicodeEncodeError`."""
@@ -85,7 +85,7 @@ class RecordEncoder:
     def columns(
         self, group: str, partitions: Sequence[TopicPartition], committed: Sequence[Committed], errors: bytes = b"\0"
     ) -> bytes:
-        """Works as `group`, for partitions in their order and their commits."""
+        """Works as `group`. Receives the sorted partitions, and their commits in the same order."""
         return b"".join((string(group), self._offsets(partitions, committed), errors))
 
     def left(self, partitions: Sequence[TopicPartition], left: Sequence[int | None]) -> bytes:
@@ -102,7 +102,7 @@ class RecordEncoder:
         return b"".join((long(len(partitions)), *items, b"\0"))
 
     def _offsets(self, partitions: Sequence[TopicPartition], committed: Sequence[Committed]) -> bytes:
-        """Encodes all of them column by column, which needs no Python step for a usual field."""
+        """Encodes the field ``offsets``, column by column, so that usual fields need no Python bytecode per value."""
         if not partitions:
             return b"\0"
         offsets, metadata, epochs, timestamps, _ = zip(*committed, strict=True)
@@ -117,21 +117,21 @@ class RecordEncoder:
         return b"".join((long(len(partitions)), *chain.from_iterable(items), b"\0"))
 
     def _longs(self, numbers: Sequence[int]) -> list[bytes]:
-        """Encodes longs: each from its two lowest bytes and the rest, which has few different values."""
+        """Encodes longs from the cached encodings of their lowest 14 bits and of the other bits, which repeat often."""
         if min(numbers) < 0 or max(numbers) >= 2**62:
             return list(map(long, numbers))
-        low, rest = self._low, self._rest
-        return [rest[z] if z < 0x4000 else low[z & 0x3FFF] + rest[z >> 14] for z in map(add, numbers, numbers)]
+        low, high = self._low_bits, self._high_bits
+        return [high[z] if z < 0x4000 else low[z & 0x3FFF] + high[z >> 14] for z in map(add, numbers, numbers)]
 
 
 class _EncodedCache(dict[Any, bytes]):
-    """Encodings of repeated values, by value."""
+    """A cache of encodings by value."""
 
     def __init__(self, encode: Callable[[Any], bytes]) -> None:
         self._encode = encode
 
     def __missing__(self, value: Any) -> bytes:
-        if len(self) >= _KEPT:
+        if len(self) >= _MAX_CACHED_VALUES:
             self.clear()
         encoded = self[value] = self._encode(value)
         return encoded
@@ -150,7 +150,7 @@ def _timestamp(timestamp: int | None) -> bytes:
 
 
 def errors_field(errors: Iterable[tuple[TopicPartition | None, OffsetMgrError]]) -> bytes:
-    """Encodes the field ``errors``; no partition means the whole group."""
+    """Encodes the field ``errors``. The partition is None for an error of the whole group."""
     items = [
         (b"\0\0" if tp is None else b"\x02" + string(tp.topic) + b"\x02" + _int(tp.partition))
         + b"".join(map(string, (type(error).__name__, error.what, error.why, error.hint)))
@@ -160,7 +160,7 @@ def errors_field(errors: Iterable[tuple[TopicPartition | None, OffsetMgrError]])
 
 
 class RecordBlocks:
-    """Collects records into blocks of a file."""
+    """Collects encoded records and writes them to a file in blocks."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer

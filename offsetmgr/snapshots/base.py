@@ -1,9 +1,7 @@
-"""The protocol of snapshot formats: a writer of a stream of groups, and a reader that finds them again.
+"""The interface of snapshot formats, and the code that all formats share: the header, capabilities and errors.
 
-This module has the header, the protocol, and the texts of errors, and no format's own syntax.
-
-Ordering contract of reads: `Format.open` reads and checks the whole stream once, so that a broken file is an error
-before the first group is used, and never after half of an import.
+Ordering contract of reads: `Format.open` reads and checks the whole stream once, so that a broken file causes an error
+before the first group is used, and never in the middle of an import.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ FORMAT_VERSION: Final = 1
 MAX_OFFSET: Final = 2**63 - 1
 MAX_PARTITION: Final = 2**31 - 1
 MAX_BAD_LINES: Final = 20
-"""The maximum number of bad lines in one error; reading stops after that many."""
-SHOWN: Final = 80
+"""The maximum number of bad lines in one error; the read stops after this number."""
+MAX_SHOWN_CHARACTERS: Final = 80
 """The maximum number of characters of a bad line in an error."""
 
 
@@ -42,7 +40,7 @@ class SnapshotHeader:
     log_cluster_id: str | None = None
     """The id of the Kafka cluster whose logs the offsets belong to; None if the source did not name it."""
     log_brokers: tuple[str, ...] = ()
-    """Addresses (``host:port``) of that cluster's brokers, if the source has no id."""
+    """Addresses (``host:port``) of that cluster's brokers, as the source reported them."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The known ids of the source's topics at the time of the snapshot."""
 
@@ -75,8 +73,8 @@ class OffsetsOfGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """A group of a snapshot. ``errors`` are the partitions (``error``: the whole group) that could not be read at the
-    time of the snapshot; only formats that can record them have any."""
+    """A group of a snapshot. ``errors`` contains the partitions that could not be read when the snapshot was taken, and
+    ``error`` is set if the whole group could not be read. Only formats that can record errors have them."""
 
     group: str
     offsets: Mapping[TopicPartition, Committed]
@@ -86,7 +84,7 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True)
 class FormatCapabilities:
-    """The parts of a commit that a format can hold besides group, topic, partition and offset."""
+    """The data that a format can contain besides group, topic, partition and offset."""
 
     metadata: bool
     leader_epoch: bool
@@ -94,12 +92,12 @@ class FormatCapabilities:
     header: bool
     errors: bool
     broker_partitions: bool = False
-    """Partitions of Kafka 0.7, whose offsets are byte positions."""
+    """Whether it can contain partitions of Kafka 0.7, whose offsets are byte positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """The result of a write: ``lost`` names, with counts, what the format could not hold."""
+    """The result of a write. ``lost`` lists the data that the format could not contain, with counts."""
 
     groups: int
     offsets: int
@@ -108,16 +106,16 @@ class WriteReport:
 
 
 class SnapshotReader(Protocol):
-    """An open, checked snapshot. Memory grows with the number of its groups, and not with its offsets."""
+    """An open and checked snapshot. Its memory grows with the number of groups, not with the number of offsets."""
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """Returns the header; None if the format has none."""
+        """The header; None if the format has none."""
         ...
 
     @property
     def format(self) -> Format:
-        """Returns the format of the file, for writing it back."""
+        """The format of the file, in which an edited snapshot is written back."""
         ...
 
     def groups(self) -> Iterator[str]:
@@ -142,36 +140,36 @@ class Format(Protocol):
         ...
 
     @property
-    def carries(self) -> FormatCapabilities: ...
+    def capabilities(self) -> FormatCapabilities: ...
 
     @property
-    def what_is_lost(self) -> str:
-        """Returns what this format can never hold, as text; empty if it holds everything."""
+    def cannot_hold(self) -> str:
+        """A text for people: the data that this format can never contain; empty if it can contain everything."""
         ...
 
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        """Writes groups as they come, with a few of them in memory.
+        """Writes the groups one after the other, with a few of them in memory.
 
-        Raises `UnsupportedOperation` for a name that the format cannot hold, and the group's own error (or that of a
-        partition) for an unreadable value, unless ``keep_errors`` and the format can record it.
+        Raises `UnsupportedOperation` for a name that the format cannot contain, and for a group or partition with a
+        read error, unless ``keep_errors`` is set and the format can record the error.
         """
         ...
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SnapshotReader:
-        """Checks a seekable stream and returns a reader. ``what`` names it in errors.
+        """Checks a seekable stream and returns a reader. Errors use ``what`` as the name of the stream.
 
-        Raises `MalformedData` with the bad lines, `UnknownVersion`.
+        Raises `MalformedData` with the bad lines, and `UnknownVersion`.
         """
         ...
 
 
 class DroppedFields:
-    """Counts what a writer leaves out, for its report."""
+    """Counts the written groups and offsets, and the fields that the format cannot contain, for a `WriteReport`."""
 
-    def __init__(self, carries: FormatCapabilities, header: SnapshotHeader) -> None:
-        self._carries = carries
+    def __init__(self, capabilities: FormatCapabilities, header: SnapshotHeader) -> None:
+        self._capabilities = capabilities
         self._source = header.source_uri
         self.groups = 0
         self.offsets = 0
@@ -196,47 +194,48 @@ class DroppedFields:
         lost = [
             f"{what} of {count_of(count, 'offset')}"
             for what, count, carried in (
-                ("metadata", self._metadata, self._carries.metadata),
-                ("leader epoch", self._epochs, self._carries.leader_epoch),
-                ("commit timestamp", self._timestamps, self._carries.commit_timestamp),
+                ("metadata", self._metadata, self._capabilities.metadata),
+                ("leader epoch", self._epochs, self._capabilities.leader_epoch),
+                ("commit timestamp", self._timestamps, self._capabilities.commit_timestamp),
             )
             if count and not carried
         ]
-        if not self._carries.header:
+        if not self._capabilities.header:
             lost.append("snapshot id, time and source" + (f" ({self._source})" if self._source else ""))
         return WriteReport(self.groups, self.offsets, self.errors, tuple(lost))
 
 
-def refuse_unreadable(group: OffsetsOfGroup, carries: FormatCapabilities, keep_errors: bool) -> None:
-    """Raises the error of an unreadable group or partition, unless it may be recorded (data rule "absent is not zero");
-    and `UnsupportedOperation` for byte positions of Kafka 0.7 in a format whose readers would take them for offsets."""
-    if not carries.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
+def reject_unreadable(group: OffsetsOfGroup, capabilities: FormatCapabilities, keep_errors: bool) -> None:
+    """Raises `UnsupportedOperation` for a group that the format cannot contain: one with a read error that may not be
+    recorded (data rule "absent is not zero"), or one with byte positions of Kafka 0.7, if readers of the format would
+    mistake them for offsets."""
+    if not capabilities.broker_partitions and (old := next((tp for tp in group.offsets if tp[1] < 0), None)):
         raise UnsupportedOperation(
             "snapshot not written",
             f"group {group.group} holds byte positions of Kafka 0.7 ({old}): in this format they look like offsets",
             "write Avro (.avro) or ExportZkOffsets' lines (.zk)",
         )
     first = group.error or next((error for _, error in sorted(group.errors.items())), None)
-    if first is None or (keep_errors and carries.errors):
+    if first is None or (keep_errors and capabilities.errors):
         return
     which = (
         f"group {group.group}" if group.error else f"{count_of(len(group.errors), 'partition')} of group {group.group}"
     )
     hint = (
         "keep the errors in the snapshot, or leave the group out"
-        if carries.errors
+        if capabilities.errors
         else "leave the group out, or write Avro, which can record unreadable offsets"
     )
     raise UnsupportedOperation("snapshot not written", f"{which} could not be read: {first}", hint) from first
 
 
-def control_character(text: str) -> bool:
-    """Returns whether a name has characters below space, or DEL, which line formats cannot hold."""
+def has_control_character(text: str) -> bool:
+    """Returns whether a text contains control characters (below space, or DEL), which line formats cannot contain."""
     return any(c < " " or c == "\x7f" for c in text)
 
 
 class BadLine(Exception):
-    """Why a line is invalid; the reader, which knows the line's number, catches it."""
+    """A line is invalid. The reader catches the exception and adds the number of the line."""
 
 
 class BadLines:
@@ -248,7 +247,7 @@ class BadLines:
         self._bad: dict[int, str] = {}
 
     def add(self, number: int, content: bytes | str, why: str) -> None:
-        """Records a bad line with its first reason; raises once there are `MAX_BAD_LINES`."""
+        """Records a bad line and the first reason for it. Raises `MalformedData` when there are `MAX_BAD_LINES`."""
         self._bad.setdefault(number, f"{self._unit} {number}: {why} in {shown(content)}")
         if len(self._bad) >= MAX_BAD_LINES:
             self._raise(" (and possibly more)")
@@ -266,10 +265,14 @@ class BadLines:
 
 
 def shown(content: bytes | str) -> str:
-    """Returns a line for an error: quoted, shortened, without control characters."""
-    text = content[: 4 * SHOWN].decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content
+    """Returns a line for an error message: quoted, shortened, without control characters."""
+    text = (
+        content[: 4 * MAX_SHOWN_CHARACTERS].decode("utf-8", "backslashreplace")
+        if isinstance(content, bytes)
+        else content
+    )
     text = text.rstrip("\r\n")
-    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "...")
+    return repr(text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "...")
 
 
 def number(text: str, limit: int, name: str) -> int:
@@ -278,7 +281,7 @@ def number(text: str, limit: int, name: str) -> int:
         if text[:1] == "-" and text[1:].isascii() and text[1:].isdigit():
             raise BadLine(f"negative {name}")
         raise BadLine(f"{name} is not a number" if text else f"empty {name}")
-    # Python rejects int() of very long texts with another error
+    # For very long texts int() raises another error.
     if len(text) > 40 or int(text) > limit:
         raise BadLine(f"{name} is larger than {limit}")
     return int(text)

@@ -1,8 +1,8 @@
-"""The CSV of kafka-consumer-groups: ``group,topic,partition,offset``, or ``topic,partition,offset`` for one group.
+"""The CSV format of kafka-consumer-groups: ``group,topic,partition,offset``, or without ``group`` for a single group.
 
-The writer follows the Kafka tool (org.apache.kafka.tools.consumer.group.CsvUtils): no header line, values quoted where
-needed, an empty line at the end. The reader also accepts a header line, unneeded quotes, and empty lines anywhere. The
-first line decides between the two forms; a line of the other form is a bad line.
+The writer follows Kafka's tool (org.apache.kafka.tools.consumer.group.CsvUtils): no header line, quotes only if a value
+needs them, an empty line at the end. The reader also accepts a header line, other quoted values, and empty lines
+anywhere. The first line determines the number of columns; a line with another number is a bad line.
 """
 
 from __future__ import annotations
@@ -23,23 +23,29 @@ from offsetmgr.snapshots.base import (
     SnapshotHeader,
     WriteReport,
     number,
-    refuse_unreadable,
+    reject_unreadable,
 )
-from offsetmgr.snapshots.line_formats import BYTE_ORDER_MARK, LINES_CARRY, LONGEST_LINE, LineReader, NameCheck
+from offsetmgr.snapshots.line_formats import (
+    BYTE_ORDER_MARK,
+    LINE_FORMAT_CAPABILITIES,
+    MAX_LINE_BYTES,
+    LineReader,
+    NameCheck,
+)
 
 _NAME = rb"([ !#-+\--~]+)"
 _NUMBERS = rb",(0|[1-9][0-9]{0,8}),(0|[1-9][0-9]{0,17})\r?\n?"
 _WITH_GROUP: Final = re.compile(rb'(")?' + _NAME + rb'(?(1)"),(")?' + _NAME + rb'(?(3)")' + _NUMBERS)
 _WITHOUT_GROUP: Final = re.compile(rb'()()(")?' + _NAME + rb'(?(3)")' + _NUMBERS)
-_TITLES: Final = ("group", "topic", "partition", "offset")
+_COLUMNS: Final = ("group", "topic", "partition", "offset")
 
 
 class CsvFormat:
-    """With ``group``: the form without a group column, for that group; else the form with one."""
+    """The CSV format. With ``group`` it is the form without a group column, and all lines belong to that group."""
 
     name = "csv"
-    carries: FormatCapabilities = LINES_CARRY
-    what_is_lost = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
+    capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
+    cannot_hold = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
     def __init__(self, group: str | None = None) -> None:
         self._group = group
@@ -47,21 +53,21 @@ class CsvFormat:
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        lost = DroppedFields(self.carries, header)
+        dropped = DroppedFields(self.capabilities, header)
         names = NameCheck("CSV")
         for group in groups:
-            refuse_unreadable(group, self.carries, keep_errors)
+            reject_unreadable(group, self.capabilities, keep_errors)
             prefix = self._prefix(group.group, names)
             topics = names.topics(group.offsets, _quoted)
-            lost.count(group)
+            dropped.count(group)
             lines = [f"{prefix}{topics[tp[0]]},{tp[1]},{found[0]}\n" for tp, found in sorted(group.offsets.items())]
             stream.write("".join(lines).encode("utf-8"))
         stream.write(b"\n")
-        return lost.report()
+        return dropped.report()
 
     def _prefix(self, group: str, names: NameCheck) -> str:
         if self._group is None:
-            return _quoted(names.good("group", group)) + ","
+            return _quoted(names.require_valid("group", group)) + ","
         if group != self._group:
             raise UsageError(
                 f"group {group}",
@@ -71,18 +77,18 @@ class CsvFormat:
         return ""
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
-        columns = _columns(stream)
+        columns = _column_count(stream)
         if columns == 3 and self._group is None:
-            raise UsageError(what, "its lines name no group", "name it with --group (in a URI: group=)")
+            raise UsageError(what, "its lines do not contain the group", "name it with --group (in a URI: group=)")
         if columns == 4 and self._group is not None:
-            raise UsageError(what, "its lines name their groups themselves", "leave out --group (in a URI: group=)")
-        return LineReader(stream, _Syntax(self._group), self, what=what, only_group=self._group)
+            raise UsageError(what, "its lines contain the groups", "leave out --group (in a URI: group=)")
+        return LineReader(stream, _CsvLineSyntax(self._group), self, what=what, only_group=self._group)
 
 
-class _Syntax:
+class _CsvLineSyntax:
     def __init__(self, group: str | None) -> None:
         self._group = group
-        self._columns = _TITLES if group is None else _TITLES[1:]
+        self._columns = _COLUMNS if group is None else _COLUMNS[1:]
         self.plain = _WITH_GROUP if group is None else _WITHOUT_GROUP
 
     def is_header(self, line: str) -> bool:
@@ -109,16 +115,16 @@ def _split(line: str) -> list[str]:
 
 
 def _quoted(name: str) -> str:
-    # a leading U+FEFF would be read as a byte order mark at the file's beginning
+    # At the beginning of the file a U+FEFF would be read as a byte order mark.
     if '"' in name or "," in name or name.startswith("\ufeff"):
         return '"' + name.replace('"', '""') + '"'
     return name
 
 
-def _columns(stream: BinaryIO) -> int | None:
+def _column_count(stream: BinaryIO) -> int | None:
     """Returns the number of values of the first line that is not empty; None if there is none, or if it is invalid."""
     stream.seek(0)
-    while line := stream.readline(LONGEST_LINE):
+    while line := stream.readline(MAX_LINE_BYTES):
         if text := line.removeprefix(BYTE_ORDER_MARK).strip():
             try:
                 return len(_split(text.decode("utf-8", "replace")))

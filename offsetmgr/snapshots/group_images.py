@@ -1,7 +1,7 @@
-"""Before-images: an Avro snapshot of the offsets before an edit, with the planned offsets after it.
+"""Files of before-images: an Avro snapshot of the offsets before an edit, with the planned offsets after it.
 
-Every reader of snapshots can read it: it is the file of `offsetmgr.snapshots.avro` with one more field, ``left``. A
-partition in ``left`` that is not in ``offsets`` had no commit before the edit, so an undo deletes it.
+The format is that of `offsetmgr.snapshots.avro` with one more field, ``left``, so every reader of snapshots can read
+it. A partition in ``left`` that is not in ``offsets`` had no commit before the edit, so an undo deletes its offset.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastavro.write import Writer
 
 from offsetmgr.core.errors import MalformedData, OffsetMgrError
 from offsetmgr.core.model import BrokerPartition, Committed, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, _Checksum, _to_metadata
+from offsetmgr.snapshots.avro import MAGIC, SCHEMA, AvroFormat, ChecksumWriter, to_file_metadata
 from offsetmgr.snapshots.avro_encoder import NO_END, RecordBlocks, RecordEncoder, end
 from offsetmgr.snapshots.base import SnapshotHeader
 
@@ -46,8 +46,8 @@ _PARSED: Final = fastavro.parse_schema(IMAGES_SCHEMA)
 
 @dataclass(frozen=True, slots=True)
 class GroupImages:
-    """One group's before-images. ``before`` has the previous commits; every changed partition is in ``left``, with the
-    planned offset (None: the edit deletes it)."""
+    """The before-images of one group. ``before`` contains the commits before the edit; ``left`` contains every
+    partition that the edit changes, with the planned offset, or None if the edit deletes the commit."""
 
     group: str
     before: Mapping[TopicPartition, Committed]
@@ -55,17 +55,19 @@ class GroupImages:
 
 
 ImageRow: TypeAlias = tuple[TopicPartition, Offset, OffsetAndMetadata | None, *tuple[Any, ...]]
-"""A partition that an edit changes: the offset before it, the planned one (None: deleted), and other values."""
+"""A partition that an edit changes, its offset before the edit, and the planned one (None: the edit deletes it). More
+values may follow; they are ignored."""
 
 
 def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tuple[str, Sequence[ImageRow]]]) -> int:
-    """Writes before-images as they come (a group with its rows, sorted by partition), and returns their number."""
-    checked = _Checksum(stream)
+    """Writes before-images, one group after the other, each with its rows sorted by partition. Returns the number of
+    partitions."""
+    checked = ChecksumWriter(stream)
     writer = Writer(
         checked,  # type: ignore[arg-type]
         _PARSED,
         codec="deflate",
-        metadata=_to_metadata(header),
+        metadata=to_file_metadata(header),
         compression_level=1,
     )
     encoder, blocks = RecordEncoder(), RecordBlocks(writer)
@@ -87,14 +89,14 @@ def write_images(stream: BinaryIO, header: SnapshotHeader, groups: Iterable[tupl
 
 
 def is_images(stream: BinaryIO) -> bool:
-    """Returns whether a seekable stream has before-images; False for anything else, also for broken files."""
+    """Returns whether a seekable stream is a file of before-images. Returns False for any other or broken file."""
     stream.seek(0)
     try:
         if stream.read(len(MAGIC)) != MAGIC:
             return False
         stream.seek(0)
         schema = fastavro.block_reader(stream).writer_schema
-    except Exception:  # fastavro lets all errors of its decoders through; the read of the file reports what is wrong
+    except Exception:  # fastavro raises any error of its decoders; a later read of the file reports the cause
         return False
     finally:
         stream.seek(0)
@@ -102,11 +104,11 @@ def is_images(stream: BinaryIO) -> bool:
 
 
 def read_images(stream: BinaryIO, *, what: str) -> Iterator[GroupImages]:
-    """Yields the before-images of a complete and undamaged file, one group at a time.
+    """Yields the before-images of a file, one group at a time. The whole file is checked before the first group.
 
-    Raises `MalformedData`, `UnknownVersion` before the first group.
+    Raises `MalformedData`, `UnknownVersion`.
     """
-    checked = AvroFormat().open(stream, what=what)  # reads it all once, with its checksum
+    checked = AvroFormat().open(stream, what=what)  # reads the whole file once and checks its checksum
     stream.seek(0)
     try:
         for record in fastavro.reader(stream):

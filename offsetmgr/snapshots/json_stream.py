@@ -1,7 +1,7 @@
-"""Reads JSON documents of a stream one at a time, each with the line where it begins.
+"""Reader of a stream of JSON documents, one at a time, for both JSON formats.
 
-The JSON formats share this module. A document may be in one line (as they are written) or in many; only one is in
-memory at a time. Duplicate keys in one object are errors, because JSON parsers keep the last one silently.
+A document may be in one line, as the writers write it, or in several. Errors name the line. A duplicate key in an
+object is an error, because JSON parsers silently keep the last value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from offsetmgr.snapshots.base import (
     MAX_PARTITION,
     BadLine,
     BadLines,
-    control_character,
+    has_control_character,
     number,
 )
 from offsetmgr.snapshots.line_formats import BYTE_ORDER_MARK
@@ -38,18 +38,18 @@ class Document:
     data: bytes
 
     def parse(self) -> dict[str, Any]:
-        """Returns the document as Python objects; raises `BadEntry`."""
+        """Parses the document, which must be a JSON object. Raises `BadEntry`."""
         try:
             text = self.data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise BadEntry(self.line + self.data[: error.start].count(b"\n"), "not UTF-8") from None
         try:
-            parsed = json.loads(text, object_pairs_hook=_without_doubles, parse_constant=_no_constant)
+            parsed = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
         except json.JSONDecodeError as error:
             raise BadEntry(self.line + error.lineno - 1, f"not JSON, column {error.colno}: {error.msg}") from None
-        except _Double as double:
-            first, second = self.lines_of_double(double.key)
-            raise BadEntry(second, f"key {double.key!r} came before, in line {first}") from None
+        except _DuplicateKey as duplicate:
+            first, second = self.lines_of_duplicate(duplicate.key)
+            raise BadEntry(second, f"key {duplicate.key!r} came before, in line {first}") from None
         except RecursionError:
             raise BadEntry(self.line, "nested too deeply") from None
         except ValueError as error:  # a number of thousands of digits, NaN
@@ -59,11 +59,11 @@ class Document:
         return parsed
 
     def line_of(self, path: tuple[str, ...]) -> int:
-        """Returns the line of the key at ``path``; the document's first if there is no such key."""
+        """Returns the line of the key at ``path``; the first line of the document if there is no such key."""
         return next((line for found, line in self._keys() if found == path), self.line)
 
-    def lines_of_double(self, key: str) -> tuple[int, int]:
-        """Returns the lines of the first duplicate key in one object."""
+    def lines_of_duplicate(self, key: str) -> tuple[int, int]:
+        """Returns the lines of the first two occurrences of ``key`` in the same object."""
         seen: dict[tuple[str, ...], int] = {}
         for path, line in self._keys():
             if path[-1] == key and path in seen:
@@ -72,7 +72,7 @@ class Document:
         return self.line, self.line
 
     def _keys(self) -> Iterator[tuple[tuple[str, ...], int]]:
-        """Yields all keys of a valid document with path and line. Only errors need this."""
+        """Yields the path and the line of each key of a valid document. It is used only for error messages."""
         line = self.line
         path: list[str] = []
         text = ""
@@ -92,55 +92,55 @@ class Document:
 
 
 class BadEntry(Exception):
-    """Why a document is invalid: one reason, or several, each with its line."""
+    """A document is invalid, for one or several reasons, each with its line."""
 
     def __init__(self, line: int, why: str, *more: tuple[int, str]) -> None:
         super().__init__(why)
         self.problems = ((line, why), *more)
 
-    def note(self, document: Document, bad: BadLines) -> None:
-        """Adds the reasons to those of the file."""
+    def add_to(self, document: Document, bad: BadLines) -> None:
+        """Adds the reasons to the bad lines of the file."""
         lines = document.data.split(b"\n")
         for line, why in self.problems:
             bad.add(line, lines[line - document.line], why)
 
 
-class _Double(Exception):
+class _DuplicateKey(Exception):
     def __init__(self, key: str) -> None:
         super().__init__(key)
         self.key = key
 
 
 def documents(stream: BinaryIO, bad: BadLines) -> Iterator[Document]:
-    """Yields all documents of a stream; records invalid text in ``bad`` and continues after it."""
+    """Yields all documents of a stream. Adds text outside of documents to ``bad`` and continues after it."""
     stream.seek(0)
     position = depth = begin_line = 0
     begin = 0
-    held: list[bytes] = []
+    lines: list[bytes] = []
     for line_number, line in enumerate(stream, 1):
         start, position = position, position + len(line)
         if line_number == 1 and line.startswith(BYTE_ORDER_MARK):
             start, line = start + 3, line[3:]  # noqa: PLW2901
-        if not held:
+        if not lines:
             if not line.strip():
                 continue
             if not line.lstrip().startswith(b"{"):
                 bad.add(line_number, line, "not a JSON object")
                 continue
             begin, begin_line = start, line_number
-        held.append(line)
+        lines.append(line)
         for bracket in _BRACKETS.findall(line):
             depth += 1 if bracket in b"{[" else -1 if bracket in b"}]" else 0
         if depth <= 0:
-            yield Document(begin, position, begin_line, b"".join(held))
-            held, depth = [], 0
-    if held:
-        bad.add(begin_line, held[0], "a JSON object that does not end")
+            yield Document(begin, position, begin_line, b"".join(lines))
+            lines, depth = [], 0
+    if lines:
+        bad.add(begin_line, lines[0], "a JSON object that does not end")
 
 
 def offsets_of(document: Document, parsed: Any, path: tuple[str, ...], lowest: int) -> dict[TopicPartition, int]:
-    """Parses ``{"topic": {"partition": offset}}``; ``path`` is its path in the document. Offsets are at least
-    ``lowest``. Raises `BadEntry` with the bad entries."""
+    """Returns the offsets in the object ``{"topic": {"partition": offset}}``. ``path`` is the path of the object in the
+    document, ``lowest`` the smallest valid offset. Raises `BadEntry` with all bad entries."""
     if not isinstance(parsed, dict):
         raise BadEntry(document.line_of(path), "not an object of topics")
     found: dict[TopicPartition, int] = {}
@@ -155,9 +155,9 @@ def offsets_of(document: Document, parsed: Any, path: tuple[str, ...], lowest: i
             try:
                 tp = TopicPartition(topic, number(text, MAX_PARTITION, "partition"))
                 if type(offset) is not int or not lowest <= offset <= MAX_OFFSET:
-                    raise BadLine(_why_no_offset(offset))
+                    raise BadLine(_offset_problem(offset))
                 if tp in found:
-                    raise BadLine("came before, written otherwise")
+                    raise BadLine("occurs twice, with another spelling of the number")
                 found[tp] = offset
             except BadLine as why:
                 problems.append((document.line_of((*path, topic, text)), f"topic {topic!r}, partition {text!r}: {why}"))
@@ -169,35 +169,35 @@ def offsets_of(document: Document, parsed: Any, path: tuple[str, ...], lowest: i
 
 
 def _check_topic(topic: str, partitions: Any) -> None:
-    if not topic or control_character(topic):
-        raise BadLine("is no name")
+    if not topic or has_control_character(topic):
+        raise BadLine("is not a valid name")
     if not isinstance(partitions, dict):
         raise BadLine("holds no object of partitions")
 
 
 def check_name(document: Document, path: tuple[str, ...], kind: str, name: Any) -> str:
-    """Returns a group's name; raises `BadEntry`."""
-    if not isinstance(name, str) or not name or control_character(name):
-        raise BadEntry(document.line_of(path), f"{kind} {name!r} is no name")
+    """Returns ``name`` if it is a valid name. Raises `BadEntry` with the line of ``path`` otherwise."""
+    if not isinstance(name, str) or not name or has_control_character(name):
+        raise BadEntry(document.line_of(path), f"{kind} {name!r} is not a valid name")
     return name
 
 
-def _why_no_offset(offset: Any) -> str:
+def _offset_problem(offset: Any) -> str:
     if type(offset) is not int:
         return f"offset {json.dumps(offset)[:40]} is not a whole number"
     return f"negative offset {offset}" if offset < 0 else f"offset is larger than {MAX_OFFSET}"
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    parsed = dict(pairs)
+    if len(parsed) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _Double(key)
+                raise _DuplicateKey(key)
             seen.add(key)
-    return made
+    return parsed
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")

@@ -1,7 +1,7 @@
-"""The JSON of Yelp's kafka-utils: ``{"groupid": "g", "offsets": {"t": {"0": 42}}}``.
+"""The JSON format of Yelp's kafka-utils: ``{"groupid": "g", "offsets": {"t": {"0": 42}}}``.
 
-Their tools write and read one group in a file. For several groups the writer puts each document in its own line; the
-reader accepts any number of documents, in one line or in many.
+The tools of kafka-utils write and read one group per file. This writer writes one line per group, each a JSON document;
+the reader accepts any number of documents, each in one line or in several.
 """
 
 from __future__ import annotations
@@ -21,87 +21,85 @@ from offsetmgr.snapshots.base import (
     OffsetsOfGroup,
     SnapshotHeader,
     WriteReport,
-    refuse_unreadable,
+    reject_unreadable,
 )
 from offsetmgr.snapshots.json_stream import BadEntry, Document, check_name, documents, offsets_of
-from offsetmgr.snapshots.line_formats import LINES_CARRY, NameCheck
+from offsetmgr.snapshots.line_formats import LINE_FORMAT_CAPABILITIES, NameCheck
 
 
 class KafkaUtilsFormat:
-    """One document for each group."""
+    """The format of kafka-utils, with one JSON document per group."""
 
     name = "json"
-    carries: FormatCapabilities = LINES_CARRY
-    what_is_lost = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
+    capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
+    cannot_hold = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
     def __init__(self, group: str | None = None) -> None:
         if group is not None:
-            raise UsageError(
-                "format json", "its documents name their groups themselves", "leave out --group (in a URI: group=)"
-            )
+            raise UsageError("format json", "its documents contain the groups", "leave out --group (in a URI: group=)")
 
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        lost = DroppedFields(self.carries, header)
+        dropped = DroppedFields(self.capabilities, header)
         names = NameCheck("JSON")
         for group in groups:
-            refuse_unreadable(group, self.carries, keep_errors)
-            lost.count(group)
-            names.good("group", group.group)
-            document = {"groupid": group.group, "offsets": nested(group.offsets, names)}
+            reject_unreadable(group, self.capabilities, keep_errors)
+            dropped.count(group)
+            names.require_valid("group", group.group)
+            document = {"groupid": group.group, "offsets": by_topic(group.offsets, names)}
             stream.write(json.dumps(document, ensure_ascii=False).encode("utf-8") + b"\n")
-        return lost.report()
+        return dropped.report()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> KafkaUtilsReader:
         return KafkaUtilsReader(stream, self, what)
 
 
 class KafkaUtilsReader:
-    """A checked file of documents; the index has three numbers for each group."""
+    """A checked file of documents, with an index of three numbers per group."""
 
     header: SnapshotHeader | None = None
 
     def __init__(self, stream: BinaryIO, form: KafkaUtilsFormat, what: str) -> None:
         self.format = form
         self._stream = stream
-        self._places: dict[str, array[int]] = {}
-        """Group -> start, end, line of its document."""
+        self._documents: dict[str, array[int]] = {}
+        """For each group the start, the end and the first line of its document."""
         bad = BadLines(what)
         for document in documents(stream, bad):
             try:
                 group, _ = _read(document)
-                if group in self._places:
-                    why = f"group {group!r} came before, in line {self._places[group][2]}"
+                if group in self._documents:
+                    why = f"group {group!r} came before, in line {self._documents[group][2]}"
                     raise BadEntry(document.line, why)
-                self._places[group] = array("q", (document.start, document.end, document.line))
+                self._documents[group] = array("q", (document.start, document.end, document.line))
             except BadEntry as entry:
-                entry.note(document, bad)
+                entry.add_to(document, bad)
         bad.raise_if_any()
 
     def groups(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._documents)
 
     def read(self) -> Iterator[GroupEntry]:
-        for group in self._places:
+        for group in self._documents:
             yield self._load(group)
 
     def find(self, group: str) -> GroupEntry | None:
-        return self._load(group) if group in self._places else None
+        return self._load(group) if group in self._documents else None
 
     def _load(self, group: str) -> GroupEntry:
-        start, end, line = self._places[group]
+        start, end, line = self._documents[group]
         self._stream.seek(start)
         _, offsets = _read(Document(start, end, line, self._stream.read(end - start)))
         return GroupEntry(group, {tp: Committed(offset) for tp, offset in offsets.items()})
 
 
-def is_yelp(parsed: dict[str, Any]) -> bool:
-    """Returns whether a document has this form (and not Spark's, whose keys are topics with objects)."""
+def is_kafka_utils(parsed: dict[str, Any]) -> bool:
+    """Returns whether a document is kafka-utils' JSON and not Spark's, whose keys are topics."""
     return isinstance(parsed.get("groupid"), str) or ("groupid" not in parsed and set(parsed) == {"offsets"})
 
 
-def nested(offsets: Mapping[TopicPartition, Committed], names: NameCheck) -> dict[str, dict[str, int]]:
+def by_topic(offsets: Mapping[TopicPartition, Committed], names: NameCheck) -> dict[str, dict[str, int]]:
     """Returns a mapping of partitions to offsets as ``{"topic": {"partition": offset}}``."""
     names.topics(offsets, str)
     topics: dict[str, dict[str, int]] = {}
@@ -112,7 +110,7 @@ def nested(offsets: Mapping[TopicPartition, Committed], names: NameCheck) -> dic
 
 def _read(document: Document) -> tuple[str, dict[TopicPartition, int]]:
     parsed = document.parse()
-    if not is_yelp(parsed):
+    if not is_kafka_utils(parsed):
         raise BadEntry(document.line, 'no "groupid" with a name')
     if unknown := sorted(set(parsed) - {"groupid", "offsets"}):
         raise BadEntry(document.line_of((unknown[0],)), f"unknown key {unknown[0]!r}")

@@ -1,12 +1,12 @@
-"""Formats with one offset in each line: an index of each group's lines, and reads group by group.
+"""`LineReader`: the reader of formats with one offset per line (CSV and ExportZkOffsets).
 
-CSV and ExportZkOffsets share this module. The first pass checks every line and records, for each group, the byte ranges
-of its lines: one range if a group's lines are contiguous (the normal case), more if they are not, so that memory grows
-with the groups and not with the offsets. Later passes read one group's ranges at a time. A small file without anything
-unusual is read at once, in half of the time.
+The first pass checks every line and builds an index with the byte ranges of each group's lines: usually one range per
+group, more if the lines of a group are not contiguous. So memory grows with the number of groups, not with the number
+of offsets. Later passes read the ranges of one group at a time. A small file of plain lines is read into memory as a
+whole instead, which takes half the time.
 
-Decisions: lines end with ``\\n`` or ``\\r\\n``; a byte order mark at the beginning is skipped; empty lines are skipped
-anywhere; bytes that are not UTF-8 and control characters make a line bad; so does a line over 64 KiB.
+Lines end with ``\\n`` or ``\\r\\n``. The reader skips empty lines, and a byte order mark at the beginning. A line is
+bad if it contains control characters or bytes that are not UTF-8, or if it is longer than 64 KiB.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from typing import BinaryIO, Final, NamedTuple, Protocol
 from offsetmgr.core.errors import MalformedData, UnsupportedOperation
 from offsetmgr.core.model import Committed, TopicPartition
 from offsetmgr.snapshots.base import (
-    SHOWN,
+    MAX_SHOWN_CHARACTERS,
     BadLine,
     BadLines,
     Format,
     FormatCapabilities,
     GroupEntry,
     SnapshotHeader,
-    control_character,
+    has_control_character,
 )
 
-LONGEST_LINE: Final = 65_536
+MAX_LINE_BYTES: Final = 65_536
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-LINES_CARRY: Final = FormatCapabilities(
+LINE_FORMAT_CAPABILITIES: Final = FormatCapabilities(
     metadata=False, leader_epoch=False, commit_timestamp=False, header=False, errors=False
 )
 
 _PLAIN, _OTHER = 1, 0
 
-_SMALL: Final = 4 * 1024 * 1024
-"""The maximum size of a file that is read at once: less than 200,000 lines of 16 bytes or more."""
+_MAX_SMALL_FILE_BYTES: Final = 4 * 1024 * 1024
+"""The maximum size of a file that is read into memory as a whole (about 260,000 lines of 16 bytes)."""
 
-_BLOCK: Final = 32_768
+_BLOCK_BYTES: Final = 32_768
 
 
 class LineSyntax(Protocol):
     """The grammar of one line.
 
-    ``plain`` matches the usual lines completely and quickly; its groups are (quote, group, quote, topic, partition,
-    offset), the quotes and the group possibly empty, names in printable ASCII, numbers without leading zeros.
+    ``plain`` is a fast pattern for usual lines: names in printable ASCII, numbers without leading zeros. Its groups are
+    quote, group, quote, topic, partition and offset; the quotes and the group may be empty. `parse` handles all lines.
     """
 
     @property
     def plain(self) -> re.Pattern[bytes]: ...
 
     def parse(self, line: str) -> tuple[str, str, int, int]:
-        """Returns group, topic, partition and offset of any line (without its end); raises `BadLine`."""
+        """Parses a line without its line end. Returns group, topic, partition and offset. Raises `BadLine`."""
         ...
 
     def is_header(self, line: str) -> bool:
@@ -66,7 +66,7 @@ class LineSyntax(Protocol):
 
 
 class LineReader:
-    """A checked snapshot of lines; ``only_group`` is the group if the lines do not contain one.
+    """A checked snapshot with one offset per line. ``only_group`` is the group if the lines do not contain one.
 
     The constructor raises `MalformedData` with the bad lines.
     """
@@ -81,31 +81,33 @@ class LineReader:
         self._stream = stream
         self._syntax = syntax
         self._values = re.compile(syntax.plain.pattern.decode("ascii")).findall
-        self._runs: dict[str, array[int]] = {}
-        """Group -> start, end, number of the first line, plain or not; four numbers for each range."""
-        self._whole = self._take_in()
-        """All groups of a small file; None if the index is used."""
-        if self._whole is None:
+        self._ranges: dict[str, array[int]] = {}
+        """For each group four numbers per byte range: start, end, first line's number, and `_PLAIN` or `_OTHER`."""
+        self._small_file = self._read_small_file()
+        """All groups of a small file of plain lines; None if the index is used instead."""
+        if self._small_file is None:
             self._index(what)
 
     def groups(self) -> Iterator[str]:
-        return iter(self._runs if self._whole is None else self._whole)
+        return iter(self._ranges if self._small_file is None else self._small_file)
 
     def read(self) -> Iterator[GroupEntry]:
         for group in self.groups():
             yield self._load(group)
 
     def find(self, group: str) -> GroupEntry | None:
-        return self._load(group) if group in (self._runs if self._whole is None else self._whole) else None
+        return self._load(group) if group in (self._ranges if self._small_file is None else self._small_file) else None
 
     def _load(self, group: str) -> GroupEntry:
-        new = tuple.__new__  # skips the argument handling of named tuples, half of the time of this loop
-        if self._whole is not None:
-            few = self._whole[group]
-            fields = zip(few.offsets, repeat(""), repeat(None), repeat(None), repeat(None), strict=False)
-            return GroupEntry(group, dict(zip(few.partitions, map(new, repeat(Committed), fields), strict=True)))
+        new = tuple.__new__  # skips the argument handling of named tuples, which takes half the time of this loop
+        if self._small_file is not None:
+            values_of_group = self._small_file[group]
+            fields = zip(values_of_group.offsets, repeat(""), repeat(None), repeat(None), repeat(None), strict=False)
+            return GroupEntry(
+                group, dict(zip(values_of_group.partitions, map(new, repeat(Committed), fields), strict=True))
+            )
         offsets: dict[TopicPartition, Committed] = {}
-        for start, end, _, kind in _fours(self._runs[group]):
+        for start, end, _, kind in _ranges_of(self._ranges[group]):
             self._stream.seek(start)
             data = self._stream.read(end - start)
             if kind == _PLAIN:
@@ -122,19 +124,19 @@ class LineReader:
 
     # --- small files ------------------------------------------------------------------------------
 
-    def _take_in(self) -> dict[str, _OpenFiles] | None:
-        """Returns every group of a small file of plain lines, each group contiguous and no partition twice; None for
-        any other file, which needs the index and its checks."""
+    def _read_small_file(self) -> dict[str, _GroupValues] | None:
+        """Returns all groups of a small file. Returns None if the file is large, has a line that is not plain, a group
+        whose lines are not contiguous, or a duplicate partition; such a file needs the index and its checks."""
         whole_lines = re.compile(f"^{self._syntax.plain.pattern.decode('ascii')}(?:(?<=\n)|\\Z)", re.MULTILINE)
-        taken: dict[str, _OpenFiles] = {}
-        known, last = _Partitions(), _OpenFiles([], array("q"))
+        values_by_group: dict[str, _GroupValues] = {}
+        known, last = _Partitions(), _GroupValues([], array("q"))
         self._stream.seek(0)
         size = 0
-        while block := self._stream.read(_BLOCK) + self._stream.readline(LONGEST_LINE):
+        while block := self._stream.read(_BLOCK_BYTES) + self._stream.readline(MAX_LINE_BYTES):
             size += len(block)
             text = block.decode("ascii", "replace").rstrip("\n")
             found = whole_lines.findall(text)
-            if size > _SMALL or len(found) != text.count("\n") + 1:
+            if size > _MAX_SMALL_FILE_BYTES or len(found) != text.count("\n") + 1:
                 return None
             _, groups, _, topics, numbers, values = zip(*found, strict=True)
             pairs = zip(
@@ -145,33 +147,36 @@ class LineReader:
             for group, lines in groupby(groups):
                 name = group if self._only_group is None else self._only_group
                 partitions, offsets = zip(*islice(pairs, len(list(lines))), strict=True)
-                if name not in taken:
-                    last = taken[name] = _OpenFiles([], array("q"))
-                elif taken[name] is not last:
+                if name not in values_by_group:
+                    last = values_by_group[name] = _GroupValues([], array("q"))
+                elif values_by_group[name] is not last:
                     return None
                 last.partitions.extend(partitions)
                 last.offsets.extend(offsets)
-        doubles = any(len(set(few.partitions)) < len(few.partitions) for few in taken.values())
-        longest = max(map(len, [*taken, *(topic for topic, _ in known)]), default=0)
-        return taken if taken and not doubles and longest < LONGEST_LINE // 4 else None
+        duplicates = any(
+            len(set(values_of_group.partitions)) < len(values_of_group.partitions)
+            for values_of_group in values_by_group.values()
+        )
+        longest = max(map(len, [*values_by_group, *(topic for topic, _ in known)]), default=0)
+        return values_by_group if values_by_group and not duplicates and longest < MAX_LINE_BYTES // 4 else None
 
     # --- the first pass ---------------------------------------------------------------------------
 
     def _index(self, what: str) -> None:
         bad = BadLines(what)
-        spread = self._find_runs(bad)
-        for group in spread:
-            self._check_spread(group, bad)
+        scattered = self._find_ranges(bad)
+        for group in scattered:
+            self._check_scattered(group, bad)
         bad.raise_if_any()
 
-    def _find_runs(self, bad: BadLines) -> list[str]:
-        """Builds the index; returns the groups whose lines are not contiguous."""
+    def _find_ranges(self, bad: BadLines) -> list[str]:
+        """Builds the index. Returns the groups whose lines are not contiguous."""
         match = self._syntax.plain.fullmatch
-        spread: dict[str, None] = {}
+        scattered: dict[str, None] = {}
         seen: dict[tuple[bytes, bytes], int] = {}
         current: bytes | None = None
         kind = -1
-        run: array[int] = array("q")
+        ranges: array[int] = array("q")
         position = first_data = 0
         for number, line in enumerate(_lines(self._stream), 1):
             start, position = position, position + len(line)
@@ -192,22 +197,23 @@ class LineReader:
                 if group != current:
                     current, seen = group, {}
                 name = group.decode("utf-8") if self._only_group is None else self._only_group
-                if name in self._runs:
-                    run = self._runs[name]
+                if name in self._ranges:
+                    ranges = self._ranges[name]
                     if not seen:
-                        spread[name] = None
+                        scattered[name] = None
                 else:
-                    run = self._runs[name] = array("q")
-                run.extend((start, position, number, this))
+                    ranges = self._ranges[name] = array("q")
+                ranges.extend((start, position, number, this))
                 kind = this
             else:
-                run[-3] = position
+                ranges[-3] = position
             if (before := seen.setdefault((topic, partition), number)) != number:
                 bad.add(number, line, f"the same partition as line {before}")
-        return list(spread)
+        return list(scattered)
 
     def _parse(self, line: bytes, number: int, may_be_header: bool, bad: BadLines) -> tuple[bytes, bytes, bytes] | None:
-        """Parses a line that is not plain: returns its keys, or None if it is empty, a header or bad."""
+        """Parses a line that is not plain. Returns group, topic and partition; None for an empty line, a header line or
+        a bad line, which is added to ``bad``."""
         if not line.strip():
             return None
         try:
@@ -220,10 +226,10 @@ class LineReader:
             return None
         return group.encode(), topic.encode(), str(partition).encode()
 
-    def _check_spread(self, group: str, bad: BadLines) -> None:
-        """Looks for duplicates in a group whose lines are in several places, which the first pass cannot see."""
+    def _check_scattered(self, group: str, bad: BadLines) -> None:
+        """Finds duplicate partitions in a group whose lines are not contiguous; the first pass cannot find them."""
         seen: dict[TopicPartition, int] = {}
-        for start, end, first, _ in _fours(self._runs[group]):
+        for start, end, first, _ in _ranges_of(self._ranges[group]):
             self._stream.seek(start)
             for number, line in enumerate(self._stream.read(end - start).split(b"\n"), first):
                 if line.strip():
@@ -233,15 +239,15 @@ class LineReader:
                         bad.add(number, line, f"the same partition as line {before}")
 
 
-class _OpenFiles(NamedTuple):
-    """One group's values in the order of its lines."""
+class _GroupValues(NamedTuple):
+    """The partitions and offsets of one group in the order of its lines."""
 
     partitions: list[TopicPartition]
     offsets: array[int]
 
 
 class _Partitions(dict[tuple[str, str], TopicPartition]):
-    """Partitions by topic and number: most groups have those of another group."""
+    """A cache of partitions by topic and number, because groups share most partitions."""
 
     def __missing__(self, key: tuple[str, str]) -> TopicPartition:
         topic, number = key
@@ -250,15 +256,15 @@ class _Partitions(dict[tuple[str, str], TopicPartition]):
 
 
 def require_line_end(stream: BinaryIO, what: str) -> None:
-    """Raises `MalformedData` if the last line has no line end: a file that was truncated inside its last number would
-    give a smaller offset."""
+    """Raises `MalformedData` if the last line has no line end, because a file that was truncated within its last number
+    contains a smaller offset."""
     size = stream.seek(0, os.SEEK_END)
-    stream.seek(max(size - LONGEST_LINE, 0))
+    stream.seek(max(size - MAX_LINE_BYTES, 0))
     last = stream.read().rpartition(b"\n")[2]
     stream.seek(0)
     if last.strip():
-        shown = last.decode("utf-8", "replace")[-SHOWN:]
-        why = f"its last line has no line end, so the file may be cut inside its last number: {shown!r}"
+        shown = last.decode("utf-8", "replace")[-MAX_SHOWN_CHARACTERS:]
+        why = f"its last line has no line end, so the file may be truncated within its last number: {shown!r}"
         hint = (
             "take a complete copy of the file; if it is complete, add --accept-unterminated (offsets import, offsets "
             "reset), or unterminated=accept to a file: URI"
@@ -268,13 +274,13 @@ def require_line_end(stream: BinaryIO, what: str) -> None:
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
     stream.seek(0)
-    return iter(partial(stream.readline, LONGEST_LINE), b"")
+    return iter(partial(stream.readline, MAX_LINE_BYTES), b"")
 
 
 def _text(line: bytes) -> str:
-    """Returns a line as text, without its end; raises `BadLine`."""
-    if len(line) >= LONGEST_LINE:
-        raise BadLine(f"longer than {LONGEST_LINE - 1} bytes")
+    """Decodes a line and removes its line end. Raises `BadLine`."""
+    if len(line) >= MAX_LINE_BYTES:
+        raise BadLine(f"longer than {MAX_LINE_BYTES - 1} bytes")
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     if b"\0" in line:
         raise BadLine("holds a NUL")
@@ -282,42 +288,42 @@ def _text(line: bytes) -> str:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadLine(f"not UTF-8 at byte {error.start + 1}") from None
-    if control_character(text):
+    if has_control_character(text):
         raise BadLine("holds a control character")
     return text
 
 
-def _fours(run: array[int]) -> Iterator[tuple[int, int, int, int]]:
-    numbers = iter(run)
+def _ranges_of(ranges: array[int]) -> Iterator[tuple[int, int, int, int]]:
+    numbers = iter(ranges)
     return zip(numbers, numbers, numbers, numbers, strict=True)
 
 
 class NameCheck:
-    """Rejects names that lines cannot hold; caches the valid ones."""
+    """Rejects names that a format cannot contain, and caches the valid topic names."""
 
     def __init__(self, form: str, forbidden: str = "") -> None:
         self._form = form
         self._forbidden = forbidden
-        self._good: set[str] = set()
+        self._valid: set[str] = set()
 
     def topics(self, partitions: Iterable[TopicPartition], render: Callable[[str], str]) -> dict[str, str]:
-        """Returns each topic's name as it is written."""
-        return {topic: render(self.good("topic", topic)) for topic in {tp.topic for tp in partitions}}
+        """Returns each topic of ``partitions`` in its written form. Raises `UnsupportedOperation`."""
+        return {topic: render(self.require_valid("topic", topic)) for topic in {tp.topic for tp in partitions}}
 
-    def good(self, kind: str, name: str) -> str:
-        if name not in self._good:
-            if why := self._why_not(name):
+    def require_valid(self, kind: str, name: str) -> str:
+        if name not in self._valid:
+            if why := self._problem(name):
                 raise UnsupportedOperation(
-                    f"{kind} {name!r}", f"{self._form} cannot carry a name that {why}", "write Avro instead"
+                    f"{kind} {name!r}", f"{self._form} cannot contain a name that {why}", "write Avro instead"
                 )
-            if kind == "topic":  # topics repeat with each group, groups do not
-                self._good.add(name)
+            if kind == "topic":  # topics occur in many groups, a group id only once
+                self._valid.add(name)
         return name
 
-    def _why_not(self, name: str) -> str:
+    def _problem(self, name: str) -> str:
         if not name:
             return "is empty"
-        if control_character(name):
+        if has_control_character(name):
             return "holds control characters"
         if found := next((c for c in self._forbidden if c in name), None):
             return f"holds {found!r}"

@@ -1,4 +1,4 @@
-"""Selects the format: by name (``?format=``), by the file's suffix, or, for ``.json``, by its content."""
+"""The list of formats, and the selection of one by name (``?format=``), by suffix, or, for ``.json``, by content."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from offsetmgr.core.errors import UsageError
 from offsetmgr.snapshots.base import BadLines, Format
 from offsetmgr.snapshots.csv import CsvFormat
 from offsetmgr.snapshots.json_stream import BadEntry, documents
-from offsetmgr.snapshots.kafka_utils import KafkaUtilsFormat, is_yelp
+from offsetmgr.snapshots.kafka_utils import KafkaUtilsFormat, is_kafka_utils
 from offsetmgr.snapshots.line_formats import require_line_end
 from offsetmgr.snapshots.spark import SparkFormat
 from offsetmgr.snapshots.zk_export import ZkExportFormat
@@ -21,16 +21,18 @@ FORMATS: Final = ("avro", "csv", "zk", "json", "spark")
 
 
 def format_name(path: str, name: str | None = None) -> str:
-    """Returns the name of the format of a path: ``name`` if given, else that of its suffix. Raises `UsageError`."""
+    """Returns the name of the format of a file: ``name`` if given, otherwise the suffix of ``path``. Raises
+    `UsageError`."""
     wanted = name if name is not None else PurePath(path).suffix.lower().removeprefix(".")
     if wanted in FORMATS:
         return wanted
-    why = f"format {wanted!r} is not known" if name is not None else "its name does not tell its format"
+    why = f"format {wanted!r} is not known" if name is not None else "its suffix is not that of a format"
     raise UsageError(f"snapshot {path}", why, f"name it with --as {'|'.join(FORMATS)}, or in a URI with ?format=")
 
 
 def by_name(name: str, group: str | None = None) -> Format:
-    """Returns the format ``name``; ``group`` is for formats without a group. Raises `UsageError`."""
+    """Returns the format ``name``. ``group`` is the group of a file that does not contain its name. Raises
+    `UsageError`."""
     match name:
         case "avro":
             from offsetmgr.snapshots.avro import AvroFormat
@@ -44,7 +46,7 @@ def by_name(name: str, group: str | None = None) -> Format:
             return KafkaUtilsFormat(group)
         case "spark":
             return SparkFormat(group)
-    raise UsageError(f"format {name}", "not known", f"one of {', '.join(FORMATS)}")
+    raise UsageError(f"format {name}", "unknown format", f"one of {', '.join(FORMATS)}")
 
 
 def open_snapshot(
@@ -55,10 +57,10 @@ def open_snapshot(
     what: str = "snapshot",
     accept_unterminated: bool = False,
 ) -> SnapshotReader:
-    """Opens a stream of the format ``name``; for ``json`` it distinguishes Yelp's form from Spark's.
+    """Opens a stream of the format ``name``. For ``json`` the content decides between kafka-utils' and Spark's JSON.
 
-    A file of lines whose last line has no line end may be truncated inside its last number: it is rejected unless
-    ``accept_unterminated``. Raises `UsageError`, `MalformedData`, `UnknownVersion`.
+    A file of lines whose last line has no line end may be truncated within its last number, so it is rejected unless
+    ``accept_unterminated`` is set. Raises `UsageError`, `MalformedData`, `UnknownVersion`.
     """
     if name in ("csv", "zk") and not accept_unterminated:
         require_line_end(stream, what)
@@ -70,7 +72,7 @@ def open_snapshot(
 def _which_json(stream: BinaryIO) -> str:
     for document in documents(stream, BadLines("")):
         try:
-            return "json" if is_yelp(document.parse()) else "spark"
+            return "json" if is_kafka_utils(document.parse()) else "spark"
         except BadEntry:
             break
     return "json"

@@ -1,8 +1,9 @@
-"""Spark's JSON of one query's offsets: ``{"t": {"0": 23, "1": -2}}``, as startingOffsets and endingOffsets accept it.
+"""Spark's JSON of one query's offsets, as in startingOffsets and endingOffsets: ``{"t": {"0": 23, "1": -2}}``.
 
-It names no group, so the caller does. -2 means the earliest and -1 the latest offset of the partition's log at the time
-when Spark reads it: they are no offsets, and only a reader of the log can resolve them. The reader returns them as
-`SymbolicOffset` errors of their partitions (data rule "absent is not zero"), unless the caller resolves them.
+The JSON does not contain a group, so the caller gives its name. The values -2 and -1 stand for the earliest and the
+latest offset of the partition's log when Spark starts. They are not offsets: only a read of the log can resolve them.
+The reader returns them as `SymbolicOffset` errors of their partitions (data rule "absent is not zero"), unless the
+caller passes a function that resolves them.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from offsetmgr.snapshots.base import (
     OffsetsOfGroup,
     SnapshotHeader,
     WriteReport,
-    refuse_unreadable,
+    reject_unreadable,
 )
 from offsetmgr.snapshots.json_stream import BadEntry, documents, offsets_of
-from offsetmgr.snapshots.kafka_utils import nested
-from offsetmgr.snapshots.line_formats import LINES_CARRY, NameCheck
+from offsetmgr.snapshots.kafka_utils import by_topic
+from offsetmgr.snapshots.line_formats import LINE_FORMAT_CAPABILITIES, NameCheck
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -44,11 +45,12 @@ class SymbolicOffset(OffsetMgrError):
 
 
 class SparkFormat:
-    """The offsets of exactly one group. ``group`` is its name (needed for reading); ``resolve``: see above."""
+    """The offsets of exactly one group. ``group`` is its name, which a read needs. ``resolve`` returns the offset for a
+    symbolic value; without it a symbolic value becomes an error of its partition."""
 
     name = "spark"
-    carries: FormatCapabilities = LINES_CARRY
-    what_is_lost = "the group's name, metadata, leader epochs, commit timestamps, snapshot id, time and source"
+    capabilities: FormatCapabilities = LINE_FORMAT_CAPABILITIES
+    cannot_hold = "the group's name, metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
     def __init__(self, group: str | None = None, resolve: Resolve | None = None) -> None:
         self._group = group
@@ -57,32 +59,35 @@ class SparkFormat:
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        """Raises `UnsupportedOperation` unless there is exactly one group (or the named one, or nothing of it)."""
-        lost = DroppedFields(self.carries, header)
+        """Works as `Format.write`. Raises `UnsupportedOperation` unless ``groups`` contains exactly one group. If this
+        format has a group name, the group must have that name, or ``groups`` may be empty."""
+        dropped = DroppedFields(self.capabilities, header)
         names = NameCheck("Spark's JSON")
         document: dict[str, dict[str, int]] = {}
         for group in groups:
-            if lost.groups or self._group not in (None, group.group):
+            if dropped.groups or self._group not in (None, group.group):
                 raise UnsupportedOperation(
-                    f"group {group.group}", "Spark's JSON holds exactly one group", "choose one group, or another form"
+                    f"group {group.group}",
+                    "Spark's JSON holds exactly one group",
+                    "choose one group, or another format",
                 )
             symbolic = {tp: e for tp, e in group.errors.items() if isinstance(e, SymbolicOffset)}
             unreadable = {tp: e for tp, e in group.errors.items() if tp not in symbolic}
-            refuse_unreadable(
-                GroupEntry(group.group, group.offsets, unreadable, group.error), self.carries, keep_errors
+            reject_unreadable(
+                GroupEntry(group.group, group.offsets, unreadable, group.error), self.capabilities, keep_errors
             )
-            lost.count(group)
-            document = nested({**group.offsets, **{tp: Committed(e.position) for tp, e in symbolic.items()}}, names)
-        if not lost.groups and self._group is None:
+            dropped.count(group)
+            document = by_topic({**group.offsets, **{tp: Committed(e.position) for tp, e in symbolic.items()}}, names)
+        if not dropped.groups and self._group is None:
             raise UnsupportedOperation(
                 "snapshot not written", "Spark's JSON holds exactly one group, and there is none"
             )
         stream.write(json.dumps(document, ensure_ascii=False).encode("utf-8") + b"\n")
-        return lost.report()
+        return dropped.report()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> SparkReader:
         if self._group is None:
-            raise UsageError(what, "Spark's JSON names no group", "name it with --group (in a URI: group=)")
+            raise UsageError(what, "Spark's JSON does not contain the group", "name it with --group (in a URI: group=)")
         return SparkReader(self._read(stream, what), self)
 
     def _read(self, stream: BinaryIO, what: str) -> GroupEntry:
@@ -96,7 +101,7 @@ class SparkFormat:
                 first = document.line
                 found = offsets_of(document, document.parse(), (), lowest=EARLIEST)
             except BadEntry as entry:
-                entry.note(document, bad)
+                entry.add_to(document, bad)
         if first is None:
             bad.add(1, b"", "no JSON object")
         bad.raise_if_any()
@@ -112,12 +117,12 @@ class SparkFormat:
                 offsets[tp] = Committed(self._resolve(tp, offset))
             else:
                 why = f"{offset} means the {_NAMES[offset]} offset of the log, which is not in the file"
-                errors[tp] = SymbolicOffset(f"{what}: {tp}", why, "put the offset itself there", position=offset)
+                errors[tp] = SymbolicOffset(f"{what}: {tp}", why, "replace it by the offset itself", position=offset)
         return GroupEntry(self._group or "", offsets, errors)
 
 
 class SparkReader:
-    """The one group of a file; a file without partitions has no group."""
+    """A checked file of Spark's JSON with one group, or without groups if it contains no partition."""
 
     header: SnapshotHeader | None = None
 

@@ -1,8 +1,8 @@
 """The lines of Kafka's old ExportZkOffsets and ImportZkOffsets: ``/consumers/GROUP/offsets/TOPIC/PARTITION:OFFSET``.
 
-ImportZkOffsets (0.10.2) stops silently at the first empty line; this reader continues. That tool also splits at the
-first colon, so the writer rejects names with colons, although this reader could read them. The tool of Kafka 0.7 wrote
-``BROKER-PARTITION`` and byte positions.
+ImportZkOffsets (0.10.2) stops silently at the first empty line; this reader skips empty lines. ImportZkOffsets splits a
+line at its first colon, so the writer rejects names with colons. Kafka 0.7's ExportZkOffsets wrote ``BROKER-PARTITION``
+instead of ``PARTITION``, and byte positions instead of offsets; the reader accepts both.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from offsetmgr.snapshots.base import (
     SnapshotHeader,
     WriteReport,
     number,
-    refuse_unreadable,
+    reject_unreadable,
 )
-from offsetmgr.snapshots.line_formats import LINES_CARRY, LineReader, NameCheck
+from offsetmgr.snapshots.line_formats import LINE_FORMAT_CAPABILITIES, LineReader, NameCheck
 
 _PLAIN: Final = re.compile(
     rb"()/consumers/([ -.0-~]+)/offsets/()([ -.0-~]+)/(0|[1-9][0-9]{0,8}):(0|[1-9][0-9]{0,17})\r?\n?"
@@ -35,37 +35,35 @@ _ANY: Final = re.compile(r"/consumers/([^/]+)/offsets/([^/]+)/([^/:]*):([^/:]*)"
 
 
 class ZkExportFormat:
-    """Lines of znode paths below the chroot."""
+    """The format of ExportZkOffsets: one znode path (without the chroot) and offset per line."""
 
     name = "zk"
-    carries: FormatCapabilities = replace(LINES_CARRY, broker_partitions=True)
-    what_is_lost = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
+    capabilities: FormatCapabilities = replace(LINE_FORMAT_CAPABILITIES, broker_partitions=True)
+    cannot_hold = "metadata, leader epochs, commit timestamps, snapshot id, time and source"
 
     def __init__(self, group: str | None = None) -> None:
         if group is not None:
-            raise UsageError(
-                "format zk", "its lines name their groups themselves", "leave out --group (in a URI: group=)"
-            )
+            raise UsageError("format zk", "its lines contain the groups", "leave out --group (in a URI: group=)")
 
     def write(
         self, stream: BinaryIO, header: SnapshotHeader, groups: Iterable[OffsetsOfGroup], *, keep_errors: bool = False
     ) -> WriteReport:
-        lost = DroppedFields(self.carries, header)
+        dropped = DroppedFields(self.capabilities, header)
         names = NameCheck("ExportZkOffsets' format", forbidden="/:")
         for group in groups:
-            refuse_unreadable(group, self.carries, keep_errors)
-            prefix = f"/consumers/{names.good('group', group.group)}/offsets/"
+            reject_unreadable(group, self.capabilities, keep_errors)
+            prefix = f"/consumers/{names.require_valid('group', group.group)}/offsets/"
             names.topics(group.offsets, str)
-            lost.count(group)
+            dropped.count(group)
             lines = [f"{prefix}{tp[0]}/{tp[1]}:{found[0]}\n" for tp, found in sorted(group.offsets.items())]
             stream.write("".join(lines).encode("utf-8"))
-        return lost.report()
+        return dropped.report()
 
     def open(self, stream: BinaryIO, *, what: str = "snapshot") -> LineReader:
-        return LineReader(stream, _Syntax(), self, what=what)
+        return LineReader(stream, _ZkExportLineSyntax(), self, what=what)
 
 
-class _Syntax:
+class _ZkExportLineSyntax:
     plain = _PLAIN
 
     def is_header(self, line: str) -> bool:  # noqa: ARG002

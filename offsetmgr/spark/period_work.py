@@ -146,7 +146,7 @@ class PeriodWork:
         self._commit(work)
         self._job.told(CommitStep.COMMITTED, period)
         if (old := period.number - self._job.rules.history_kept) >= 0:
-            self._persist(lambda: self._history.forget(self._job.name, old))
+            self._persist(lambda: self._history.delete(self._job.name, old))
         self._job.told(CommitStep.FORGOTTEN, period)
         self._report(work)
         self._job.told(CommitStep.REPORTED, period)
@@ -181,13 +181,13 @@ class PeriodWork:
                     "the run that it repeats has no ranges for these times: never had, or has forgotten them",
                     "without rerun_of, ranges are searched again",
                 )
-            return again.part(period, f"period {again.period.number}")
+            return again.restricted_to(period, f"period {again.period.number}")
         before = self._history.latest(name, period.number)
         if before is not None and (before.same_as or before.period.end_ms > period.start_ms):
             # The run itself was rewound: until it has caught up, these times have already been processed.
             again = self._history.covering(name, period, period.number)
             if again is not None:
-                return again.part(period, f"period {again.period.number}")
+                return again.restricted_to(period, f"period {again.period.number}")
             before = before if before.period.end_ms <= period.start_ms else None
         return self._scanned(period, partitions, before)
 

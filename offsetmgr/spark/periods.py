@@ -181,6 +181,6 @@ def published_outputs(
     """The published outputs of a job, by period, as far as the history goes back. Other directories belong to
     superseded attempts. Raises what `ZookeeperSession` raises."""
     with ZookeeperSession(zookeeper, config) as session:
-        works = History(session, root).works().values()
+        works = History(session, root).all_work().values()
     found = [(work.period, work.published) for work in works if work.job == job and work.published is not None]
     return dict(sorted(found, key=lambda entry: entry[0]))

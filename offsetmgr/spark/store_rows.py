@@ -167,7 +167,7 @@ def refusals(
         left = iter(rows)
         while batch := list(islice(left, _ROWS_AT_ONCE)):
             good = [row for row in batch if _no_commit(row) is None]
-            crossing.learn({row["topic"] for row in good})
+            crossing.load_topics({row["topic"] for row in good})
             for row in good:
                 if (why := _recreated(row, crossing)) is not None:
                     yield row["group"], row["topic"], row["partition"], why
@@ -217,7 +217,7 @@ def _changes(
     group: str | None = None
     if crossing is not None:
         rows = list(rows)
-        crossing.learn({row["topic"] for row in rows if isinstance(row["topic"], str)})
+        crossing.load_topics({row["topic"] for row in rows if isinstance(row["topic"], str)})
     offered: dict[TopicPartition, dict[tuple[int, str], OffsetAndMetadata]] = {}
     for row in rows:
         group = row["group"]
@@ -229,7 +229,7 @@ def _changes(
             refused.append(outcome._replace(status=REFUSED))
             continue
         commit = _commit(row)
-        commit = commit._replace(leader_epoch=None) if crossing is None else crossing.carry(commit)
+        commit = commit._replace(leader_epoch=None) if crossing is None else crossing.adapt(commit)
         of_partition = offered.setdefault(TopicPartition(row["topic"], row["partition"]), {})
         of_partition[commit.offset, commit.metadata] = commit
     changes: dict[TopicPartition, Change] = {}
@@ -267,7 +267,7 @@ def _recreated(row: Any, crossing: CrossClusterCheck) -> str | None:
     """Why a row's offset belongs to a deleted log; None if it does not, or if that is unknown."""
     commit = _commit(row)
     found = Committed(commit.offset, commit_timestamp=commit.commit_timestamp)
-    refused = crossing.refusal(TopicPartition(row["topic"], row["partition"]), found)
+    refused = crossing.recreation_error(TopicPartition(row["topic"], row["partition"]), found)
     return None if refused is None else refused.why
 
 

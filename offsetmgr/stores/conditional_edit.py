@@ -1,6 +1,6 @@
-"""Decides and executes an edit of a group for stores over Kafka's protocol, which keep metadata and leader epochs.
+"""The decision on an edit of one group, and its execution, for stores over Kafka's protocol.
 
-It performs no I/O itself; the store passes functions that read, write and guard the group.
+This module performs no I/O: the caller passes the group's current offsets and the functions that write and delete.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from offsetmgr.core.offset_store import (
 )
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
-KEPT: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
-"""The fields that are compared to decide whether a write would change anything."""
+COMPARED_FIELDS: Final = Capabilities(metadata=True, leader_epoch=True, commit_timestamp=False, conditional="none")
+"""The fields that a write compares with the current commit; if they are equal, nothing is written."""
 
-_LONGEST_STRING: Final = 2**15 - 1
+_MAX_STRING_BYTES: Final = 2**15 - 1
 
 Outcomes = dict[TopicPartition, OffsetMgrError | None]
 Write = Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Awaitable[Outcomes]]
@@ -43,7 +43,7 @@ Erase = Callable[[Sequence[TopicPartition]], Awaitable[Outcomes]]
 
 
 class EditDecision(NamedTuple):
-    """The outcomes that need no write (unchanged, rejected, unreadable), and the partitions to write."""
+    """The outcomes of changes that need no write (unchanged, rejected, unreadable), and the partitions to write."""
 
     outcomes: dict[TopicPartition, ChangeOutcome]
     todo: list[TopicPartition]
@@ -51,43 +51,42 @@ class EditDecision(NamedTuple):
 
 async def execute(
     changes: Mapping[TopicPartition, Change],
-    held: FetchedGroup,
+    current: FetchedGroup,
     write: Write,
     erase: Erase,
     decided: EditDecision | None = None,
 ) -> dict[TopicPartition, ChangeOutcome]:
-    """Decides what to write over ``held`` (unless ``decided`` is given), writes it, and returns the outcome of each
-    partition.
+    """Decides on the changes, given the current offsets, executes them, and returns the outcome of each partition.
 
-    A failure of the whole commit is the outcome of each of its partitions, and nothing is deleted then; outcomes
-    without a write stay. Raises `LockLost` if the lock was lost before anything was written.
+    ``decided`` replaces the decision. If the commit of the whole group fails, its error is the outcome of each
+    partition to write, and nothing is deleted. Raises `LockLost` if the lock was lost before anything was written.
     """
-    outcomes, todo = decided or decide(changes, held)
+    outcomes, todo = decided or decide(changes, current)
     commits: dict[TopicPartition, OffsetAndMetadata] = {}
-    erasures: list[TopicPartition] = []
+    deletions: list[TopicPartition] = []
     for tp in todo:
         after = changes[tp].after
         if after is None:
-            erasures.append(tp)
+            deletions.append(tp)
         else:
             commits[tp] = after
     results: Outcomes = {}
     try:
         if commits:
             results |= await write(commits)
-        if erasures:
-            results |= await erase(erasures)
+        if deletions:
+            results |= await erase(deletions)
     except LockLost:
         if not results:
             raise
-        results |= dict.fromkeys(erasures, LockLost("group lock", "was lost before the deletion"))
+        results |= dict.fromkeys(deletions, LockLost("group lock", "was lost before the deletion"))
     except OffsetMgrError as error:
         results |= {tp: error for tp in todo if tp not in results}
     for tp in todo:
-        before = held.offsets.get(tp, ABSENT)
+        before = current.offsets.get(tp, ABSENT)
         if tp not in results:
-            silence = ServerError(str(tp), "the broker did not answer for it")
-            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, silence)
+            missing = ServerError(str(tp), "the broker's response does not contain it")
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, missing)
         elif (failure := results[tp]) is None:
             outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, before)
         else:
@@ -95,19 +94,19 @@ async def execute(
     return {tp: outcomes[tp] for tp in changes}
 
 
-def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> EditDecision:
-    """Returns the decision on each change over the offsets of the group."""
+def decide(changes: Mapping[TopicPartition, Change], current: FetchedGroup) -> EditDecision:
+    """Returns the decision on each change, given the current offsets of the group."""
     outcomes: dict[TopicPartition, ChangeOutcome] = {}
     todo: list[TopicPartition] = []
-    errors, offsets = held.errors, held.offsets
+    errors, offsets = current.errors, current.offsets
     for tp, change in changes.items():
         unreadable = errors.get(tp) if errors else None
         before = offsets.get(tp, ABSENT)
         if unreadable is not None:
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, None, unreadable)
-        elif (refusal := malformed(tp, change.after) or _conflict(tp, change, before)) is not None:
-            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, refusal)
-        elif same_value(before, change.after, KEPT):
+        elif (rejection := value_error(tp, change.after) or _conflict(tp, change, before)) is not None:
+            outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, rejection)
+        elif same_value(before, change.after, COMPARED_FIELDS):
             outcomes[tp] = ChangeOutcome(EditStatus.UNCHANGED, before)
         elif (rewind := _rewind(tp, change, before)) is not None:
             outcomes[tp] = ChangeOutcome(EditStatus.FAILED, before, rewind)
@@ -117,7 +116,8 @@ def decide(changes: Mapping[TopicPartition, Change], held: FetchedGroup) -> Edit
 
 
 def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartition, Change]:
-    """Returns the same changes for a broker without leader epochs: offsets with equal numbers are equal there."""
+    """Returns the changes without leader epochs, for a broker that does not store them. Otherwise a commit that differs
+    only in its epoch would be written again."""
     return {
         tp: change
         if change.after is None or change.after.leader_epoch is None
@@ -127,7 +127,7 @@ def without_epochs(changes: Mapping[TopicPartition, Change]) -> dict[TopicPartit
 
 
 def all_failed(edit: GroupEdit, error: OffsetMgrError) -> GroupEditResult:
-    """Returns the result if the whole group was rejected."""
+    """Returns the result of an edit that failed as a whole with ``error``."""
     return GroupEditResult(
         edit.group,
         {tp: ChangeOutcome(EditStatus.FAILED, None, error) for tp in edit.changes},
@@ -139,7 +139,7 @@ def _conflict(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrEr
     expected = change.expected
     if expected is None or expected is before or _offset_of(expected) == _offset_of(before):
         return None
-    return Conflict(str(tp), f"expected {_said(expected)}, found {_said(before)}", actual=before)
+    return Conflict(str(tp), f"expected {_as_text(expected)}, found {_as_text(before)}", actual=before)
 
 
 def _rewind(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrError | None:
@@ -152,21 +152,21 @@ def _rewind(tp: TopicPartition, change: Change, before: Offset) -> OffsetMgrErro
     )
 
 
-def malformed(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrError | None:
-    """Returns why a value cannot be encoded in a request; None if it can."""
+def value_error(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrError | None:
+    """Returns the error of a partition or value that a request cannot contain; None if it is valid."""
     if isinstance(tp.partition, BrokerPartition):
         return UsageError(
             str(tp),
-            "is a byte position of Kafka 0.7, and no offset",
+            "is a byte position of Kafka 0.7, not an offset",
             "see migrate plan --partition-map",
         )
     if not 0 <= tp.partition < 2**31 or not _is_string(tp.topic):
-        return UnknownTopicOrPartition(str(tp)[:300], "there can be no such topic or partition")
+        return UnknownTopicOrPartition(str(tp)[:300], "no topic or partition can have this name or number")
     if after is None:
         return None
     if not 0 <= after.offset < 2**63:
         return UsageError(str(tp), f"{after.offset} is not an offset")
-    if after.metadata and len(after.metadata.encode()) > _LONGEST_STRING:
+    if after.metadata and len(after.metadata.encode()) > _MAX_STRING_BYTES:
         return OffsetMetadataTooLarge(str(tp), f"metadata of {len(after.metadata)} characters")
     if after.leader_epoch is not None and not 0 <= after.leader_epoch < 2**31:
         return UsageError(str(tp), f"{after.leader_epoch} is not a leader epoch")
@@ -175,16 +175,17 @@ def malformed(tp: TopicPartition, after: OffsetAndMetadata | None) -> OffsetMgrE
 
 @lru_cache(maxsize=4096)
 def _is_string(text: str) -> bool:
-    return 0 < len(text.encode()) <= _LONGEST_STRING
+    return 0 < len(text.encode()) <= _MAX_STRING_BYTES
 
 
-def bad_group(group: str) -> OffsetMgrError | None:
+def group_id_error(group: str) -> OffsetMgrError | None:
+    """Returns the error of a group id that a request cannot contain; None if it is valid."""
     if _is_string(group):
         return None
-    return UsageError(f"group {group[:50]!r}", "is not a possible group id")
+    return UsageError(f"group {group[:50]!r}", "is not a valid group id: it must have 1 to 32767 bytes")
 
 
-def scanned(group: str, found: FetchedGroup | OffsetMgrError) -> GroupOffsets:
+def group_offsets(group: str, found: FetchedGroup | OffsetMgrError) -> GroupOffsets:
     if isinstance(found, OffsetMgrError):
         return GroupOffsets(group, {}, error=found)
     return GroupOffsets(group, found.offsets, found.errors)
@@ -194,5 +195,5 @@ def _offset_of(found: Offset) -> int | None:
     return None if isinstance(found, Absent) else found.offset
 
 
-def _said(found: Offset) -> str:
+def _as_text(found: Offset) -> str:
     return "no commit" if isinstance(found, Absent) else f"offset {found.offset}"

@@ -1,9 +1,9 @@
-"""Decides whether offsets of one store may be written to another: an offset and a leader epoch are valid in one log
-only (data rule "numbers belong to one log").
+"""`CrossClusterCheck`: decides whether offsets of one store may be written to another.
 
-A log belongs to a topic of a Kafka cluster and to one incarnation of that topic: a recreated topic has another log.
-`offsetmgr.core.log_origin` compares the clusters of two stores; `CrossClusterCheck` keeps the result for one command,
-with the known recreated topics. Source: topic ids (KIP-516).
+An offset and a leader epoch are valid in one log only (data rule "numbers belong to one log"). A log belongs to one
+Kafka cluster and to one incarnation of a topic: a recreated topic has another log. `offsetmgr.core.log_origin` compares
+the clusters of two stores. `CrossClusterCheck` holds the result of the comparison for one command, and detects
+recreated topics by their ids (KIP-516) and creation times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLUSTER_ID: Final = re.compile("[A-Za-z0-9_-]{22}")
 
 
 def origin_of_snapshot(header: SnapshotHeader | None) -> LogOrigin:
-    """Returns the origin of a snapshot according to its header; None is a format without a header."""
+    """Returns the origin of a snapshot according to its header; ``header`` is None if the format has none."""
     if header is None:
         return replace(UNNAMED, how="the file names no Kafka cluster")
     cluster_id = header.log_cluster_id
@@ -42,14 +42,14 @@ def origin_of_snapshot(header: SnapshotHeader | None) -> LogOrigin:
 
 
 def with_origin(header: SnapshotHeader, origin: LogOrigin, topic_ids: Mapping[str, str]) -> SnapshotHeader:
-    """Returns the header of a snapshot of a store with this origin and these topic ids."""
+    """Returns the header with the origin and the topic ids of the store from which the snapshot is taken."""
     return replace(
         header, log_cluster_id=origin.cluster_id, log_brokers=tuple(sorted(origin.brokers)), topic_ids=topic_ids
     )
 
 
-class TranslatingStore(Protocol):
-    """The part of an `OffsetStore` with the origin of its offsets."""
+class OriginStore(Protocol):
+    """The methods of an `OffsetStore` that return the origin of its offsets."""
 
     @property
     def uri(self) -> str: ...
@@ -69,125 +69,127 @@ class TranslatingStore(Protocol):
 
 @runtime_checkable
 class OriginRecordingStore(Protocol):
-    """A store that belongs to no cluster until its first write: a file that does not exist yet."""
+    """A store that belongs to no cluster until its first write: a snapshot file that does not exist yet."""
 
-    def adopt(self, source: TranslatingStore) -> None:
+    def adopt(self, source: OriginStore) -> None:
         """Makes the first write record the cluster and the topic ids of ``source``."""
         ...
 
 
 HINT: Final = (
-    "these numbers point at other records there; the usual cure is a reset by time (offsets reset --to-datetime) or an "
-    "offset that was translated for that cluster. Only where the target's topics are exact copies (the same records at "
-    "the same offsets), add --translate none: it writes the numbers unchanged"
+    "in the target's logs the same offsets belong to other records: reset the group by time (offsets reset "
+    "--to-datetime), or use offsets translated for that cluster. If the target's topics are exact copies (the same "
+    "records at the same offsets), add --translate none to write the offsets unchanged"
 )
 
 
 @dataclass
 class CrossClusterCheck:
-    """The transfer of offsets from ``source`` to ``target`` by one command.
+    """The check of one command that writes offsets of ``source`` to ``target``.
 
-    Use it in this order: 1. construct it; 2. `check`, which rejects another cluster; 3. `learn` the topics of each
-    batch; 4. `refusal` for each offset, and `carry` for the value to write.
+    Order of the calls: 1. the constructor, which compares the clusters; 2. `check`, which rejects another cluster;
+    3. `load_topics` for the topics of each batch; 4. for each offset `recreation_error`, and `adapt` for the value to
+    write.
     """
 
-    source: TranslatingStore
-    target: TranslatingStore
+    source: OriginStore
+    target: OriginStore
     translate: Translate | None = None
-    names: tuple[str, str] = ("source", "target")
-    """The terms for the two in messages."""
-    compared: OriginComparison = field(init=False)
+    roles: tuple[str, str] = ("source", "target")
+    """The words for source and target in messages."""
+    comparison: OriginComparison = field(init=False)
     _source_ids: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
     _target_ids: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _created: dict[str, int] = field(default_factory=dict, init=False, repr=False)
-    _learned: set[str] = field(default_factory=set, init=False, repr=False)
-    _taken_at: int | None = field(default=None, init=False, repr=False)
+    _loaded: set[str] = field(default_factory=set, init=False, repr=False)
+    _snapshot_taken_at_ms: int | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.source is self.target or self.source.uri == self.target.uri:
-            self.compared = OriginComparison(Relation.SAME, "source and target are one store")
+            self.comparison = OriginComparison(Relation.SAME, "source and target are one store")
         else:
             if isinstance(self.target, OriginRecordingStore):
                 self.target.adopt(self.source)
-            self.compared = compare_origins(self.source.log_origin(), self.target.log_origin(), self.names)
+            self.comparison = compare_origins(self.source.log_origin(), self.target.log_origin(), self.roles)
 
     def check(self, what: str) -> None:
         """Raises `OtherCluster` if the offsets belong to another cluster and the user has not accepted that."""
-        if self.compared.relation is Relation.OTHER and self.translate is None:
-            why = f"the offsets are positions in the logs of another Kafka cluster: {self.compared.how}"
+        if self.comparison.relation is Relation.OTHER and self.translate is None:
+            why = f"the offsets are positions in the logs of another Kafka cluster: {self.comparison.how}"
             raise OtherCluster(what, why, HINT)
 
     @property
-    def foreign(self) -> bool:
-        """Returns whether the offsets go to another cluster, where topic ids and creation times prove nothing."""
-        return self.compared.relation is Relation.OTHER
+    def other_cluster(self) -> bool:
+        """Whether source and target belong to different clusters, so that topic ids and creation times cannot be
+        compared."""
+        return self.comparison.relation is Relation.OTHER
 
     def text(self) -> str:
-        """Returns the relation of the logs in one line."""
-        return self.compared.text(self.translate)
+        """Returns the relation of the two clusters in one line, for people."""
+        return self.comparison.text(self.translate)
 
-    def carry(self, value: OffsetAndMetadata) -> OffsetAndMetadata:
-        """Returns the value to write: without the leader epoch unless both sides are one cluster."""
-        if value.leader_epoch is None or self.compared.keeps_epochs:
+    def adapt(self, value: OffsetAndMetadata) -> OffsetAndMetadata:
+        """Returns the value to write to the target: without the leader epoch, unless both are the same cluster."""
+        if value.leader_epoch is None or self.comparison.keeps_epochs:
             return value
         return value._replace(leader_epoch=None)
 
     # --- recreated topics ----------------------------------------------------------------------------
 
-    def recreation(self) -> str:
-        """Returns how the command detects topics that were recreated after a commit, as text."""
-        if self.foreign:
-            return "not checked: the topics of another cluster are other logs"
+    def recreation_detection(self) -> str:
+        """Returns a text for people: how the command detects topics that were recreated after a commit."""
+        if self.other_cluster:
+            return "not checked: the topics of another cluster have other logs"
         if self._snapshot_ids() is not None:
             return "checked by the topic ids in the snapshot, else by the time of creation in ZooKeeper"
-        if self._dates():
+        if self._stores_with_creation_times():
             return "checked by the time of creation in ZooKeeper; unknown for topics that it does not list"
-        return "unknown: neither side tells both when an offset was committed and when its topic was created"
+        return "unknown: neither side has both the time of a commit and the time of the topic's creation"
 
-    def learn(self, topics: Iterable[str]) -> None:
-        """Reads in bulk what the stores know about these topics."""
-        new = set(topics) - self._learned
-        if not new or self.foreign:
+    def load_topics(self, topics: Iterable[str]) -> None:
+        """Reads the ids and creation times of these topics from the stores, unless they are cached."""
+        new = set(topics) - self._loaded
+        if not new or self.other_cluster:
             return
-        self._learned |= new
+        self._loaded |= new
         if (ids := self._snapshot_ids()) is not None:
             self._source_ids = ids
             self._target_ids.update(self.target.topic_ids(new))
-        for store in self._dates():
+        for store in self._stores_with_creation_times():
             for topic, created in store.topics_created(new - self._created.keys()).items():
                 self._created[topic] = created
 
-    def forget(self) -> None:
-        """Makes the next `learn` ask the stores again, for programs that run while topics are recreated."""
-        self._learned.clear()
+    def clear_cache(self) -> None:
+        """Makes the next `load_topics` read from the stores again, for long-running commands such as a mirror."""
+        self._loaded.clear()
         self._target_ids.clear()
         self._created.clear()
 
-    def refusal(self, tp: TopicPartition, committed: Committed) -> RecreatedTopic | None:
-        """Returns the error of an offset whose topic was recreated after the commit; None if it was not, or if nothing
-        shows it."""
+    def recreation_error(self, tp: TopicPartition, committed: Committed) -> RecreatedTopic | None:
+        """Returns the error of an offset whose topic was recreated after the commit; None if the topic was not
+        recreated, or if ids and times are unknown. Call `load_topics` for the topic first."""
         topic = tp.topic
         was, now = self._source_ids.get(topic), self._target_ids.get(topic)
         same_topic = was is not None and was == now
         if was is not None and now is not None and not same_topic:
             return _recreated(tp, f"its topic id was {was} and is {now}: the topic was deleted and recreated")
         created, at = self._created.get(topic), committed.commit_timestamp
-        if at is None and not same_topic:  # the id shows that the topic was not recreated since the snapshot
-            at = self._taken_at
+        if at is None and not same_topic:  # equal ids prove that the topic was not recreated since the snapshot
+            at = self._snapshot_taken_at_ms
         if created is None or at is None or created <= at:
             return None
-        why = f"committed at {_moment(at)}, and the topic was created after that, at {_moment(created)}"
+        why = f"committed at {_utc(at)}, and the topic was created after that, at {_utc(created)}"
         return _recreated(tp, why)
 
     def _snapshot_ids(self) -> Mapping[str, str] | None:
-        """Returns topic ids at the time of the commits, which only a snapshot has."""
+        """Returns the topic ids that the source recorded; only a snapshot records them."""
         header = getattr(self.source, "header", None)
         if header is None:
             return None
-        self._taken_at = header.taken_at
+        self._snapshot_taken_at_ms = header.taken_at
         return header.topic_ids if header.topic_ids else None
 
-    def _dates(self) -> list[TranslatingStore]:
+    def _stores_with_creation_times(self) -> list[OriginStore]:
         """Returns the stores that know creation times of topics, the source first."""
         return [store for store in (self.source, self.target) if getattr(store, "dates_topics", False)]
 
@@ -196,7 +198,7 @@ def _recreated(tp: TopicPartition, why: str) -> RecreatedTopic:
     return RecreatedTopic(str(tp), why, "the offset points into the deleted log; set a new one with offsets reset")
 
 
-def _moment(at_ms: int) -> str:
+def _utc(at_ms: int) -> str:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,17 +1,19 @@
-"""A dual store: two stores with the same offsets (data rule "dual commit: Kafka first"), as the old consumer's
-``dual.commit.enabled=true``.
+"""`DualStore`: two stores that receive the same commits, as with ``dual.commit.enabled=true`` of the old consumer.
 
-The semantics are those of kafka.consumer.ZookeeperConsumerConnector (0.8.2 - 1.1): a commit goes to the primary store
-(Kafka) first, then to the secondary store (ZooKeeper) with the partitions that the primary accepted; a fetch returns
-the larger offset of each partition. In addition, a change that the secondary rejects is reported, retried, kept as
-pending and tried again at the next edit, at `DualStore.flush` and at `close`.
+It implements the data rule "dual commit: Kafka first" with the semantics of kafka.consumer.ZookeeperConsumerConnector
+(0.8.2 - 1.1): a commit goes to the primary store (Kafka) first, then to the secondary store (ZooKeeper) with the
+partitions that the primary accepted; a fetch returns the larger offset of each partition. In addition, a change that
+the secondary did not accept is retried and reported. It stays pending and is tried again at the next edit, in
+`DualStore.flush` and in `DualStore.close`.
 
-Ordering contract: the primary is written before the secondary, and the secondary never for a partition that the primary
-rejected. So an edit with ``expected`` is atomic in each store but not across them, and its result records that.
+Ordering contract: the primary is written before the secondary, and the secondary is never written for a partition that
+the primary rejected. So an edit with ``expected`` is atomic in each store but not across both, as its result
+reports.
 
-Both stores must hold offsets of one Kafka cluster's logs: the larger of two numbers means something only there. The
-first call that reads or writes offsets compares the two clusters and rejects different ones with `OtherCluster`, unless
-``translate`` states that the logs are identical copies. Nothing is written before the comparison.
+Both stores must hold offsets of the same Kafka cluster's logs, because offsets of different logs cannot be compared.
+The first call that reads or writes offsets compares the two clusters. It rejects different clusters with
+`OtherCluster`, unless ``translate`` states that the logs are identical copies. Nothing is written before the
+comparison.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ from offsetmgr.core.offset_store import (
     same_value,
 )
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
-from offsetmgr.stores.dual_policy import DualDecision, PendingChange, combined, merged, outcome_of, refused
-from offsetmgr.stores.dual_reads import GROUPS_IN_FLIGHT, _batches, _edit, _fetch, _read, _scan
+from offsetmgr.stores.dual_calls import GROUPS_IN_FLIGHT, edit_batches, edit_store, fetch_group, read_batch, scan_store
+from offsetmgr.stores.dual_policy import DualDecision, PendingChange, combined, merged, outcome_of, rejection
 
 _HINT: Final = (
     "name two stores of one cluster; if the topics of both clusters are equal copies (same records at the same "
@@ -53,9 +55,9 @@ Value = TypeVar("Value")
 class DualStore(StoreBase):
     """Commits to ``primary``, then to ``secondary``; reads the larger offset. Usually Kafka and ZooKeeper.
 
-    ``attempts`` is how often one call tries a secondary write while its error is retriable, ``backoff_ms`` apart.
-    ``translate`` is the user's statement if the two belong to different Kafka clusters. Instances are not thread-safe.
-    Closing it closes both stores.
+    One call tries a write to the secondary up to ``attempts`` times while its error is retriable, and waits
+    ``backoff_ms`` between two attempts. ``translate`` is the user's statement that the stores' clusters have identical
+    logs. Instances are not thread-safe. `close` closes both stores.
     """
 
     dates_topics = True
@@ -76,7 +78,7 @@ class DualStore(StoreBase):
         self._backoff_ms = backoff_ms
         self._clock = clock or SystemClock()
         self._translate = translate
-        self._crossing: CrossClusterCheck | None = None
+        self._cross_cluster_check: CrossClusterCheck | None = None
         self._pending: dict[str, dict[TopicPartition, PendingChange]] = {}
         self._dropped: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
 
@@ -95,17 +97,18 @@ class DualStore(StoreBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the primary store, which remains after dual commit."""
+        """The capabilities of the primary store, which the group keeps after the end of dual commit."""
         return self._primary.capabilities
 
     @property
     def pending(self) -> Mapping[str, Mapping[TopicPartition, PendingChange]]:
-        """The changes that the secondary store lacks, by group."""
+        """The changes that the primary store accepted and the secondary store did not yet accept, by group."""
         return {group: dict(changes) for group, changes in self._pending.items()}
 
     @property
     def dropped(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Pending changes that were dropped, because other clients have changed the primary or the secondary since."""
+        """The errors of pending changes that were dropped because another client has changed the primary or the
+        secondary since, by group."""
         return {group: dict(errors) for group, errors in self._dropped.items()}
 
     def identity(self) -> StoreIdentity:
@@ -114,29 +117,29 @@ class DualStore(StoreBase):
 
     # --- origin of the logs --------------------------------------------------------------------------
 
-    def crossing(self) -> CrossClusterCheck:
-        """Returns the relation of the logs of the two stores, which are compared once.
+    def cross_cluster_check(self) -> CrossClusterCheck:
+        """Returns the comparison of the two stores' clusters. The first successful call makes it, later calls return
+        the same one.
 
-        Raises `OtherCluster` for two clusters that the user has not accepted, and the errors of
-        `OffsetStore.log_origin`; the next call then compares again.
+        Raises `OtherCluster` if the clusters differ and ``translate`` does not allow that, and the errors of
+        `OffsetStore.log_origin`; after an error the next call compares again.
         """
-        if self._crossing is None:
-            crossing = CrossClusterCheck(self._primary, self._secondary, self._translate, ("primary", "secondary"))
-            if crossing.foreign and self._translate is None:
-                why = f"its two stores hold offsets of different Kafka clusters: {crossing.compared.how}"
+        if self._cross_cluster_check is None:
+            check = CrossClusterCheck(self._primary, self._secondary, self._translate, ("primary", "secondary"))
+            if check.other_cluster and self._translate is None:
+                why = f"its two stores hold offsets of different Kafka clusters: {check.comparison.how}"
                 raise OtherCluster(f"store {self.uri}", why, _HINT)
-            self._crossing = crossing
-        return self._crossing
+            self._cross_cluster_check = check
+        return self._cross_cluster_check
 
     @property
     def shares_epochs(self) -> bool:
-        """Returns whether both stores are known to hold offsets of the same logs, so that leader epochs are valid in
-        both."""
-        return self._crossing is not None and self._crossing.compared.keeps_epochs
+        """Whether both stores are known to hold offsets of the same logs, so that leader epochs are valid in both."""
+        return self._cross_cluster_check is not None and self._cross_cluster_check.comparison.keeps_epochs
 
     def log_origin(self) -> LogOrigin:
-        """Returns the origin of the primary store. Raises the errors of `crossing`."""
-        self.crossing()
+        """Returns the origin of the primary store. Raises the errors of `cross_cluster_check`."""
+        self.cross_cluster_check()
         return self._primary.log_origin()
 
     def weaknesses(self) -> tuple[Weakness, ...]:
@@ -152,13 +155,13 @@ class DualStore(StoreBase):
 
     def _of_topics(self, ask: Callable[[OffsetStore], Mapping[str, Value]]) -> dict[str, Value]:
         """Returns the primary's values for its topics, and the secondary's for other topics of the same cluster."""
-        theirs = {} if self.crossing().foreign else ask(self._secondary)
+        theirs = {} if self.cross_cluster_check().other_cluster else ask(self._secondary)
         return {**theirs, **ask(self._primary)}
 
-    def _related(self, offsets: GroupOffsets) -> GroupOffsets:
-        """Returns the secondary's offsets, without leader epochs unless they belong to the primary's logs."""
-        crossing = self.crossing()
-        if crossing.compared.keeps_epochs or not any(c.leader_epoch is not None for c in offsets.offsets.values()):
+    def _with_valid_epochs(self, offsets: GroupOffsets) -> GroupOffsets:
+        """Returns the secondary's offsets; removes leader epochs that are not valid in the primary's logs."""
+        check = self.cross_cluster_check()
+        if check.comparison.keeps_epochs or not any(c.leader_epoch is not None for c in offsets.offsets.values()):
             return offsets
         return replace(offsets, offsets={tp: c._replace(leader_epoch=None) for tp, c in offsets.offsets.items()})
 
@@ -173,9 +176,12 @@ class DualStore(StoreBase):
                     yield group
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
-        self.crossing()
+        self.cross_cluster_check()
         asked = None if partitions is None else list(partitions)
-        both = merged(_fetch(self._primary, group, asked), self._related(_fetch(self._secondary, group, asked)))
+        both = merged(
+            fetch_group(self._primary, group, asked),
+            self._with_valid_epochs(fetch_group(self._secondary, group, asked)),
+        )
         if both.error is not None:
             raise both.error
         failures = dict(both.errors)
@@ -189,18 +195,18 @@ class DualStore(StoreBase):
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         names = iter(groups)
         while batch := list(islice(names, GROUPS_IN_FLIGHT)):
-            if (unknown := self._not_compared()) is not None:
+            if (unknown := self._comparison_error()) is not None:
                 yield from (GroupOffsets(group, {}, error=unknown) for group in batch)
                 continue
             unique = list(dict.fromkeys(batch))
-            first, second = _scan(self._primary, unique), _scan(self._secondary, unique)
+            first, second = scan_store(self._primary, unique), scan_store(self._secondary, unique)
             for group in batch:
-                yield merged(first[group], self._related(second[group]))
+                yield merged(first[group], self._with_valid_epochs(second[group]))
 
-    def _not_compared(self) -> OffsetMgrError | None:
-        """Returns why the relation of the two stores' logs is not known yet. Raises `OtherCluster`."""
+    def _comparison_error(self) -> OffsetMgrError | None:
+        """Returns the error that prevents the comparison of the two clusters, or None. Raises `OtherCluster`."""
         try:
-            self.crossing()
+            self.cross_cluster_check()
         except OtherCluster:
             raise
         except OffsetMgrError as error:
@@ -210,34 +216,37 @@ class DualStore(StoreBase):
     # --- writes --------------------------------------------------------------------------------------
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """Works as `OffsetStore.edit`; ``expected`` is compared with the larger offset, as `fetch` returns it.
+        """Works as `OffsetStore.edit`; ``expected`` is compared with the larger offset, which `fetch` returns.
 
-        A change is FAILED if the primary rejects it. If only the secondary does, the outcome is the primary's and
-        ``secondary`` of the result has the error. While the secondary cannot be read, changes without ``expected``
-        still go to the primary, whose own offsets they may not lower; those with ``expected`` fail, since they cannot
-        be compared.
+        A change is FAILED if the primary rejects it. If only the secondary rejects it, the outcome is that of the
+        primary, and ``secondary`` of the result contains the error. While the secondary cannot be read, a change
+        without ``expected`` still goes to the primary, and must not lower the primary's offset; a change with
+        ``expected`` fails, because it cannot be compared.
         """
-        waiting = self.pending  # before this edit adds its own
-        for batch in _batches(edits):
-            if (unknown := self._not_compared()) is not None:
+        pending = self.pending  # before this edit adds its own
+        for batch in edit_batches(edits):
+            if (unknown := self._comparison_error()) is not None:
                 failed = ChangeOutcome(EditStatus.FAILED, None, unknown)
-                how = "nothing was written: it is unknown yet whether both stores belong to one Kafka cluster"
+                how = "nothing was written: offsetmgr could not yet compare the Kafka clusters of the two stores"
                 yield from (GroupEditResult(e.group, dict.fromkeys(e.changes, failed), how=how) for e in batch)
             else:
                 yield from self._edit_batch(batch)
-        if waiting:
-            self._retry({g: {tp: p for tp, p in w.items() if self._waits(g, tp) is p} for g, w in waiting.items()})
+        if pending:
+            self._retry(
+                {g: {tp: p for tp, p in w.items() if self._pending_change(g, tp) is p} for g, w in pending.items()}
+            )
 
     def flush(self) -> Mapping[str, Mapping[TopicPartition, OffsetMgrError]]:
-        """Tries all pending changes again; returns those that were not written, with their errors.
+        """Writes all pending changes again; returns the errors of those that were not written.
 
-        A change is dropped with a `Conflict` if the primary has changed since, or if the secondary rejects it
-        (`Conflict`, `RewindRefused`). All others stay pending.
+        A change is dropped if another client has changed the primary since (`Conflict`), or if the secondary rejects
+        it (`Conflict`, `RewindRefused`). Other changes that fail stay pending.
         """
         return self._retry(self.pending)
 
     def close(self) -> None:
-        """Tries the pending changes again, then closes both stores; what `pending` contains then was never written."""
+        """Writes the pending changes again, then closes both stores. Changes that are still in `pending` afterwards
+        were never written to the secondary."""
         try:
             self.flush()
         finally:
@@ -247,20 +256,22 @@ class DualStore(StoreBase):
                 self._secondary.close()
 
     def _edit_batch(self, batch: list[GroupEdit]) -> Iterator[GroupEditResult]:
-        first, second = _read(self._primary, batch), _read(self._secondary, batch)
+        first, second = read_batch(self._primary, batch), read_batch(self._secondary, batch)
         decisions = {e.group: self._decide(e, first[e.group], second[e.group]) for e in batch}
-        done = _edit(
+        done = edit_store(
             self._primary,
             [GroupEdit(e.group, d.primary, e.guard) for e in batch if (d := decisions[e.group]).primary],
         )
         writes: dict[str, dict[TopicPartition, PendingChange]] = {}
         for group, result in done.items():
-            taken = [tp for tp, outcome in result.outcomes.items() if outcome.error is None]
-            for tp in taken:
-                self._forget(group, tp)  # this write replaces the pending one
+            accepted = [tp for tp, outcome in result.outcomes.items() if outcome.error is None]
+            for tp in accepted:
+                self._remove_pending(group, tp)  # this write replaces the pending one
             secondary = decisions[group].secondary
             writes[group] = {
-                tp: secondary[tp] for tp in taken if not self._holds(outcome_of(second[group], tp), secondary[tp])
+                tp: secondary[tp]
+                for tp in accepted
+                if not self._already_holds(outcome_of(second[group], tp), secondary[tp])
             }
         errors = self._write_secondary(writes, self._attempts)
         for edit in batch:
@@ -269,7 +280,7 @@ class DualStore(StoreBase):
                 edit,
                 decisions[group],
                 done.get(group),
-                self._related(second[group]),
+                self._with_valid_epochs(second[group]),
                 errors.get(group, {}),
                 writes.get(group, {}).keys() - errors.get(group, {}).keys(),
             )
@@ -277,42 +288,42 @@ class DualStore(StoreBase):
     def _decide(self, edit: GroupEdit, first: GroupOffsets, second: GroupOffsets) -> DualDecision:
         decision = DualDecision({}, {}, {})
         for tp, change in edit.changes.items():
-            here, there = outcome_of(first, tp), outcome_of(second, tp)
-            waiting = self._waits(edit.group, tp)
-            no = refused(f"group {edit.group}, {tp}", change, here, there, waiting)
-            if no is not None:
-                decision.failed[tp] = no
+            in_primary, in_secondary = outcome_of(first, tp), outcome_of(second, tp)
+            pending = self._pending_change(edit.group, tp)
+            outcome = rejection(f"group {edit.group}, {tp}", change, in_primary, in_secondary, pending)
+            if outcome is not None:
+                decision.failed[tp] = outcome
                 continue
-            unread = there if isinstance(there, OffsetMgrError) else None
-            exactly = here if change.expected is not None and not isinstance(here, OffsetMgrError) else None
+            unread = in_secondary if isinstance(in_secondary, OffsetMgrError) else None
+            exactly = in_primary if change.expected is not None and not isinstance(in_primary, OffsetMgrError) else None
             decision.primary[tp] = Change(change.after, exactly, change.allow_rewind)
             decision.secondary[tp] = PendingChange(
-                None if change.after is None else self.crossing().carry(change.after),
-                None if isinstance(there, OffsetMgrError) else there,
-                change.allow_rewind or (waiting is not None and waiting.lowers),
+                None if change.after is None else self.cross_cluster_check().adapt(change.after),
+                None if isinstance(in_secondary, OffsetMgrError) else in_secondary,
+                change.allow_rewind or (pending is not None and pending.may_lower),
                 unread or OffsetMgrError(f"group {edit.group}, {tp}", "not written to the secondary yet"),
             )
         return decision
 
-    def _holds(self, found: Offset | OffsetMgrError, write: PendingChange) -> bool:
-        """Returns whether the secondary already holds the value; the write is then skipped (data rule "dual commit:
-        Kafka first")."""
+    def _already_holds(self, found: Offset | OffsetMgrError, write: PendingChange) -> bool:
+        """Returns whether the secondary already holds the value, so that the write to it is skipped (data rule "dual
+        commit: Kafka first")."""
         return not isinstance(found, OffsetMgrError) and same_value(found, write.after, self._secondary.capabilities)
 
     def _retry(
-        self, waiting: Mapping[str, Mapping[TopicPartition, PendingChange]]
+        self, changes: Mapping[str, Mapping[TopicPartition, PendingChange]]
     ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
         failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
         writes: dict[str, dict[TopicPartition, PendingChange]] = {}
-        for group, found in _scan(self._primary, [g for g, changes in waiting.items() if changes]).items():
-            for tp, pending in waiting[group].items():
+        for group, found in scan_store(self._primary, [g for g, of_group in changes.items() if of_group]).items():
+            for tp, pending in changes[group].items():
                 current = outcome_of(found, tp)
                 if isinstance(current, OffsetMgrError):
                     failed.setdefault(group, {})[tp] = current
-                elif pending.overtaken(current):
+                elif pending.superseded(current):
                     why = "the primary was changed since, so the secondary keeps its offset"
                     error = Conflict(f"group {group}, {tp}: pending change dropped", why, actual=current)
-                    failed.setdefault(group, {})[tp] = self._drop(group, tp, error)
+                    failed.setdefault(group, {})[tp] = self._drop_pending(group, tp, error)
                 else:
                     writes.setdefault(group, {})[tp] = pending
         for group, errors in self._write_secondary(writes, attempts=1).items():
@@ -322,13 +333,13 @@ class DualStore(StoreBase):
     def _write_secondary(
         self, writes: Mapping[str, Mapping[TopicPartition, PendingChange]], attempts: int
     ) -> dict[str, dict[TopicPartition, OffsetMgrError]]:
-        """Writes to the secondary, with retries; failed changes become pending and are returned."""
+        """Writes changes to the secondary, with retries. Changes that failed become pending; returns their errors."""
         left = {group: dict(changes) for group, changes in writes.items() if changes}
         failed: dict[str, dict[TopicPartition, OffsetMgrError]] = {}
         for attempt in range(attempts):
             if attempt:
                 self._clock.sleep(self._backoff_ms / 1000)
-            results = _edit(
+            results = edit_store(
                 self._secondary,
                 [GroupEdit(group, {tp: p.change() for tp, p in changes.items()}) for group, changes in left.items()],
             )
@@ -338,9 +349,9 @@ class DualStore(StoreBase):
                     error = result.outcomes[tp].error
                     failed.get(group, {}).pop(tp, None)
                     if error is None or self._was_written(error, pending):
-                        self._forget(group, tp)
+                        self._remove_pending(group, tp)
                         continue
-                    failed.setdefault(group, {})[tp] = self._keep(group, tp, replace(pending, error=error))
+                    failed.setdefault(group, {})[tp] = self._keep_pending(group, tp, replace(pending, error=error))
                     if error.retriable:
                         again.setdefault(group, {})[tp] = pending
             left = again
@@ -349,25 +360,25 @@ class DualStore(StoreBase):
         return {group: errors for group, errors in failed.items() if errors}
 
     def _was_written(self, error: OffsetMgrError, pending: PendingChange) -> bool:
-        """Returns whether a conflict is with our own earlier attempt, whose response was lost."""
+        """Returns whether a conflict comes from our own earlier attempt, whose response was lost."""
         return isinstance(error, Conflict) and same_value(error.actual, pending.after, self._secondary.capabilities)
 
-    def _waits(self, group: str, tp: TopicPartition) -> PendingChange | None:
+    def _pending_change(self, group: str, tp: TopicPartition) -> PendingChange | None:
         return self._pending.get(group, {}).get(tp)
 
-    def _keep(self, group: str, tp: TopicPartition, pending: PendingChange) -> OffsetMgrError:
+    def _keep_pending(self, group: str, tp: TopicPartition, pending: PendingChange) -> OffsetMgrError:
         if isinstance(pending.error, (Conflict, RewindRefused)):
-            # other clients have changed the secondary since: a retry would be a blind write
-            return self._drop(group, tp, pending.error)
+            # Another client has changed the secondary since; a retry would overwrite that change.
+            return self._drop_pending(group, tp, pending.error)
         self._pending.setdefault(group, {})[tp] = pending
         return pending.error
 
-    def _drop(self, group: str, tp: TopicPartition, error: OffsetMgrError) -> OffsetMgrError:
-        self._forget(group, tp)
+    def _drop_pending(self, group: str, tp: TopicPartition, error: OffsetMgrError) -> OffsetMgrError:
+        self._remove_pending(group, tp)
         self._dropped.setdefault(group, {})[tp] = error
         return error
 
-    def _forget(self, group: str, tp: TopicPartition) -> None:
+    def _remove_pending(self, group: str, tp: TopicPartition) -> None:
         if changes := self._pending.get(group):
             changes.pop(tp, None)
             if not changes:

@@ -1,4 +1,4 @@
-"""The rules of a dual store (data rule "dual commit: Kafka first") as functions of the values in both stores. Pure."""
+"""The rules of a dual store (data rule "dual commit: Kafka first") as pure functions of the values in both stores."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, Group
 
 @dataclass(frozen=True, slots=True)
 class PendingChange:
-    """A change that the primary accepted and the secondary did not, yet.
+    """A change that the primary accepted and the secondary did not accept yet.
 
-    ``after`` None is a deletion. ``expected`` is the secondary's value at the decision, None if it could not be read.
-    ``error`` is the latest failure.
+    ``after`` is the value to write, None for a deletion. ``expected`` is the secondary's value at the time of the
+    decision, None if it could not be read. ``error`` is the error of the latest attempt.
     """
 
     after: OffsetAndMetadata | None
@@ -24,91 +24,96 @@ class PendingChange:
     error: OffsetMgrError
 
     @property
-    def lowers(self) -> bool:
-        """Returns whether it may lower (or delete) the secondary's offset."""
+    def may_lower(self) -> bool:
+        """Whether the change may lower or delete the secondary's offset."""
         return self.allow_rewind or self.after is None
 
     def change(self) -> Change:
-        """Returns the change for the secondary: forward only, unless a rewind was intended, and then only over the
-        previous value."""
-        return Change(self.after, self.expected if self.lowers else None, self.allow_rewind)
+        """Returns the change for the secondary. A change that may lower the offset is conditional on the value at the
+        time of the decision; any other change can only raise it."""
+        return Change(self.after, self.expected if self.may_lower else None, self.allow_rewind)
 
-    def overtaken(self, primary: Offset) -> bool:
-        """Returns whether other clients have changed the primary since, so that this must not be written any more."""
+    def superseded(self, primary: Offset) -> bool:
+        """Returns whether another client has changed the primary since, given its current value. The change must then
+        not be written any more."""
         if self.after is None or isinstance(primary, Absent):
             return not (self.after is None and isinstance(primary, Absent))
-        return primary.offset != self.after.offset if self.lowers else primary.offset < self.after.offset
+        return primary.offset != self.after.offset if self.may_lower else primary.offset < self.after.offset
 
 
 @dataclass(frozen=True, slots=True)
 class DualDecision:
-    """The decision on the changes of one group: immediate failures, and the part of each store."""
+    """The decision on the changes of one group: the outcomes of rejected ones, and the changes for each store."""
 
     failed: dict[TopicPartition, ChangeOutcome]
     primary: dict[TopicPartition, Change]
     secondary: dict[TopicPartition, PendingChange]
 
 
-def refused(
+def rejection(
     where: str,
     change: Change,
     first: Offset | OffsetMgrError,
     second: Offset | OffsetMgrError,
-    waiting: PendingChange | None,
+    pending: PendingChange | None,
 ) -> ChangeOutcome | None:
-    """Returns the outcome of a change that must not reach the primary, or None."""
+    """Returns the outcome of a change that must not be written at all; None if it may be written.
+
+    ``first`` and ``second`` are the values (or read errors) of the primary and the secondary, ``pending`` is the
+    partition's pending change.
+    """
     if isinstance(first, OffsetMgrError):
         return ChangeOutcome(EditStatus.FAILED, None, first)
     if isinstance(second, OffsetMgrError):
-        # the primary's own rule suffices: a change that does not lower the primary cannot lower the larger offset
+        # The primary's own check suffices: it rejects a change that lowers its offset.
         return ChangeOutcome(EditStatus.FAILED, None, second) if change.expected is not None else None
-    held = larger(first, second)
-    if change.expected is not None and _offset(change.expected) != _offset(held):
-        why = f"holds {_said(held)} where {_said(change.expected)} was expected"
-        return ChangeOutcome(EditStatus.FAILED, held, Conflict(where, why, "read it again", actual=held))
-    # a pending rewind or deletion counts as done for later commits
-    floor = first if waiting is not None and waiting.lowers and change.expected is None else held
+    current = larger(first, second)
+    if change.expected is not None and _offset(change.expected) != _offset(current):
+        why = f"holds {_as_text(current)} where {_as_text(change.expected)} was expected"
+        return ChangeOutcome(EditStatus.FAILED, current, Conflict(where, why, "read it again", actual=current))
+    # A pending rewind or deletion is not in the secondary yet, so only the primary's offset counts for later commits.
+    floor = first if pending is not None and pending.may_lower and change.expected is None else current
     if change.after is not None and isinstance(floor, Committed) and change.after.offset < floor.offset:
         if change.allow_rewind:
             return None
         why = f"{change.after.offset} is below the committed {floor.offset}"
-        return ChangeOutcome(EditStatus.FAILED, held, RewindRefused(where, why, "allow rewinds if meant"))
+        return ChangeOutcome(EditStatus.FAILED, current, RewindRefused(where, why, "allow rewinds if meant"))
     return None
 
 
 def combined(
     edit: GroupEdit,
     decision: DualDecision,
-    done: GroupEditResult | None,
+    primary_result: GroupEditResult | None,
     second: GroupOffsets,
     errors: Mapping[TopicPartition, OffsetMgrError],
     written: Iterable[TopicPartition],
 ) -> GroupEditResult:
-    """Returns the outcomes of both stores as one; ``written`` are the partitions that the secondary accepted now."""
+    """Combines the results of both stores into one; ``written`` are the partitions that the secondary has accepted."""
     outcomes = dict(decision.failed)
     also_written = set(written)
-    for tp, outcome in {} if done is None else done.outcomes.items():
+    for tp, outcome in {} if primary_result is None else primary_result.outcomes.items():
         there = outcome_of(second, tp)
         known = outcome.before is not None and not isinstance(there, OffsetMgrError)
         before = larger(outcome.before, there) if known else None  # type: ignore[arg-type]
         unchanged = outcome.status is EditStatus.UNCHANGED and tp in also_written
         outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN if unchanged else outcome.status, before, outcome.error)
     compared = any(change.expected is not None for change in edit.changes.values())
-    how = f"primary: {done.how or 'its own rule'}" if done is not None else ""
+    how = f"primary: {primary_result.how or 'its own check'}" if primary_result is not None else ""
     if compared:
         how += "; the secondary was read before the primary was written, and written after it"
     return GroupEditResult(
         edit.group,
         {tp: outcomes[tp] for tp in edit.changes},
-        atomic=(done is None or done.atomic) and not compared,
+        atomic=(primary_result is None or primary_result.atomic) and not compared,
         how=how,
         secondary=errors,
     )
 
 
 def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
-    """Returns the larger offset of each partition; an error in either store is the partition's error (data rule "absent
-    is not zero")."""
+    """Combines the offsets of both stores: the larger offset of each partition, or the error if either store could not
+    read the partition (data rule "absent is not zero")."""
     if error := first.error or second.error:
         return GroupOffsets(first.group, {}, error=error)
     errors = {**second.errors, **first.errors}
@@ -122,12 +127,14 @@ def merged(first: GroupOffsets, second: GroupOffsets) -> GroupOffsets:
 
 
 def outcome_of(found: GroupOffsets, tp: TopicPartition) -> Offset | OffsetMgrError:
+    """Returns the offset of a partition, or the error of the read."""
     error = found.error or found.errors.get(tp)
     return error if error is not None else found.offsets.get(tp, ABSENT)
 
 
 def larger(first: Offset, second: Offset) -> Offset:
-    """Returns the larger offset, the primary's if they are equal, without a version, which belongs to one store."""
+    """Returns the larger offset, or the first if they are equal. It has no version, because a version is valid in one
+    store only."""
     if isinstance(first, Absent) or (isinstance(second, Committed) and second.offset > first.offset):
         first = second
     return first if isinstance(first, Absent) else first._replace(version=None)
@@ -137,5 +144,5 @@ def _offset(found: Offset) -> int | None:
     return found.offset if isinstance(found, Committed) else None
 
 
-def _said(found: Offset) -> str:
+def _as_text(found: Offset) -> str:
     return str(found.offset) if isinstance(found, Committed) else "no commit"

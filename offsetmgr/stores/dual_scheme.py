@@ -1,4 +1,4 @@
-"""The scheme ``dual``."""
+"""The scheme ``dual``: a primary store and a secondary store with the same offsets."""
 
 from __future__ import annotations
 

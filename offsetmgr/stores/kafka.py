@@ -1,9 +1,9 @@
-"""`KafkaStore`: committed offsets of the brokers' group coordinators, through `offsetmgr.kafka`.
+"""`KafkaStore`: committed offsets that Kafka's group coordinators store, through `offsetmgr.kafka`.
 
-It does not use the Admin client for offsets: that of confluent-kafka 2.16 reads past the end of a commit's metadata,
-sends one request for each group, and waits for its timeout on a cluster without an offsets topic.
+The store does not use confluent-kafka's Admin client for offsets: release 2.16 reads past the end of a commit's
+metadata, sends one request for each group, and waits for its timeout on a cluster without an offsets topic.
 
-`kafka_edits` guards edits; this module has the long-lived locks.
+`kafka_edits` protects edits against concurrent writers; this module has the long-lived group locks.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.protocol.releases import Versions
     from offsetmgr.stores.kafka_edits import KafkaEdits
 
-A = TypeVar("A")
-T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class KafkaStore(ProtocolStore):
-    """The groups of a Kafka cluster, of brokers from 0.8.2 on.
+    """The consumer groups of a Kafka cluster with brokers of release 0.8.2 or later.
 
-    Groups with members cannot be edited (`GroupActive`). The deletion of a group raises `GroupActive` too, with the
-    members' names.
+    An edit of a group with members fails with `GroupActive`. The deletion of such a group raises `GroupActive`, which
+    names the members.
     """
 
     kind = "kafka"
@@ -75,13 +75,13 @@ class KafkaStore(ProtocolStore):
 
         wire = self.wire()
 
-        async def spoken(deadline: float) -> Mapping[Address, Versions | None]:
+        async def request_versions(deadline: float) -> Mapping[Address, Versions | None]:
             _, brokers = await wire.client.cluster(deadline)
             return await wire.client.spoken(brokers, deadline)
 
-        found = wire.run(spoken)
+        found = wire.run(request_versions)
         silent = [
-            Weakness(f"broker {address}", f"broker {address} does not answer, so its release is not known")
+            Weakness(f"broker {address}", f"broker {address} does not answer, so its release is unknown")
             for address, versions in found.items()
             if versions is None
         ]
@@ -103,8 +103,11 @@ class KafkaStore(ProtocolStore):
         )
 
     def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
-        """See `offsetmgr.core.lockable_store.LockableStore`. A broker delays the first join of each empty group (3 s by
-        default), so these wait in parallel."""
+        """See `offsetmgr.core.lockable_store.LockableStore`.
+
+        The groups are joined in parallel, because a broker delays the first join of each empty group (by 3 s by
+        default).
+        """
         from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 
         wire = self.wire()
@@ -131,20 +134,23 @@ class KafkaStore(ProtocolStore):
             assert isinstance(held, KafkaGroupLock)
             try:
                 changes = {tp: Change(after) for tp, after in offsets.items()}
-                return held.group, await held.execute(changes, self.wire().edits.deadline())
+                return held.group, await held.edit_in_loop(changes, self.wire().edits.deadline())
             except OffsetMgrError as error:
                 return held.group, error
 
         yield from self._many(commits, commit, key=lambda one: one[0].group)
 
     def refresh_held(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-        """See `offsetmgr.core.lockable_store.LockableStore`. The lock subscribes to nothing, so the coordinator counts
-        every offset's age from its commit (KIP-211)."""
+        """See `offsetmgr.core.lockable_store.LockableStore`.
+
+        The lock's member subscribes to no topic, so the coordinator measures each offset's retention from its commit
+        (KIP-211), and a new commit restarts it.
+        """
 
         async def refresh(one: HeldLock) -> tuple[str, OffsetMgrError | None]:
             assert isinstance(one, KafkaGroupLock)
             try:
-                return one.group, await one.recommit(self.wire().edits.deadline())
+                return one.group, await one.recommit_in_loop(self.wire().edits.deadline())
             except OffsetMgrError as error:
                 return one.group, error
 
@@ -155,16 +161,19 @@ class KafkaStore(ProtocolStore):
 
         async def release(one: HeldLock) -> None:
             assert isinstance(one, KafkaGroupLock)
-            await one.give_up(self.wire().edits.deadline())
+            await one.release_in_loop(self.wire().edits.deadline())
 
         for _ in self._many(held, release, key=lambda one: one.group):
             pass
 
-    def _many(self, items: Iterable[A], do: Callable[[A], Awaitable[T]], *, key: Callable[[A], str]) -> Iterator[T]:
-        """Yields the results of ``do`` for many items in parallel; the items of one key one after the other."""
+    def _many(
+        self, items: Iterable[Item], do: Callable[[Item], Awaitable[Result]], *, key: Callable[[Item], str]
+    ) -> Iterator[Result]:
+        """Yields the result of ``do`` for each item. Items with different keys are processed in parallel, and
+        items with the same key in sequence."""
         from offsetmgr.kafka.client.background_loop import batches, in_flight
 
-        async def do_all(batch: list[A]) -> list[T]:
+        async def do_all(batch: list[Item]) -> list[Result]:
             return list(await asyncio.gather(*map(do, batch)))
 
         yield from in_flight(
@@ -178,26 +187,26 @@ class KafkaStore(ProtocolStore):
 
 
 class KafkaGroupLock:
-    """A long-lived lock of a group; see `offsetmgr.core.lockable_store.HeldLock`."""
+    """A long-lived group lock; see `offsetmgr.core.lockable_store.HeldLock`."""
 
-    def __init__(self, wire: ClientThread, hold: StaticMemberLock) -> None:
+    def __init__(self, wire: ClientThread, member_lock: StaticMemberLock) -> None:
         self._wire = wire
-        self._hold = hold
+        self._member_lock = member_lock
 
     @property
     def group(self) -> str:
-        return self._hold.group
+        return self._member_lock.group
 
     @property
     def lost(self) -> OffsetMgrError | None:
-        return self._hold.lost
+        return self._member_lock.lost
 
     @property
     def replaced(self) -> bool:
-        return self._hold.replaced
+        return self._member_lock.replaced
 
     def fetch(self) -> Mapping[TopicPartition, Committed]:
-        found = self._wire.run(lambda deadline: self._hold.fetch(None, deadline))
+        found = self._wire.run(lambda deadline: self._member_lock.fetch(None, deadline))
         if found.errors:
             raise PartialFailure(f"fetch of group {self.group}", successes=found.offsets, failures=found.errors)
         return found.offsets
@@ -206,53 +215,54 @@ class KafkaGroupLock:
         return self.edit({tp: Change(after) for tp, after in offsets.items()})
 
     def edit(self, changes: Mapping[TopicPartition, Change]) -> Mapping[TopicPartition, ChangeOutcome]:
-        """Works as an edit of this group, with expected values, rewinds and deletions. Raises `LockLost`."""
-        return self._wire.run(lambda deadline: self.execute(changes, deadline))
+        """Executes changes of this group as `OffsetStore.edit` does. Raises `LockLost`."""
+        return self._wire.run(lambda deadline: self.edit_in_loop(changes, deadline))
 
-    async def execute(
+    async def edit_in_loop(
         self, changes: Mapping[TopicPartition, Change], deadline: float
     ) -> dict[TopicPartition, ChangeOutcome]:
-        """Works as `edit`, within the store's event loop."""
+        """Works as `edit`, for callers in the store's event loop."""
         from offsetmgr.stores.conditional_edit import Outcomes, execute, without_epochs
 
-        if not self._hold.locked:
+        if not self._member_lock.locked:
             unlocked = await self._edits().unlocked(GroupEdit(self.group, changes), deadline)
             return dict(unlocked.outcomes)
-        if not self._hold.keeps_epochs:
+        if not self._member_lock.keeps_epochs:
             changes = without_epochs(changes)
 
         async def write(wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
-            return await self._hold.commit(wanted, deadline)
+            return await self._member_lock.commit(wanted, deadline)
 
         async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
-            return await self._hold.delete(partitions, deadline)
+            return await self._member_lock.delete(partitions, deadline)
 
-        return await execute(changes, await self._hold.fetch(list(changes), deadline), write, erase)
+        return await execute(changes, await self._member_lock.fetch(list(changes), deadline), write, erase)
 
-    async def recommit(self, deadline: float) -> OffsetMgrError | None:
-        """Commits all committed offsets again, within the store's event loop; returns the first partition's error."""
-        if not self._hold.locked:
+    async def recommit_in_loop(self, deadline: float) -> OffsetMgrError | None:
+        """Commits all committed offsets again, for callers in the store's event loop. Returns the error of the first
+        partition that failed, or None."""
+        if not self._member_lock.locked:
             return next(iter((await self._edits().recommit(self.group, deadline)).failures.values()), None)
-        found = await self._hold.fetch(None, deadline)
+        found = await self._member_lock.fetch(None, deadline)
         results: list[OffsetMgrError | None] = list((found.errors or {}).values())
         if found.offsets:
             values = {tp: committed.value() for tp, committed in found.offsets.items()}
-            results += (await self._hold.commit(values, deadline)).values()
+            results += (await self._member_lock.commit(values, deadline)).values()
         return next((error for error in results if error is not None), None)
 
     def release(self) -> None:
-        self._wire.run(self._hold.release)
+        self._wire.run(self._member_lock.release)
 
     def _edits(self) -> KafkaEdits:
-        """Returns the edits without the lock, for brokers that have none."""
+        """Returns the edits that need no group lock, for brokers that do not support it."""
         from offsetmgr.stores.kafka_edits import KafkaEdits
 
         assert isinstance(self._wire.edits, KafkaEdits)
         return self._wire.edits
 
-    async def give_up(self, deadline: float) -> None:
-        """Works as `release`, within the store's event loop."""
-        await self._hold.release(deadline)
+    async def release_in_loop(self, deadline: float) -> None:
+        """Works as `release`, for callers in the store's event loop."""
+        await self._member_lock.release(deadline)
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
-"""Guards edits of Kafka groups: with the group lock, or with a comparison just before the write.
+"""Edits of Kafka groups, protected by the group lock or by a comparison just before the write.
 
-Ordering contract under the lock: join, *then* read, compare, commit with the generation, leave. The lock is imported
-when it is needed, because most commands never use it.
+Ordering contract under the group lock: join, *then* read, compare, commit with the generation, leave. The module of the
+lock is imported when an edit needs it, because most commands never do.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ from offsetmgr.core.offset_store import (
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import DELETES_GROUPS, HOLDS_LOCK, KEEPS_EPOCHS
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import all_failed, bad_group, decide, execute, without_epochs
+from offsetmgr.stores.conditional_edit import all_failed, decide, execute, group_id_error, without_epochs
 from offsetmgr.stores.protocol_edits import COMPARED, ProtocolEdits
 
 UNLOCKED: Final = "read and compared just before the write, and read again after it: Kafka before 0.9 has no group lock"
-KEPT_WITHOUT_LOCK: Final = Capabilities(metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none")
+"""The value of `GroupEditResult.how` on brokers without the group lock."""
+COMPARED_FIELDS_WITHOUT_LOCK: Final = Capabilities(
+    metadata=True, leader_epoch=False, commit_timestamp=False, conditional="none"
+)
 """The fields of a commit that brokers without the group lock keep."""
 
-_LOCK_ATTEMPTS: Final = 3
+_MAX_LOCK_ATTEMPTS: Final = 3
 
 
 class KafkaEdits(ProtocolEdits):
-    """The edits of a Kafka cluster."""
+    """Reads and edits of the groups of a Kafka cluster."""
 
     async def delete_group(self, group: str, deadline: float) -> None:
-        """Deletes a group. On brokers that cannot delete groups, deletes its offsets."""
+        """Deletes a group; on brokers that cannot delete groups, deletes all its offsets."""
         at = await self._client.coordinator(group, deadline)
         if DELETES_GROUPS.on(await self._client.versions(at, deadline)):
             await super().delete_group(group, deadline)
@@ -47,37 +50,39 @@ class KafkaEdits(ProtocolEdits):
         found = await self.fetch(group, None, deadline)
         if not found.offsets:
             raise GroupNotFound(f"group {group}", "it has no offsets")
-        (result,) = await self._compared([GroupEdit(group, dict.fromkeys(found.offsets, Change(None)))], deadline)
+        (result,) = await self._edit_conditionally(
+            [GroupEdit(group, dict.fromkeys(found.offsets, Change(None)))], deadline
+        )
         for error in result.failures.values():
             raise error
 
-    async def _compared(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
-        sound = [edit.group for edit in edits if edit.changes and bad_group(edit.group) is None]
+    async def _edit_conditionally(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
+        valid_groups = [edit.group for edit in edits if edit.changes and group_id_error(edit.group) is None]
         described, fetched = await asyncio.gather(
-            self._client.describe(sound, deadline),
-            self._client.fetch(dict.fromkeys(sound), deadline),
+            self._client.describe(valid_groups, deadline),
+            self._client.fetch(dict.fromkeys(valid_groups), deadline),
         )
 
         async def one(edit: GroupEdit) -> GroupEditResult:
             if not edit.changes:
                 return GroupEditResult(edit.group, {})
             try:
-                bad = bad_group(edit.group)
+                bad = group_id_error(edit.group)
                 if bad is not None:
                     raise bad
-                state, held = described[edit.group], fetched[edit.group]
+                state, current = described[edit.group], fetched[edit.group]
                 if isinstance(state, OffsetMgrError):
                     raise state
-                if isinstance(held, OffsetMgrError):
-                    raise held
-                return await self._edit(edit, state, held, deadline)
+                if isinstance(current, OffsetMgrError):
+                    raise current
+                return await self._edit(edit, state, current, deadline)
             except OffsetMgrError as error:
                 return all_failed(edit, error)
 
         return list(await asyncio.gather(*map(one, edits)))
 
     async def _edit(
-        self, edit: GroupEdit, state: GroupDescription, held: FetchedGroup, deadline: float
+        self, edit: GroupEdit, state: GroupDescription, current: FetchedGroup, deadline: float
     ) -> GroupEditResult:
         at = Address.parse(state.coordinator)
         versions = await self._client.versions(at, deadline)
@@ -88,7 +93,7 @@ class KafkaEdits(ProtocolEdits):
             from offsetmgr.kafka.groups.lock_membership import active_members_error
 
             raise active_members_error(edit.group, [str(member) for member in state.members], state.lock_ends_s)
-        decided = decide(edit.changes, held)
+        decided = decide(edit.changes, current)
         if not decided.todo:
             return GroupEditResult(edit.group, decided.outcomes, how="nothing had to be written")
         if not lockable:
@@ -99,9 +104,9 @@ class KafkaEdits(ProtocolEdits):
 
         # A request for all partitions is shorter. But its response omits partitions whose only commit belongs to an
         # open transaction, and is long if few of many partitions are edited.
-        few_of_many = len(held.offsets) > 2 * len(edit.changes)
-        asked = list(edit.changes) if few_of_many or edit.changes.keys() - held.offsets.keys() else None
-        for attempts_left in reversed(range(_LOCK_ATTEMPTS)):
+        few_of_many = len(current.offsets) > 2 * len(edit.changes)
+        asked = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
+        for attempts_left in reversed(range(_MAX_LOCK_ATTEMPTS)):
             try:
                 async with locked(self._client, edit.group, deadline, at) as lock:
                     found = await lock.fetch(asked)
@@ -113,7 +118,7 @@ class KafkaEdits(ProtocolEdits):
         raise AssertionError("the last attempt returns or raises")
 
     async def unlocked(self, edit: GroupEdit, deadline: float, at: Address | None = None) -> GroupEditResult:
-        """On brokers without the group lock: reads, compares, writes and reads again."""
+        """Edits a group on a broker without the group lock: reads, compares, writes, and reads again to confirm."""
         result = await self._compare_and_write(edit, deadline, at, UNLOCKED)
         written = [tp for tp, outcome in result.outcomes.items() if outcome.status is EditStatus.WRITTEN]
         if not written:
@@ -127,8 +132,10 @@ class KafkaEdits(ProtocolEdits):
             wanted, found = edit.changes[tp].after, after.offsets.get(tp, ABSENT)
             if (unreadable := after.errors.get(tp)) is not None:
                 how = _not_confirmed(str(tp), unreadable)
-            elif not same_value(found, wanted, KEPT_WITHOUT_LOCK):
-                outcomes[tp] = ChangeOutcome(EditStatus.FAILED, outcomes[tp].before, _overwritten(tp, wanted, found))
+            elif not same_value(found, wanted, COMPARED_FIELDS_WITHOUT_LOCK):
+                outcomes[tp] = ChangeOutcome(
+                    EditStatus.FAILED, outcomes[tp].before, _overwritten_error(tp, wanted, found)
+                )
         return replace(result, outcomes=outcomes, how=how)
 
 
@@ -136,7 +143,7 @@ def _not_confirmed(what: str, error: OffsetMgrError) -> str:
     return f"{COMPARED}; written, but not confirmed: offsetmgr could not read {what} again: {error}"
 
 
-def _overwritten(tp: TopicPartition, wanted: OffsetAndMetadata | None, found: Offset) -> Conflict:
+def _overwritten_error(tp: TopicPartition, wanted: OffsetAndMetadata | None, found: Offset) -> Conflict:
     did = "deleted the offset" if wanted is None else f"wrote {wanted.offset}"
     said = "no commit" if isinstance(found, Absent) else f"offset {found.offset}"
     return Conflict(

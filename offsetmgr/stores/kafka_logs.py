@@ -1,6 +1,7 @@
-"""`KafkaLogs`: topics and logs of the brokers of a Kafka store, over the store's connections.
+"""`KafkaLogs`: topics and log ranges of the cluster of a `KafkaStore`, through the store's connections.
 
-See `offsetmgr.kafka.cluster.base.Logs`. For a process with an open Kafka store that needs nothing else of the cluster.
+It implements `offsetmgr.kafka.cluster.base.Logs` for a process that has a `KafkaStore` open, so that the process needs
+no second client.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class KafkaLogs:
-    """Closed with its store."""
+    """Reads of topics and log ranges. Closing the store ends its connections."""
 
     def __init__(self, store: KafkaStore) -> None:
         self._store = store
@@ -30,11 +31,11 @@ class KafkaLogs:
     def topics(self, names: Iterable[str]) -> Mapping[str, int]:
         from offsetmgr.kafka.client.log_ranges import partition_counts
 
-        wire, wanted = self._store.wire(), set(names)
-        return wire.run(lambda deadline: partition_counts(wire.client, wanted, deadline))
+        wire, requested = self._store.wire(), set(names)
+        return wire.run(lambda deadline: partition_counts(wire.client, requested, deadline))
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
         from offsetmgr.kafka.client.log_ranges import log_ranges
 
-        wire, asked = self._store.wire(), list(partitions)
-        return wire.run(lambda deadline: log_ranges(wire.client, asked, deadline))
+        wire, requested = self._store.wire(), list(partitions)
+        return wire.run(lambda deadline: log_ranges(wire.client, requested, deadline))

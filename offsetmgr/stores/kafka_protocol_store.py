@@ -1,7 +1,7 @@
-"""The base of stores over Kafka's protocol: synchronous calls, with an event loop in the background.
+"""The base class of stores over Kafka's protocol: blocking methods that run coroutines in a background event loop.
 
-`protocol_edits` and its subclasses read and write. The Kafka client is imported when it is first needed, because that
-takes a tenth of a second.
+`protocol_edits` and its subclasses contain the coroutines that read and write. The Kafka client is imported when it is
+first needed, because the import takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ T = TypeVar("T")
 _SCAN_BATCH: Final = 100
 EDIT_BATCH: Final = 128
 FIRST_BATCH: Final = 25
-"""The number of groups in the first batch of a stream: the first results come soon, which suffices for short
-streams."""
+"""The number of groups in the first batch of a stream. It is small so that the first results arrive soon."""
 _SCANS_IN_FLIGHT: Final = 3
 EDITS_IN_FLIGHT: Final = 4
 
 
 class ProtocolStore(StoreBase):
-    """The methods of a store that follow from its `ProtocolEdits`.
+    """An `OffsetStore` whose subclasses provide a `Client` and its `ProtocolEdits`.
 
-    ``timeout_ms`` of the configuration limits the read of one group and the edit of one group. Connections are in plain
-    text, or with TLS, SASL PLAIN and SCRAM.
+    ``timeout_ms`` of the configuration limits each read and each edit of a batch of groups. Connections use plain text
+    or TLS, with or without SASL PLAIN or SCRAM.
     """
 
     kind: ClassVar[str]
@@ -52,7 +51,7 @@ class ProtocolStore(StoreBase):
         raise NotImplementedError
 
     def _edits(self, client: Client, timeout: float) -> ProtocolEdits:
-        """Returns the edits; ``timeout`` is in seconds."""
+        """Returns the object that reads and edits groups; ``timeout`` is in seconds."""
         raise NotImplementedError
 
     @property
@@ -113,7 +112,7 @@ class ProtocolStore(StoreBase):
         )
 
     def log_origin(self) -> LogOrigin:
-        """Returns the cluster that the brokers (or the managers, for the brokers behind them) report."""
+        """Returns the cluster that the brokers report. Managers report the cluster of the brokers behind them."""
         wire = self.wire()
         cluster_id, brokers = wire.run(wire.client.cluster)
         known = frozenset(f"{broker.host.lower()}:{broker.port}" for broker in brokers)
@@ -140,7 +139,7 @@ class ProtocolStore(StoreBase):
             connection.close()
 
     def wire(self) -> ClientThread:
-        """Returns the connected part, which the first call creates."""
+        """Returns the client and its event loop, which the first call creates."""
         with self._connecting:
             if self._connection is None:
                 client = self._client(self._config)
@@ -149,7 +148,7 @@ class ProtocolStore(StoreBase):
 
 
 class ClientThread:
-    """The connected part of a store: an event loop in a thread."""
+    """A store's client and the thread in which its event loop runs."""
 
     def __init__(self, client: Client, edits: ProtocolEdits) -> None:
         from offsetmgr.kafka.client.background_loop import EventLoopThread
@@ -159,7 +158,8 @@ class ClientThread:
         self.runner = EventLoopThread()
 
     def run(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Runs a call in the loop with a deadline and waits for it."""
+        """Runs a coroutine in the event loop and waits for its result; ``call`` receives the deadline, in the loop's
+        time."""
 
         async def within() -> T:
             return await call(self.edits.deadline())

@@ -1,6 +1,7 @@
-"""`ManagerStore`: committed offsets of offsetmgr's own offset managers, over Kafka's protocol.
+"""`ManagerStore`: committed offsets in offsetmgr's own offset managers, over Kafka's protocol.
 
-Managers announce their extensions. If the address belongs to a broker, the store reads and edits without conditions.
+Managers announce their protocol extensions. If the address belongs to a broker, the store works without conditional
+commits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ManagerStore(ProtocolStore):
-    """The groups of the offset managers (or of the store behind a listener) at an address."""
+    """The groups of the offset managers at an address, or of the store behind the listener at that address."""
 
     kind = "manager"
 
@@ -41,9 +42,10 @@ class ManagerStore(ProtocolStore):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Returns the capabilities that the server announces, requested once. Raises `Unreachable`, `TimedOut`.
+        """Returns the capabilities that the server announces; they are requested once. Raises `Unreachable`,
+        `TimedOut`.
 
-        Each edit checks its own coordinator again, so an older manager is detected there.
+        Each edit checks the capabilities of its group's coordinator again, because that manager may be older.
         """
         from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE, DROPS_LEADER_EPOCH, DROPS_METADATA
 
@@ -56,19 +58,19 @@ class ManagerStore(ProtocolStore):
         )
 
     def identity(self) -> StoreIdentity:
-        """Returns the cluster id, and the topic in which the managers keep offsets (or the kind of store behind the
-        listener)."""
+        """Returns the cluster id together with the managers' offsets topic, or with the kind of store behind the
+        listener."""
         from offsetmgr.kafka.protocol.conditional_commit import LOG_FEATURE, STORE_FEATURE
 
         if self._identity is None:
             wire = self.wire()
             cluster_id, _ = wire.run(wire.client.cluster)
             offered = self._offered()
-            place = next((n.removeprefix(LOG_FEATURE) for n in offered if n.startswith(LOG_FEATURE)), "")
+            topic = next((n.removeprefix(LOG_FEATURE) for n in offered if n.startswith(LOG_FEATURE)), "")
             kind = next((n.removeprefix(STORE_FEATURE) for n in offered if n.startswith(STORE_FEATURE)), "")
-            how = "cluster id and offsets topic" if place else "cluster id and kind of store" if kind else "cluster id"
-            told = "/".join(part for part in (cluster_id, place or kind) if part)
-            self._identity = StoreIdentity("manager", told, f"{how}, as the endpoint tells")
+            how = "cluster id and offsets topic" if topic else "cluster id and kind of store" if kind else "cluster id"
+            store_id = "/".join(part for part in (cluster_id, topic or kind) if part)
+            self._identity = StoreIdentity("manager", store_id, f"{how}, as the server reports")
         return self._identity
 
     def groups(self) -> Iterator[str]:

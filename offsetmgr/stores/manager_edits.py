@@ -1,11 +1,12 @@
-"""Guards edits of an offset manager's groups with conditions that the manager checks.
+"""Edits of an offset manager's groups by conditional commits.
 
-It reads, decides, and commits on the condition that the read values are still committed; otherwise it reads and decides
-again. The manager checks and appends in one step, and commits in flight break the condition (see
-`offsetmgr.kafka.protocol.conditional_commit`), so an edit is atomic for each partition, including deletions.
+An edit reads the offsets, decides, and sends a commit with the condition that the offsets are still the ones it read.
+If the manager rejects the condition, the edit reads and decides again. The manager checks the condition and appends in
+one step, and a commit in flight makes the condition fail (see `offsetmgr.kafka.protocol.conditional_commit`), so an
+edit is atomic for each partition, including deletions.
 
-If the server does not announce conditions (a broker, an older manager, a store without them), offsets are compared just
-before the write, and the result records that.
+If the server does not announce conditional commits (a broker, an older manager, or a store without them), the edit
+compares the offsets just before the write instead, and its result reports that.
 """
 
 from __future__ import annotations
@@ -22,125 +23,127 @@ from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.protocol.conditional_commit import NOTHING
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import KEPT, all_failed, bad_group, decide
+from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, decide, group_id_error
 from offsetmgr.stores.protocol_edits import ProtocolEdits
 
 CONDITIONAL: Final = "the manager compared"
+"""The value of `GroupEditResult.how` for conditional commits."""
 _NOT_WRITTEN: Final = "nothing had to be written"
 
 
 class ManagerEdits(ProtocolEdits):
-    """The edits of offset managers."""
+    """Reads and edits of the groups of offset managers."""
 
-    async def _compared(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
-        sound = [edit.group for edit in edits if edit.changes and bad_group(edit.group) is None]
-        fetched = await self._client.fetch(dict.fromkeys(sound), deadline)
+    async def _edit_conditionally(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
+        valid_groups = [edit.group for edit in edits if edit.changes and group_id_error(edit.group) is None]
+        fetched = await self._client.fetch(dict.fromkeys(valid_groups), deadline)
 
         async def one(edit: GroupEdit) -> GroupEditResult:
             if not edit.changes:
                 return GroupEditResult(edit.group, {})
             try:
-                if bad := bad_group(edit.group):
+                if bad := group_id_error(edit.group):
                     raise bad
-                held = fetched[edit.group]
-                if isinstance(held, OffsetMgrError):
-                    raise held
-                return await self._guarded(edit, held, deadline)
+                current = fetched[edit.group]
+                if isinstance(current, OffsetMgrError):
+                    raise current
+                return await self._edit_group(edit, current, deadline)
             except OffsetMgrError as error:
                 return all_failed(edit, error)
 
         return list(await asyncio.gather(*map(one, edits)))
 
-    async def _guarded(self, edit: GroupEdit, held: FetchedGroup, deadline: float) -> GroupEditResult:
-        work = _Work(edit)
+    async def _edit_group(self, edit: GroupEdit, current: FetchedGroup, deadline: float) -> GroupEditResult:
+        progress = _EditProgress(edit)
         for pause in backoff():
-            work.decide(held)
-            if not work.todo:
+            progress.decide(current)
+            if not progress.todo:
                 break
             try:
-                wanted = {tp: edit.changes[tp].after for tp in work.todo}
-                done = await commit_if(self._client, edit.group, wanted, work.conditions, deadline)
+                values = {tp: edit.changes[tp].after for tp in progress.todo}
+                done = await commit_if(self._client, edit.group, values, progress.conditions, deadline)
             except UnsupportedOperation:
                 return await self._compare_and_write(edit, deadline, None)
             except NotAMember:
-                work.fail(await self._active(edit.group, deadline))
+                progress.fail(await self._group_active_error(edit.group, deadline))
                 break
             except OffsetMgrError as error:
-                work.fail(error)
+                progress.fail(error)
                 break
-            if not work.settle(done.outcomes, repeated=done.repeated):
+            if not progress.apply_responses(done.outcomes, repeated=done.repeated):
                 break
             if asyncio.get_running_loop().time() + pause >= deadline:
-                work.give_up()
+                progress.fail_remaining_as_conflicts()
                 break
             await asyncio.sleep(pause)
             try:
-                held = await self.fetch(edit.group, work.todo, deadline)
+                current = await self.fetch(edit.group, progress.todo, deadline)
             except OffsetMgrError as error:
-                work.fail(error)
+                progress.fail(error)
                 break
-        return GroupEditResult(edit.group, work.result(), how=CONDITIONAL if work.written else _NOT_WRITTEN)
+        return GroupEditResult(edit.group, progress.result(), how=CONDITIONAL if progress.written else _NOT_WRITTEN)
 
 
-class _Work:
-    """One edit in progress: decisions, and the partitions to write with their conditions."""
+class _EditProgress:
+    """The state of one edit: the outcomes so far, and the partitions still to write with their conditions."""
 
     def __init__(self, edit: GroupEdit) -> None:
         self._changes = edit.changes
         self._outcomes: dict[TopicPartition, ChangeOutcome] = {}
-        self._before = FetchedGroup({}, {})
-        self._unsure: set[TopicPartition] = set()
-        """Partitions for which an earlier attempt may have succeeded."""
+        self._current = FetchedGroup({}, {})
+        self._in_doubt: set[TopicPartition] = set()
+        """Partitions for which an earlier attempt may have succeeded: its response was lost."""
         self.todo: Sequence[TopicPartition] = list(edit.changes)
         self.written = False
 
     @property
     def conditions(self) -> dict[TopicPartition, int]:
-        offsets = self._before.offsets
+        offsets = self._current.offsets
         return {tp: offsets[tp].offset if tp in offsets else NOTHING for tp in self.todo}
 
-    def decide(self, held: FetchedGroup) -> None:
-        """Decides over the current offsets of the group."""
-        for tp in [tp for tp in self.todo if tp in self._unsure]:
-            found = held.offsets.get(tp, ABSENT)
-            if tp not in held.errors and same_value(found, self._changes[tp].after, KEPT):
-                self._outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, self._before.offsets.get(tp, ABSENT))
+    def decide(self, current: FetchedGroup) -> None:
+        """Decides again on the partitions still to write, given the current offsets of the group."""
+        for tp in [tp for tp in self.todo if tp in self._in_doubt]:
+            found = current.offsets.get(tp, ABSENT)
+            if tp not in current.errors and same_value(found, self._changes[tp].after, COMPARED_FIELDS):
+                self._outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, self._current.offsets.get(tp, ABSENT))
         changes: Mapping[TopicPartition, Change] = {
             tp: self._changes[tp] for tp in self.todo if tp not in self._outcomes
         }
-        decided = decide(changes, held)
+        decided = decide(changes, current)
         self._outcomes |= decided.outcomes
-        self._before, self.todo = held, decided.todo
+        self._current, self.todo = current, decided.todo
 
-    def settle(self, results: Mapping[TopicPartition, OffsetMgrError | None], *, repeated: bool) -> bool:
-        """Processes the manager's responses; returns whether a decision has to be repeated."""
+    def apply_responses(self, results: Mapping[TopicPartition, OffsetMgrError | None], *, repeated: bool) -> bool:
+        """Records the manager's responses. Returns whether a condition failed, so that the edit must read and decide
+        again; ``repeated`` means that the client sent the request more than once."""
         again: list[TopicPartition] = []
         for tp in self.todo:
-            error = results.get(tp, ServerError(str(tp), "the manager did not answer for it"))
+            error = results.get(tp, ServerError(str(tp), "the manager's response does not contain it"))
             if error is None:
                 self.written = True
-                self._outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, self._held(tp))
+                self._outcomes[tp] = ChangeOutcome(EditStatus.WRITTEN, self._current_offset(tp))
             elif isinstance(error, Conflict):
                 again.append(tp)
                 if repeated:
-                    self._unsure.add(tp)
+                    self._in_doubt.add(tp)
             else:
-                self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._held(tp), error)
+                self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._current_offset(tp), error)
         self.todo = again
         return bool(again)
 
     def fail(self, error: OffsetMgrError) -> None:
         for tp in self.todo:
-            self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._held(tp), error)
+            self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._current_offset(tp), error)
 
-    def give_up(self) -> None:
+    def fail_remaining_as_conflicts(self) -> None:
         for tp in self.todo:
-            error = Conflict(str(tp), "others kept changing it", "try again when the group is quiet")
-            self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._held(tp), error)
+            error = Conflict(str(tp), "other clients kept changing it", "try again when the group is quiet")
+            self._outcomes[tp] = ChangeOutcome(EditStatus.FAILED, self._current_offset(tp), error)
 
     def result(self) -> dict[TopicPartition, ChangeOutcome]:
         """Returns the outcomes in the order of the changes."""
         return {tp: self._outcomes[tp] for tp in self._changes}
 
-    def _held(self, tp: TopicPartition) -> Offset:
-        return self._before.offsets.get(tp, ABSENT)
+    def _current_offset(self, tp: TopicPartition) -> Offset:
+        return self._current.offsets.get(tp, ABSENT)

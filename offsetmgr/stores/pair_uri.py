@@ -1,4 +1,4 @@
-"""URIs of two stores: ``dual:`` (primary and secondary) and ``switched:`` (ZooKeeper and Kafka)."""
+"""Parser of URIs that name two stores: ``dual:`` (primary, secondary) and ``switched:`` (ZooKeeper, Kafka)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from offsetmgr.stores.scheme import StoreUri
 from offsetmgr.stores.uri import bootstrap_of, parse_uri, redact, zookeeper_of
 
 PAIRS: Final = {"dual": ("primary", "secondary"), "switched": ("zookeeper", "kafka")}
-"""The schemes of two stores, and the options that hold the URIs of the two."""
+"""The schemes of pairs of stores, and for each the two options that contain the stores' URIs."""
 _MODES: Final = ("zookeeper", "dual", "kafka")
 
 
@@ -31,17 +31,17 @@ def parse_pair_uri(kind: str, shown: str, body: str, options: dict[str, str]) ->
         )
     if (start := options.get("start", _MODES[0])) not in _MODES:
         raise InvalidUri(f"store {shown!r}", f"unknown mode {start!r}", f"modes: {', '.join(_MODES)}")
-    _translate(f"store {shown!r}", options)
+    _parse_translate(f"store {shown!r}", options)
     return StoreUri(kind, unquote(body), "", options)
 
 
-def _translate(where: str, settings: Mapping[str, str]) -> Translate | None:
-    said = settings.get("translate")
-    if said is None:
+def _parse_translate(where: str, settings: Mapping[str, str]) -> Translate | None:
+    value = settings.get("translate")
+    if value is None:
         return None
-    if said not in tuple(Translate):
-        raise InvalidUri(where, f"unknown translation {said!r}", "translate=none is the only one")
-    return Translate(said)
+    if value not in tuple(Translate):
+        raise InvalidUri(where, f"unknown translation {value!r}", "translate=none is the only one")
+    return Translate(value)
 
 
 def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
@@ -63,30 +63,30 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
             raise InvalidUri(f"store {uri!r}", f"[store.{parsed.address}] needs both {names[0]} and {names[1]}")
     inner = (settings[names[0]], settings[names[1]])
     if parsed.kind == "switched":
-        return _switchable(uri, inner)
+        return _check_switched(uri, inner)
     for one in inner:
         if (kind := parse_uri(one).kind) in PAIRS:
-            raise InvalidUri(f"store {redact(uri)!r}", f"a {kind} store cannot stand inside another")
+            raise InvalidUri(f"store {redact(uri)!r}", f"a {kind} store cannot be part of another pair of stores")
     if len({parse_uri(one).options.get("layout") == "0.7" for one in inner}) > 1:
         raise InvalidUri(
             f"store {redact(uri)!r}",
-            "one of its stores holds byte positions of Kafka 0.7 and the other offsets, which never agree",
+            "one of its stores holds byte positions of Kafka 0.7 and the other one holds offsets",
             "see migrate plan --partition-map",
         )
     return inner
 
 
 def translate_of(uri: str, config: ConnectionConfig) -> Translate | None:
-    """Returns the user's statement about two Kafka clusters in the URI of a dual or switched store, or in its section
-    of the configuration file; None for other stores. Raises `InvalidUri`."""
+    """Returns the option ``translate`` of a dual or switched store, from its URI or from its section of the
+    configuration file; None if it is not set, and for other stores. Raises `InvalidUri`."""
     parsed = parse_uri(uri)
     if parsed.kind not in PAIRS:
         return None
     section = config.stores.get(parsed.address, {}) if parsed.address else {}
-    return _translate(f"[store.{parsed.address}]", {**section, **parsed.options})
+    return _parse_translate(f"[store.{parsed.address}]", {**section, **parsed.options})
 
 
-def _switchable(uri: str, inner: tuple[str, str]) -> tuple[str, str]:
+def _check_switched(uri: str, inner: tuple[str, str]) -> tuple[str, str]:
     """Raises `InvalidUri` unless the first is a ZooKeeper in Kafka's layout and the second speaks Kafka's protocol."""
     zookeeper, kafka = parse_uri(inner[0]), parse_uri(inner[1])
     if zookeeper.kind != "zookeeper" or zookeeper.options.get("layout", "0.8") != "0.8":

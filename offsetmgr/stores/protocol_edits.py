@@ -1,7 +1,7 @@
-"""Reads and edits of groups over Kafka's protocol that brokers and offset managers have in common.
+"""Reads and edits of groups over Kafka's protocol, as far as they are the same for brokers and offset managers.
 
-Asyncio over `offsetmgr.kafka`. `kafka_edits` and `manager_edits` guard edits. Rarely used parts of the client are
-imported where they are used.
+The subclasses in `kafka_edits` and `manager_edits` protect edits against concurrent writers. All calls are coroutines
+on `offsetmgr.kafka`'s client. Functions import rarely used parts of the client themselves, to keep the start fast.
 """
 
 from __future__ import annotations
@@ -25,24 +25,35 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.requests import FetchedGroup
-from offsetmgr.stores.conditional_edit import EditDecision, Outcomes, all_failed, bad_group, execute, malformed, scanned
+from offsetmgr.stores.conditional_edit import (
+    EditDecision,
+    Outcomes,
+    all_failed,
+    execute,
+    group_id_error,
+    group_offsets,
+    value_error,
+)
 
 COMPARED: Final = "read and compared just before the write, which was not conditional"
-_STALE_AFTER_S: Final = 0.05
-"""Seconds after which a value is read again before it is compared and overwritten: only a stopped process or a very
-busy machine takes so long."""
-_ANSWERED_WITHIN_S: Final = 1.0
-"""Seconds after which a response counts as old: a process that was stopped reads it when it continues."""
-_ATTEMPTS: Final = 20
+"""The value of `GroupEditResult.how` for edits without a lock or a conditional commit."""
+_MAX_READ_AGE_S: Final = 0.05
+"""Maximum age in seconds of the values that a write is compared with. Only a process that was stopped, or a very busy
+machine, exceeds it; the values are then read again."""
+_MAX_RESPONSE_AGE_S: Final = 1.0
+"""Maximum time in seconds between a request and its response. A process that was stopped in between receives an old
+response when it continues."""
+_MAX_ATTEMPTS: Final = 20
 OVERWRITTEN: Final = "nothing was compared: the last commit wins, as among consumers"
+"""The value of `GroupEditResult.how` for commits with `Guard.OVERWRITE`."""
 
 
 class _Stale(Exception):
-    """The compared values were read too long ago; nothing was written."""
+    """The values to compare with were read too long ago, so nothing was written."""
 
 
 class ProtocolEdits:
-    """Executes batches of reads and edits of different groups. Use it within the client's event loop."""
+    """Reads and edits batches of groups. Its methods run in the client's event loop."""
 
     def __init__(self, client: Client, timeout: float) -> None:
         self._client = client
@@ -54,67 +65,74 @@ class ProtocolEdits:
 
     async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None, deadline: float) -> FetchedGroup:
         """Returns the offsets of one group. Raises `OffsetMgrError`."""
-        found = bad_group(group) or (await self._client.fetch({group: partitions}, deadline))[group]
+        found = group_id_error(group) or (await self._client.fetch({group: partitions}, deadline))[group]
         if isinstance(found, OffsetMgrError):
             raise found
         return found
 
     async def delete_group(self, group: str, deadline: float) -> None:
-        """Deletes a group. Raises `GroupActive`, `GroupNotFound`, others."""
+        """Deletes a group. Raises `GroupActive` with the members' names, `GroupNotFound`, and other errors of the
+        client."""
         try:
             await self._client.delete_group(group, deadline)
         except GroupActive:
-            raise await self._active(group, deadline) from None
+            raise await self._group_active_error(group, deadline) from None
 
     async def scan(self, groups: list[str]) -> list[GroupOffsets]:
-        """Returns all offsets of the groups, one result for each. Raises only if no broker was ever reached."""
-        good = [group for group in groups if bad_group(group) is None]
+        """Returns all offsets of the groups, one result for each. Raises only if the client has never reached a
+        broker."""
+        good = [group for group in groups if group_id_error(group) is None]
         found: dict[str, FetchedGroup | OffsetMgrError] = dict(
             await self._client.fetch(dict.fromkeys(good), self.deadline())
         )
-        return [scanned(group, bad_group(group) or found[group]) for group in groups]
+        return [group_offsets(group, group_id_error(group) or found[group]) for group in groups]
 
     async def scan_named(self, asked: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
         """Returns the offsets of the given partitions of each group. Raises the errors of `scan`."""
-        good = {group: partitions for group, partitions in asked if bad_group(group) is None}
+        good = {group: partitions for group, partitions in asked if group_id_error(group) is None}
         found: dict[str, FetchedGroup | OffsetMgrError] = dict(await self._client.fetch(good, self.deadline()))
-        return [scanned(group, bad_group(group) or found[group]) for group, _ in asked]
+        return [group_offsets(group, group_id_error(group) or found[group]) for group, _ in asked]
 
     async def edit(self, edits: list[GroupEdit]) -> list[GroupEditResult]:
-        """Returns one result for each edit; the edits must be of different groups. Raises only if no broker was ever
-        reached."""
+        """Returns one result for each edit; the edits must be of different groups. Raises only if the client has never
+        reached a broker."""
         deadline = self.deadline()
-        blind = [edit for edit in edits if _overwrites(edit)]
-        if not blind:
-            return await self._compared(edits, deadline)
-        if len(blind) == len(edits):
-            return await self._overwritten(blind, deadline)
+        unconditional = [edit for edit in edits if _overwrites(edit)]
+        if not unconditional:
+            return await self._edit_conditionally(edits, deadline)
+        if len(unconditional) == len(edits):
+            return await self._edit_unconditionally(unconditional, deadline)
         others = [edit for edit in edits if not _overwrites(edit)]
-        both = await asyncio.gather(self._overwritten(blind, deadline), self._compared(others, deadline))
+        both = await asyncio.gather(
+            self._edit_unconditionally(unconditional, deadline), self._edit_conditionally(others, deadline)
+        )
         return [*both[0], *both[1]]
 
-    async def _overwritten(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
-        """Executes edits that are plain commits: one lookup of all coordinators, then one request for each group."""
-        sound = [edit.group for edit in edits if bad_group(edit.group) is None]
+    async def _edit_unconditionally(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
+        """Executes edits with `Guard.OVERWRITE`: looks up all coordinators at once, then sends one commit for each
+        group."""
+        valid_groups = [edit.group for edit in edits if group_id_error(edit.group) is None]
         where: dict[str, Address | OffsetMgrError] = {}
         try:
-            where = await self._client.find_coordinators(sound, deadline) if sound else {}
+            where = await self._client.find_coordinators(valid_groups, deadline) if valid_groups else {}
         except OffsetMgrError as error:
             if not self._client.reached or not error.retriable:
                 raise
 
         async def one(edit: GroupEdit) -> GroupEditResult:
-            refusals = {tp: bad for tp, change in edit.changes.items() if (bad := malformed(tp, change.after))}
+            rejections = {tp: bad for tp, change in edit.changes.items() if (bad := value_error(tp, change.after))}
             decided = EditDecision(
-                {tp: ChangeOutcome(EditStatus.FAILED, None, bad) for tp, bad in refusals.items()},
-                [tp for tp in edit.changes if tp not in refusals],
+                {tp: ChangeOutcome(EditStatus.FAILED, None, bad) for tp, bad in rejections.items()},
+                [tp for tp in edit.changes if tp not in rejections],
             )
             found = where.get(edit.group)
             at = found if isinstance(found, Address) else None
             try:
-                if bad := bad_group(edit.group):
+                if bad := group_id_error(edit.group):
                     raise bad
-                result = await self._simple(edit, FetchedGroup({}, {}), OVERWRITTEN, deadline, at, decided)
+                result = await self._write_as_simple_consumer(
+                    edit, FetchedGroup({}, {}), OVERWRITTEN, deadline, at, decided
+                )
             except OffsetMgrError as error:
                 return all_failed(edit, error)
             unread = {tp: outcome._replace(before=None) for tp, outcome in result.outcomes.items()}
@@ -122,72 +140,74 @@ class ProtocolEdits:
 
         return list(await asyncio.gather(*map(one, edits)))
 
-    async def _compared(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
-        """Executes edits that depend on the current offsets."""
+    async def _edit_conditionally(self, edits: list[GroupEdit], deadline: float) -> list[GroupEditResult]:
+        """Executes edits that read the current offsets before they write."""
         raise NotImplementedError
 
     async def _compare_and_write(
         self, edit: GroupEdit, deadline: float, at: Address | None, how: str = COMPARED
     ) -> GroupEditResult:
-        """Reads, compares and writes without the lock."""
+        """Reads, compares and writes without a group lock, as a simple consumer."""
 
-        async def write(held: FetchedGroup, read_at: float) -> GroupEditResult:
-            return await self._simple(edit, held, how, deadline, at, read_at=read_at)
+        async def write(current: FetchedGroup, read_at: float) -> GroupEditResult:
+            return await self._write_as_simple_consumer(edit, current, how, deadline, at, read_at=read_at)
 
-        return await self._just_read(edit.group, list(edit.changes), write, deadline)
+        return await self._write_after_read(edit.group, list(edit.changes), write, deadline)
 
     async def recommit(self, group: str, deadline: float) -> GroupEditResult:
-        """Commits the group's offsets again without the lock, which restarts their retention."""
+        """Commits the group's offsets again without a group lock, to restart their retention."""
 
-        async def write(held: FetchedGroup, read_at: float) -> GroupEditResult:
-            edit = GroupEdit(group, {tp: Change(committed.value()) for tp, committed in held.offsets.items()})
-            unread = {tp: ChangeOutcome(EditStatus.FAILED, None, error) for tp, error in held.errors.items()}
+        async def write(current: FetchedGroup, read_at: float) -> GroupEditResult:
+            edit = GroupEdit(group, {tp: Change(committed.value()) for tp, committed in current.offsets.items()})
+            unread = {tp: ChangeOutcome(EditStatus.FAILED, None, error) for tp, error in current.errors.items()}
             decided = EditDecision({}, list(edit.changes))
-            done = await self._simple(edit, held, COMPARED, deadline, None, decided, read_at)
+            done = await self._write_as_simple_consumer(edit, current, COMPARED, deadline, None, decided, read_at)
             return GroupEditResult(group, {**done.outcomes, **unread}, atomic=False, how=COMPARED)
 
-        return await self._just_read(group, None, write, deadline)
+        return await self._write_after_read(group, None, write, deadline)
 
-    async def _just_read(
+    async def _write_after_read(
         self,
         group: str,
         partitions: Sequence[TopicPartition] | None,
         write: Callable[[FetchedGroup, float], Awaitable[GroupEditResult]],
         deadline: float,
     ) -> GroupEditResult:
-        """Passes the offsets and the time of the read to ``write``. A process that was stopped before the write reads
-        again."""
+        """Reads offsets and passes them, with the time of the read, to ``write``. Reads again if that raises `_Stale`.
+
+        Raises `TimedOut` if the process was stopped between read and write in every attempt.
+        """
         now = asyncio.get_running_loop().time
-        for attempts_left in reversed(range(_ATTEMPTS)):
-            asked_at = now()
-            held = await self.fetch(group, partitions, deadline)
+        for attempts_left in reversed(range(_MAX_ATTEMPTS)):
+            requested_at = now()
+            current = await self.fetch(group, partitions, deadline)
             try:
-                if now() - asked_at > _ANSWERED_WITHIN_S:
+                if now() - requested_at > _MAX_RESPONSE_AGE_S:
                     raise _Stale
-                return await write(held, now())
+                return await write(current, now())
             except _Stale:
                 if not attempts_left:
-                    why = "this process was stopped between reading and writing, again and again"
+                    why = f"this process was stopped between reading and writing in all {_MAX_ATTEMPTS} attempts"
                     raise TimedOut(f"group {group}", why) from None
         raise AssertionError("the last attempt returns or raises")
 
-    async def _simple(
+    async def _write_as_simple_consumer(
         self,
         edit: GroupEdit,
-        held: FetchedGroup,
+        current: FetchedGroup,
         how: str,
         deadline: float,
         at: Address | None,
         decided: EditDecision | None = None,
         read_at: float | None = None,
     ) -> GroupEditResult:
-        """Writes without the lock. A group that has received members since rejects the write itself.
+        """Writes without a group lock. The coordinator rejects the write if the group has received members since.
 
-        Raises `_Stale`, and writes nothing, if ``held`` was read (at ``read_at``, in the loop's time) too long ago.
+        Raises `_Stale`, and writes nothing, if ``current`` was read (at ``read_at``, in the loop's time) too long ago.
         """
 
         async def write(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Outcomes:
-            if read_at is not None and asyncio.get_running_loop().time() - read_at > _STALE_AFTER_S:
+            if read_at is not None and asyncio.get_running_loop().time() - read_at > _MAX_READ_AGE_S:
                 raise _Stale
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
@@ -196,17 +216,17 @@ class ProtocolEdits:
 
             address = await self._client.coordinator(edit.group, deadline)
             connection = await self._client.node(address).connection(deadline)
-            compared = held.offsets if read_at is not None else None
+            compared = current.offsets if read_at is not None else None
             return await delete(connection, no_member(edit.group), partitions, deadline, compared)
 
         try:
-            outcomes = await execute(edit.changes, held, write, erase, decided)
+            outcomes = await execute(edit.changes, current, write, erase, decided)
         except NotAMember:
-            raise await self._active(edit.group, deadline) from None
+            raise await self._group_active_error(edit.group, deadline) from None
         return GroupEditResult(edit.group, outcomes, atomic=False, how=how)
 
-    async def _active(self, group: str, deadline: float) -> GroupActive:
-        """Returns the error for a group with members."""
+    async def _group_active_error(self, group: str, deadline: float) -> GroupActive:
+        """Returns the error for a group that has members, with their names."""
         from offsetmgr.kafka.groups.lock_membership import active_members_error
 
         state = (await self._client.describe([group], deadline))[group]

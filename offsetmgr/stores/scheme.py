@@ -1,4 +1,4 @@
-"""One scheme of store URIs: how its URI is read, and how its store is opened."""
+"""The definition of one scheme of store URIs: how to parse a URI and how to open its store."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class StoreUri:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A kind of store.
+    """The functions of one scheme.
 
-    ``parse`` takes the URI as error messages show it, the text between ``scheme:`` and ``?``, and the options.
-    ``bootstrap`` returns the Kafka brokers that a URI names, ``zookeeper`` the ZooKeeper in which the consumers of the
-    store register themselves; both return None where there is none. Each function raises `InvalidUri`.
+    ``options`` are the names of the valid options. ``parse`` receives the URI as error messages show it, the text
+    between ``scheme:`` and ``?``, and the options. ``open`` returns the store. ``bootstrap`` returns the Kafka brokers
+    that a URI names, ``zookeeper`` the connect string of the ZooKeeper in which the store's consumers register; both
+    return None if there is none. Each function raises `InvalidUri`.
     """
 
     options: frozenset[str]

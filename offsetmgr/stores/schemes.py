@@ -12,7 +12,7 @@ from offsetmgr.core.errors import InvalidUri
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.stores.scheme import Scheme, StoreUri
 from offsetmgr.stores.server_uri import parse_server_uri
-from offsetmgr.stores.uri import EXAMPLES, parse_uri, refuse_dash
+from offsetmgr.stores.uri import EXAMPLES, parse_uri, reject_dash
 
 _LAYOUTS: Final = ("0.8", "0.7", "storm")
 _ROOT: Final = re.compile("(/(?!\\.{1,2}(/|$))[^/]+)+")
@@ -33,7 +33,7 @@ def _check_layout(shown: str, options: dict[str, str]) -> None:
         why = "layout storm needs root=/PATH, the spouts' zkRoot" if not root else f"layout {layout} has no root"
         raise InvalidUri(f"store {shown!r}", why, "as in zookeeper://h:2181?layout=storm&root=/kafkastorm")
     if root and not _ROOT.fullmatch(root):
-        raise InvalidUri(f"store {shown!r}", f"root {root!r} is no absolute path", "as in root=/kafkastorm")
+        raise InvalidUri(f"store {shown!r}", f"root {root!r} is not an absolute path", "as in root=/kafkastorm")
 
 
 def _open_zookeeper(uri: str, config: ConnectionConfig) -> OffsetStore:
@@ -70,7 +70,7 @@ def _parse_file(shown: str, body: str, options: dict[str, str]) -> StoreUri:
         body = body[2:]
     if not body:
         raise InvalidUri(f"store {shown!r}", "no path after file:", f"as in {EXAMPLES}")
-    refuse_dash(f"store {shown!r}", unquote(body), "name a file; file:/dev/stdin?format=csv reads standard input")
+    reject_dash(f"store {shown!r}", unquote(body), "name a file; file:/dev/stdin?format=csv reads standard input")
     if (unterminated := options.get("unterminated", "accept")) != "accept":
         raise InvalidUri(f"store {shown!r}", f"unterminated={unterminated} is not known", "as in unterminated=accept")
     return StoreUri("file", unquote(body), "", options)

@@ -1,4 +1,4 @@
-"""URIs with servers: ``kafka://h1:9092,h2:9092`` and ``zookeeper://h1:2181/chroot``."""
+"""Parser of URIs that list servers: ``kafka://h1:9092,h2:9092`` and ``zookeeper://h1:2181/chroot``."""
 
 from __future__ import annotations
 

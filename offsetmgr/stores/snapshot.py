@@ -1,8 +1,9 @@
-"""A snapshot file as an `OffsetStore`, and `write_snapshot`, which writes one from a stream of groups.
+"""`SnapshotStore`, which makes a snapshot file an `OffsetStore`, and `write_snapshot`, which writes a snapshot file.
 
-Reads use the format's index, so memory grows with the groups of the file and not with its offsets. Edits rewrite the
-file: each change is decided against the file (or an earlier change of the same call), the results and the new groups go
-to a temporary file, the new file is merged and replaces the old one, and then the results are returned.
+Reads use an index of the file, so memory grows with the number of groups and not with the number of offsets. An edit
+rewrites the file in three steps: it decides on each change and writes the result and the group's new entry to a
+temporary file; it merges the old file and the new entries into a new file, which replaces the old one; it returns the
+results.
 """
 
 from __future__ import annotations
@@ -46,17 +47,16 @@ from offsetmgr.snapshots.base import (
     WriteReport,
 )
 from offsetmgr.snapshots.registry import by_name, format_name, open_snapshot
-from offsetmgr.stores.cross_cluster_check import TranslatingStore, origin_of_snapshot, with_origin
-from offsetmgr.stores.snapshot_edit import SnapshotEditor, spooled_entry, spooled_result
-from offsetmgr.stores.snapshot_edit import spool as append
+from offsetmgr.stores.cross_cluster_check import OriginStore, origin_of_snapshot, with_origin
+from offsetmgr.stores.snapshot_edit import SnapshotEditor, append_decision, read_entry, read_result
 
 LOCK_TIMEOUT_MS: Final = 10_000
-_SPOOL_IN_MEMORY: Final = 8 << 20
+_MAX_DECISION_BYTES_IN_MEMORY: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReport:
-    """The result of `write_snapshot`; ``lost`` names fields that the format cannot keep, ``size`` is in bytes."""
+    """The result of `write_snapshot`; ``lost`` lists the data that the format cannot contain, ``size`` is in bytes."""
 
     path: str
     groups: int
@@ -79,9 +79,9 @@ def write_snapshot(
 ) -> SnapshotReport:
     """Writes a snapshot file atomically, with a few groups in memory at a time.
 
-    ``format`` and ``group`` are as in ``file:PATH?format=...&group=...``. An unreadable group or partition ends it with
-    an error, unless ``keep_errors`` is given and the format (Avro) can record it as unreadable. An existing file is
-    rejected unless ``overwrite``; after any failure it is unchanged.
+    ``format`` and ``group`` are as in ``file:PATH?format=...&group=...``. A group or partition with a read error ends
+    the call with that error, unless ``keep_errors`` is set and the format (Avro) can record the error. An existing file
+    is rejected unless ``overwrite`` is set; after any failure it is unchanged.
 
     Raises `FileFailure`, `UsageError`, `UnsupportedOperation`, and the errors of ``groups``.
     """
@@ -102,8 +102,9 @@ def write_snapshot(
 class SnapshotStore(StoreBase):
     """``file:PATH[?format=csv|avro|zk|json|spark&group=G&unterminated=accept]``.
 
-    ``group`` is for files that do not name it: CSV without a group column, and Spark's JSON. A read of a missing file
-    is an error; an edit creates it. Raises `UsageError` if the format is not known.
+    ``group`` names the group of a file that does not contain the name: CSV without a group column, and Spark's JSON. A
+    read of a missing file fails; an edit creates the file. The constructor raises `UsageError` if the format is
+    unknown.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class SnapshotStore(StoreBase):
         self._clock = clock or SystemClock()
         self._lock_timeout_ms = lock_timeout_ms
         self._opened: _OpenSnapshot | None = None
-        self._origin: TranslatingStore | None = None
+        self._origin: OriginStore | None = None
         """The store whose cluster a new file will record."""
 
     @property
@@ -137,15 +138,19 @@ class SnapshotStore(StoreBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        carries = self._form.carries
-        partitions = Partitions.ALL if carries.broker_partitions else Partitions.NUMBERED
+        capabilities = self._form.capabilities
+        partitions = Partitions.ALL if capabilities.broker_partitions else Partitions.NUMBERED
         return Capabilities(
-            carries.metadata, carries.leader_epoch, carries.commit_timestamp, conditional="file", partitions=partitions
+            capabilities.metadata,
+            capabilities.leader_epoch,
+            capabilities.commit_timestamp,
+            conditional="file",
+            partitions=partitions,
         )
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """Returns the origin of the snapshot; None if its format has none. Raises the errors of `fetch`."""
+        """The header of the file; None if its format has none. Raises the errors of `fetch`."""
         return self._open().reader.header
 
     def identity(self) -> StoreIdentity:
@@ -169,7 +174,7 @@ class SnapshotStore(StoreBase):
             return replace(UNNAMED, how=f"{self.uri} is a new file", new=True)
         return origin_of_snapshot(self.header)
 
-    def adopt(self, source: TranslatingStore) -> None:
+    def adopt(self, source: OriginStore) -> None:
         """See `offsetmgr.stores.cross_cluster_check.OriginRecordingStore`."""
         self._origin = source
 
@@ -209,11 +214,11 @@ class SnapshotStore(StoreBase):
 
     def close(self) -> None:
         if self._opened is not None:
-            self._opened.retire()
+            self._opened.close_when_unused()
             self._opened = None
 
     def _open(self) -> _OpenSnapshot:
-        """Returns the current file, checked; opens it again if another process has replaced or changed it."""
+        """Opens and checks the file; returns the open one unless another process has replaced or changed it."""
         what = f"snapshot {self._path}"
         try:
             signature = _signature(self._path.stat())
@@ -239,38 +244,38 @@ class SnapshotStore(StoreBase):
     # --- writes --------------------------------------------------------------------------------------
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """Works as `OffsetStore.edit`; all edits of one call replace the file once, all or nothing.
+        """Works as `OffsetStore.edit`. All edits of one call are written together, in one replacement of the file.
 
-        Raises `FileFailure` if the file cannot be written, `MalformedData` if it cannot be read; nothing of this call
-        is written then.
+        Raises `FileFailure` if the file cannot be written and `MalformedData` if it cannot be read; then no edit of
+        this call is written.
         """
-        with tempfile.SpooledTemporaryFile(_SPOOL_IN_MEMORY) as spool:
+        with tempfile.SpooledTemporaryFile(_MAX_DECISION_BYTES_IN_MEMORY) as decisions:
             with only_writer(self._path, self._clock, self._lock_timeout_ms):
-                count = self._edit_locked(edits, spool)
-            spool.seek(0)
+                count = self._edit_locked(edits, decisions)
+            decisions.seek(0)
             for _ in range(count):
-                yield spooled_result(spool)
+                yield read_result(decisions)
 
-    def _edit_locked(self, edits: Iterable[GroupEdit], spool: IO[bytes]) -> int:
-        """Writes the result and the new state of each edit to ``spool``, then rewrites the file; returns the number of
-        edits."""
+    def _edit_locked(self, edits: Iterable[GroupEdit], decisions: IO[bytes]) -> int:
+        """Writes the result and the new entry of each edit to ``decisions``, then rewrites the file. Returns the number
+        of edits."""
         with self._open_or_new() as reader:
-            writer = SnapshotEditor(reader.format, self.capabilities)
+            editor = SnapshotEditor(reader.format, self.capabilities)
             newest: dict[str, int] = {}
             count = 0
             for edit in edits:
                 if edit.group in newest:
-                    entry = spooled_entry(spool, newest[edit.group])
+                    entry = read_entry(decisions, newest[edit.group])
                 else:
                     entry = reader.find(edit.group) or GroupEntry(edit.group, {})
-                spool.seek(0, io.SEEK_END)
-                result, after = writer.decide(entry, edit)
+                decisions.seek(0, io.SEEK_END)
+                result, after = editor.decide(entry, edit)
                 if after is not None:
-                    newest[edit.group] = spool.tell()
-                append(result, after, spool)
+                    newest[edit.group] = decisions.tell()
+                append_decision(result, after, decisions)
                 count += 1
             if newest:
-                self._rewrite(reader, newest, spool)
+                self._rewrite(reader, newest, decisions)
         return count
 
     def _open_or_new(self) -> _OpenSnapshot:
@@ -278,7 +283,7 @@ class SnapshotStore(StoreBase):
             if self._path.exists() and not self._path.is_file():
                 raise FileFailure(f"snapshot {self._path}", "is a pipe or a device, which can only be read")
             return self._open()
-        return _OpenSnapshot(_NoReader(self._form, self._new_header()), io.BytesIO(), ())
+        return _OpenSnapshot(_EmptyReader(self._form, self._new_header()), io.BytesIO(), ())
 
     def _new_header(self) -> SnapshotHeader:
         header = SnapshotHeader.new(self.uri, "file", clock=self._clock)
@@ -286,13 +291,13 @@ class SnapshotStore(StoreBase):
             return header
         return with_origin(header, self._origin.log_origin(), self._origin.topic_ids())
 
-    def _rewrite(self, reader: SnapshotReader, newest: dict[str, int], spool: IO[bytes]) -> None:
+    def _rewrite(self, reader: SnapshotReader, newest: dict[str, int], decisions: IO[bytes]) -> None:
         def merged() -> Iterator[GroupEntry]:
             for entry in reader.read():
-                place = newest.pop(entry.group, None)
-                yield entry if place is None else spooled_entry(spool, place)
-            for place in newest.values():
-                yield spooled_entry(spool, place)
+                position = newest.pop(entry.group, None)
+                yield entry if position is None else read_entry(decisions, position)
+            for position in newest.values():
+                yield read_entry(decisions, position)
 
         kept = (entry for entry in merged() if entry.offsets or entry.errors or entry.error)
         header = reader.header or self._new_header()
@@ -301,14 +306,14 @@ class SnapshotStore(StoreBase):
 
 
 class _OpenSnapshot:
-    """An open file and its readers; closed when it is outdated and the last reader has finished."""
+    """An open snapshot file. After `close_when_unused` it stays open until the last reader has finished."""
 
     def __init__(self, reader: SnapshotReader, stream: BinaryIO, signature: tuple[int, ...]) -> None:
         self.reader = reader
         self.stream = stream
         self.signature = signature
         self._users = 0
-        self._retired = False
+        self._outdated = False
 
     def __enter__(self) -> SnapshotReader:
         self._users += 1
@@ -318,18 +323,18 @@ class _OpenSnapshot:
         self._users -= 1
         self._close_if_unused()
 
-    def retire(self) -> None:
-        self._retired = True
+    def close_when_unused(self) -> None:
+        self._outdated = True
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        if self._retired and self._users == 0:
+        if self._outdated and self._users == 0:
             self.stream.close()
 
 
 @dataclass(frozen=True, slots=True)
-class _NoReader:
-    """The empty content of a file that an edit is creating."""
+class _EmptyReader:
+    """The reader of a file that does not exist yet: it has no groups."""
 
     format: Format
     header: SnapshotHeader | None
@@ -359,8 +364,8 @@ def _seekable(stream: BinaryIO) -> BinaryIO:
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
-    """Returns a value that changes when the file is replaced or changed. A pipe changes with every read, and is never
-    read again."""
+    """Returns a value that changes when the file is replaced or changed. For a pipe it never changes: its content was
+    copied and cannot be read again."""
     if not stat.S_ISREG(status.st_mode):
         return (status.st_dev, status.st_ino)
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""Decides on changes to one group of a snapshot. Pure."""
+"""The decision on edits of a snapshot file, and the encoding of decisions in a temporary file."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from offsetmgr.core.offset_store import (
 from offsetmgr.snapshots.base import MAX_OFFSET, MAX_PARTITION, Format, GroupEntry, SnapshotHeader
 
 HOW: Final = "the file was locked and replaced as a whole"
+"""The value of `GroupEditResult.how` for snapshot files."""
 
 
 class SnapshotEditor:
-    """Decides on the changes of a group; writes nothing."""
+    """Decides on edits of groups of one snapshot file. It writes nothing."""
 
     def __init__(self, form: Format, capabilities: Capabilities) -> None:
         self._form = form
         self._capabilities = capabilities
-        self._names: dict[tuple[str, str], OffsetMgrError | None] = {}
+        self._name_errors: dict[tuple[str, str], OffsetMgrError | None] = {}
 
     def decide(self, entry: GroupEntry, edit: GroupEdit) -> tuple[GroupEditResult, GroupEntry | None]:
-        """Returns the result, and the new state of the group (None if nothing changes)."""
-        self._names.clear()  # one group's names at a time
+        """Returns the result of an edit of the group ``entry``, and the new entry (None if nothing changes)."""
+        self._name_errors.clear()  # one group's names at a time
         offsets = dict(entry.offsets)
         outcomes = {tp: self._decide_one(entry, tp, change, offsets) for tp, change in edit.changes.items()}
         written = any(outcome.status is EditStatus.WRITTEN for outcome in outcomes.values())
@@ -44,24 +45,24 @@ class SnapshotEditor:
     ) -> ChangeOutcome:
         if unreadable := entry.error or entry.errors.get(tp):
             return ChangeOutcome(EditStatus.FAILED, None, unreadable)
-        held: Offset = entry.offsets.get(tp, ABSENT)
+        current: Offset = entry.offsets.get(tp, ABSENT)
         where = f"group {entry.group}, {tp}"
-        error = _refusal(where, tp.partition, held, change)
+        error = _rejection(where, tp.partition, current, change)
         if error is None and change.after is not None and not self._capabilities.partitions.holds(tp):
             error = UsageError(where, "is a byte position of Kafka 0.7, which this format cannot tell from an offset")
         if error is None and change.after is not None:
-            error = self._cannot_carry(entry.group, tp.topic)
+            error = self._name_error(entry.group, tp.topic)
         if error is not None:
-            return ChangeOutcome(EditStatus.FAILED, held, error)
-        if same_value(held, change.after, self._capabilities):
-            return ChangeOutcome(EditStatus.UNCHANGED, held)
+            return ChangeOutcome(EditStatus.FAILED, current, error)
+        if same_value(current, change.after, self._capabilities):
+            return ChangeOutcome(EditStatus.UNCHANGED, current)
         if change.after is None:
             del offsets[tp]
         else:
-            offsets[tp] = self._carried(change.after)
-        return ChangeOutcome(EditStatus.WRITTEN, held)
+            offsets[tp] = self._storable(change.after)
+        return ChangeOutcome(EditStatus.WRITTEN, current)
 
-    def _carried(self, value: OffsetAndMetadata) -> Committed:
+    def _storable(self, value: OffsetAndMetadata) -> Committed:
         can = self._capabilities
         return Committed(
             value.offset,
@@ -70,19 +71,20 @@ class SnapshotEditor:
             value.commit_timestamp if can.commit_timestamp else None,
         )
 
-    def _cannot_carry(self, group: str, topic: str) -> OffsetMgrError | None:
-        """Returns why the format cannot hold these names, which a trial encoding shows."""
-        if (group, topic) not in self._names:
+    def _name_error(self, group: str, topic: str) -> OffsetMgrError | None:
+        """Returns the error of a group or topic name that the format cannot contain, found by a trial encoding; None if
+        it can contain both."""
+        if (group, topic) not in self._name_errors:
             probe = GroupEntry(group, {TopicPartition(topic, 0): Committed(0)})
             try:
                 self._form.write(io.BytesIO(), SnapshotHeader("", 0), [probe])
-                self._names[group, topic] = None
+                self._name_errors[group, topic] = None
             except OffsetMgrError as error:
-                self._names[group, topic] = error
-        return self._names[group, topic]
+                self._name_errors[group, topic] = error
+        return self._name_errors[group, topic]
 
 
-def _refusal(where: str, partition: int, held: Offset, change: Change) -> OffsetMgrError | None:
+def _rejection(where: str, partition: int, current: Offset, change: Change) -> OffsetMgrError | None:
     after = change.after
     if after is not None and not 0 <= after.offset <= MAX_OFFSET:
         return UsageError(where, f"{after.offset} is not an offset")
@@ -90,21 +92,27 @@ def _refusal(where: str, partition: int, held: Offset, change: Change) -> Offset
         return UsageError(where, f"{partition} is not the number of a partition")
     if change.expected is not None:
         expected = change.expected.offset if isinstance(change.expected, Committed) else None
-        actual = held.offset if isinstance(held, Committed) else None
+        actual = current.offset if isinstance(current, Committed) else None
         if expected != actual:
-            why = f"holds {_said(actual)} where {_said(expected)} was expected"
-            return Conflict(where, why, "read it again", actual=held)
-    if after is not None and isinstance(held, Committed) and after.offset < held.offset and not change.allow_rewind:
-        return RewindRefused(where, f"{after.offset} is below the committed {held.offset}", "allow rewinds if meant")
+            why = f"holds {_as_text(actual)} where {_as_text(expected)} was expected"
+            return Conflict(where, why, "read it again", actual=current)
+    if (
+        after is not None
+        and isinstance(current, Committed)
+        and after.offset < current.offset
+        and not change.allow_rewind
+    ):
+        return RewindRefused(where, f"{after.offset} is below the committed {current.offset}", "allow rewinds if meant")
     return None
 
 
-def _said(offset: int | None) -> str:
+def _as_text(offset: int | None) -> str:
     return "no commit" if offset is None else str(offset)
 
 
-def spool(result: GroupEditResult, after: GroupEntry | None, stream: IO[bytes]) -> None:
-    """Appends a result and the group's new state to a stream, as plain tuples, which pickle much faster."""
+def append_decision(result: GroupEditResult, after: GroupEntry | None, stream: IO[bytes]) -> None:
+    """Appends an edit's result and the group's new entry to a stream. They are pickled as plain tuples, which is much
+    faster than pickling the objects."""
     outcomes = [
         (tp[0], tp[1], o.status.value, tuple(o.before) if isinstance(o.before, Committed) else o.before, o.error)
         for tp, o in result.outcomes.items()
@@ -116,23 +124,24 @@ def spool(result: GroupEditResult, after: GroupEntry | None, stream: IO[bytes]) 
     pickle.dump((result.group, outcomes, entry), stream, pickle.HIGHEST_PROTOCOL)
 
 
-def spooled_result(stream: IO[bytes]) -> GroupEditResult:
-    """Returns the result at the stream's position."""
+def read_result(stream: IO[bytes]) -> GroupEditResult:
+    """Reads the decision at the stream's position and returns its result."""
     group, outcomes, _ = pickle.load(stream)
     return GroupEditResult(
         group,
         {
-            TopicPartition(topic, partition): ChangeOutcome(EditStatus(verdict), _committed(before), error)
-            for topic, partition, verdict, before, error in outcomes
+            TopicPartition(topic, partition): ChangeOutcome(EditStatus(status), _committed(before), error)
+            for topic, partition, status, before, error in outcomes
         },
         atomic=True,
         how=HOW,
     )
 
 
-def spooled_entry(stream: IO[bytes], place: int) -> GroupEntry:
-    """Returns the group's new state at a position of the stream; only for edits that changed something."""
-    stream.seek(place)
+def read_entry(stream: IO[bytes], position: int) -> GroupEntry:
+    """Reads the decision at a position of the stream and returns the group's new entry. The edit must have changed
+    something."""
+    stream.seek(position)
     group, _, (offsets, errors, error) = pickle.load(stream)
     found = {TopicPartition(topic, partition): Committed(*values) for topic, partition, values in offsets}
     return GroupEntry(group, found, errors, error)

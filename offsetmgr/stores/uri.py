@@ -1,6 +1,7 @@
-"""Store URIs: `parse_uri` reads one, `open_store` opens its store. The schemes are in `offsetmgr.core.scheme_table`.
+"""Store URIs: `parse_uri` parses one, `open_store` opens its store.
 
-A scheme is imported when a URI names it, so that reading a URI imports no store.
+`offsetmgr.core.scheme_table` lists the modules of the schemes. A scheme's module is imported when a URI names it, so
+that parsing a URI imports no store.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ def _parse_options(shown: str, kind: str, query: str, known: frozenset[str]) -> 
     return options
 
 
-def refuse_dash(what: str, path: str, instead: str) -> None:
-    """Raises `UsageError` for the path ``-``, which would be a file of that name and not standard input or output.
-    ``instead`` is the hint."""
+def reject_dash(what: str, path: str, instead: str) -> None:
+    """Raises `UsageError` if ``path`` is ``-``: it would be a file of that name, not standard input or output.
+    ``instead`` is the hint of the error."""
     if path == "-":
         raise UsageError(what, "- is not standard input or output here", instead)
 
@@ -74,16 +75,17 @@ def open_store(uri: str, config: ConnectionConfig | None = None) -> OffsetStore:
 
 
 def bootstrap_of(uri: str, config: ConnectionConfig) -> str | None:
-    """Returns the Kafka brokers that the URI names (its own, or those of one store of a pair), or None.
+    """Returns the addresses of the Kafka brokers that the URI names (for a pair of stores, those of one of them), or
+    None.
 
-    The listener of a manager counts as a broker: it answers for the logs of the cluster behind it.
+    A manager's listener counts as a broker, because it also serves requests about the logs of the cluster behind it.
     """
     return scheme_of(uri).bootstrap(uri, config)
 
 
 def zookeeper_of(uri: str, config: ConnectionConfig) -> str | None:
-    """Returns the ZooKeeper connect string (with chroot) in which the store's consumers register themselves, or None.
+    """Returns the connect string (with chroot) of the ZooKeeper in which the store's consumers register, or None.
 
-    Storm's spouts do not register.
+    It is None for Storm's layout, because Storm's spouts do not register.
     """
     return scheme_of(uri).zookeeper(uri, config)

@@ -1,6 +1,6 @@
-"""`ZookeeperStore`: committed offsets as the old high-level consumers keep them in ZooKeeper.
+"""`ZookeeperStore`: committed offsets in ZooKeeper, as the old high-level consumers store them.
 
-`offsetmgr.zookeeper` reads and writes the nodes; this module makes an `OffsetStore` of it.
+`offsetmgr.zookeeper` reads and writes the nodes; this module adapts it to `OffsetStore`.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from offsetmgr.zookeeper.offsets.bulk_scan import BulkScan
 from offsetmgr.zookeeper.offsets.layouts import OTHER_LAYOUT_HINTS, ConsumersLayout, layout_named
 from offsetmgr.zookeeper.offsets.topic_directories import existing_topic_directories, in_directory
 
-GROUPS_AT_ONCE: Final = 200
-"""The number of groups of a scan in flight, which limits its memory."""
+MAX_GROUPS_IN_FLIGHT: Final = 200
+"""The maximum number of groups that a scan has in flight. It limits the memory of the scan."""
 
-_KNOWN_PARTITIONS: Final = 100_000
+_MAX_CACHED_PARTITIONS: Final = 100_000
 
 
 class ZookeeperStore(StoreBase):
     """Offsets under ``/consumers`` of a ZooKeeper ensemble. The constructor performs no I/O; the first call connects.
 
-    The timestamp of a commit is the time at which ZooKeeper wrote the node, its version the node's data version.
-    ZooKeeper keeps neither metadata nor leader epochs, as `capabilities` says. The deletion of a commit leaves the
-    nodes of its topic and group (see `delete_group`).
+    The timestamp of a commit is the time at which ZooKeeper wrote the node; its version is the data version of the
+    node. The nodes contain neither metadata nor leader epochs. The deletion of a commit leaves the nodes of its topic
+    and group; `delete_group` deletes them too.
 
     `groups`, `fetch`, `scan` and `identity` raise `Unreachable`, `TimedOut`, `AuthenticationFailed`, and `ServerError`
     if the chroot does not exist; `scan` and `edit` do so only if the whole ensemble cannot be used.
@@ -61,7 +61,7 @@ class ZookeeperStore(StoreBase):
     def __init__(
         self, connect: str, layout: str = "0.8", config: ConnectionConfig | None = None, root: str = ""
     ) -> None:
-        """``connect`` is ``h1:2181,h2:2181/chroot``; ``root`` is the spouts' ``zkRoot`` in the layout ``storm``.
+        """``connect`` is ``h1:2181,h2:2181/chroot``; ``root`` is the ``zkRoot`` of Storm's spouts (layout ``storm``).
 
         Raises `InvalidUri`, and `UsageError` for an unknown layout or an invalid root.
         """
@@ -74,8 +74,8 @@ class ZookeeperStore(StoreBase):
             partitions=self._layout.partitions,
         )
         self.session = ZookeeperSession(connect, config)
-        """The session, also for other data in ZooKeeper (members, owners); closed with the store."""
-        self._known: dict[str, dict[str, TopicPartition | None]] = {}
+        """The session of the store, which callers may use for other nodes (members, owners). `close` closes it."""
+        self._partition_cache: dict[str, dict[str, TopicPartition | None]] = {}
 
     @property
     def uri(self) -> str:
@@ -88,16 +88,17 @@ class ZookeeperStore(StoreBase):
 
     @property
     def registered(self) -> bool:
-        """Whether the consumers of these offsets register in this ZooKeeper."""
+        """Whether the consumers of these offsets register in this ZooKeeper (Storm's spouts do not)."""
         return self._layout.registry
 
     def identity(self) -> StoreIdentity:
-        """The Kafka cluster's id under this chroot, or another identity of this place (data rule "migration is a
-        state machine on disk"). Raises `CorruptData` where the id is there but cannot be understood.
+        """Returns the id of the Kafka cluster under this chroot; without one, an id from the connect string and the
+        creation of ``/brokers`` (data rule "migration is a state machine on disk").
 
-        Another layout under the same chroot is another store.
+        Another layout under the same chroot is another store. Raises `CorruptData` if the node with the cluster id
+        cannot be decoded.
         """
-        found = self._place()
+        found = self._cluster_identity()
         if self._layout.name == ConsumersLayout.name:
             return found
         kind = "zookeeper" if self._layout.registry else self._layout.name
@@ -105,11 +106,11 @@ class ZookeeperStore(StoreBase):
         former = tuple(f"{one}#{query}" for one in found.former)
         return StoreIdentity(kind, f"{found.id}#{query}", f"{query}; {found.how}", former)
 
-    def _place(self) -> StoreIdentity:
+    def _cluster_identity(self) -> StoreIdentity:
         cluster, brokers = self.session.get_many([paths.CLUSTER_ID, paths.BROKERS])
         if isinstance(cluster, OffsetMgrError):
             raise cluster
-        # Sorted, so that another order of the same hosts is the same place.
+        # The hosts are sorted, so that their order in the connect string does not change the id.
         where = ",".join(sorted(self.session.hosts.split(","))) + self.session.chroot
         created = f"{where}#brokers:{brokers.czxid}:{brokers.ctime_ms}" if isinstance(brokers, NodeData) else ""
         if cluster is not None:
@@ -126,8 +127,8 @@ class ZookeeperStore(StoreBase):
     dates_topics = True
 
     def log_origin(self) -> LogOrigin:
-        """The cluster id under this chroot (brokers before 0.10.1 write none), and the addresses of the live
-        brokers. Storm's ZooKeeper names no Kafka cluster."""
+        """Returns the cluster id under this chroot (brokers before 0.10.1 write none) and the live brokers' addresses.
+        For Storm's layout the origin is unknown."""
         from offsetmgr.zookeeper.nodes.cluster_nodes import brokers
 
         if not self._layout.registry:
@@ -145,19 +146,19 @@ class ZookeeperStore(StoreBase):
         return LogOrigin(None, f"no {self.session.chroot}{paths.CLUSTER_ID}, and {listed}", addresses)
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """From ``/brokers/topics``, into which brokers from 2.8 on write them."""
+        """Returns the topic ids in ``/brokers/topics``; brokers write them from release 2.8 on."""
         if not self._layout.registry:
             return {}
         names = self.session.children(paths.BROKER_TOPICS) or () if topics is None else topics
         found = {}
         for topic, node in self._topic_nodes(names):
-            with suppress(OffsetMgrError):  # a node that cannot be read tells no id
+            with suppress(OffsetMgrError):  # the id of a node that cannot be decoded is unknown
                 if (topic_id := parse_topic(f"{paths.BROKER_TOPICS}/{topic}", node.data, []).topic_id) is not None:
                     found[topic] = topic_id
         return found
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """From ``/brokers/topics``: ZooKeeper's own clock, which dates the offsets' nodes too."""
+        """Returns the creation times of the nodes in ``/brokers/topics``, by ZooKeeper's clock, as for commits."""
         if not self._layout.registry:
             return {}
         return {topic: node.ctime_ms for topic, node in self._topic_nodes(topics)}
@@ -176,58 +177,58 @@ class ZookeeperStore(StoreBase):
         paths.check_group(group)
 
     def groups(self) -> Iterator[str]:
-        """Every child of ``/consumers`` (or of the spouts' root), with or without offsets."""
+        """Returns all children of ``/consumers`` (or of the spouts' root), with or without offsets."""
         return iter(self.session.children(self._layout.groups_root) or ())
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
-        """As `OffsetStore.fetch`. Raises `UsageError` for a group or topic that cannot exist in ZooKeeper."""
+        """Works as `OffsetStore.fetch`. Raises `UsageError` for a group or topic that cannot exist in ZooKeeper."""
         if partitions is None:
             (found,) = self._scan_batch([group])
             if found.error is not None:
                 raise found.error
             return self._all_or_partial_failure(group, found.offsets, found.errors)
-        asked = self._located(group, list(partitions))
+        asked = self._paths_of(group, list(partitions))
         offsets: dict[TopicPartition, Offset] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
         for (partition, path), node in zip(asked.items(), self.session.get_many(list(asked.values())), strict=True):
             if node is not None:
-                self._sort_in(partition, path, node, offsets, errors)
-        # A missing node, and a node with another topic's offset, contain no commit of these partitions.
+                self._decode_into(partition, path, node, offsets, errors)
+        # A partition has no commit if its node is missing or contains the offset of another topic.
         offsets = {tp: offsets.get(tp, ABSENT) for tp in asked if tp not in errors}
         return self._all_or_partial_failure(group, offsets, errors)
 
-    def _located(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
-        """The node of each partition."""
-        places = {partition: self._layout.path(group, partition) for partition in partitions}
+    def _paths_of(self, group: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
+        """Returns the path of each partition's node."""
+        paths_of = {partition: self._layout.path(group, partition) for partition in partitions}
         if not self._layout.loose:
-            return places
-        directories = existing_topic_directories(self.session, self._layout, ((group, tp.topic) for tp in places))
+            return paths_of
+        directories = existing_topic_directories(self.session, self._layout, ((group, tp.topic) for tp in paths_of))
         return {
             tp: in_directory(path, tp) if self._layout.topic_directory(group, tp.topic) in directories else path
-            for tp, path in places.items()
+            for tp, path in paths_of.items()
         }
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        """As `OffsetStore.scan`, `GROUPS_AT_ONCE` groups in flight, in the order asked."""
+        """Works as `OffsetStore.scan`, with up to `MAX_GROUPS_IN_FLIGHT` groups in flight, in the order given."""
         remaining = iter(groups)
         while batch := list(islice(remaining, 1)):
             if self._layout.loose or not self.session.reads_in_bulk():
-                yield from self._scan_batch([*batch, *islice(remaining, GROUPS_AT_ONCE - 1)])
+                yield from self._scan_batch([*batch, *islice(remaining, MAX_GROUPS_IN_FLIGHT - 1)])
                 continue
             scan = BulkScan(self.session, self._layout)
             for found in scan.scan(chain(batch, remaining)):
-                odd = [group for group, offsets in found if offsets is None]
-                others = iter(self._scan_batch(odd)) if odd else iter(())
+                incomplete = [group for group, offsets in found if offsets is None]
+                others = iter(self._scan_batch(incomplete)) if incomplete else iter(())
                 for group, offsets in found:
                     yield next(others) if offsets is None else GroupOffsets(group, offsets, as_of=scan.as_of)
 
     def _scan_batch(self, groups: list[str]) -> list[GroupOffsets]:
         failed: dict[str, OffsetMgrError] = {}
-        found = self._listed(groups, failed)
+        found = self._list_nodes(groups, failed)
         offsets: dict[str, dict[TopicPartition, Committed]] = {group: {} for group in groups}
         errors: dict[str, dict[TopicPartition, OffsetMgrError]] = {group: {} for group in groups}
         data = self.session.get_many([path for _, _, path in found])
-        # This handles the common node; a decimal is the same offset in every layout that is not loose.
+        # The loop decodes the usual node itself: a decimal number is an offset in every layout that is not loose.
         new, decimal = tuple.__new__, not self._layout.loose
         for (group, partition, path), node in zip(found, data, strict=True):
             if node is None:  # deleted since its parent was listed
@@ -235,9 +236,9 @@ class ZookeeperStore(StoreBase):
             if decimal and isinstance(node, NodeData) and node[0].isdigit() and len(node[0]) <= SURE_DIGITS:
                 offsets[group][partition] = new(Committed, (int(node[0]), "", None, node[3], node[4]))
                 continue
-            self._sort_in(partition, path, node, offsets[group], errors[group])
-            if errors[group] and (nobodys := errors[group].get(TopicPartition("", partition.partition))):
-                failed[group] = nobodys  # an offset of any topic may be missing
+            self._decode_into(partition, path, node, offsets[group], errors[group])
+            if errors[group] and (unknown := errors[group].get(TopicPartition("", partition.partition))):
+                failed[group] = unknown  # an offset of any topic may be missing
         return [
             GroupOffsets(group, {}, {}, failed[group])
             if group in failed
@@ -245,9 +246,10 @@ class ZookeeperStore(StoreBase):
             for group in groups
         ]
 
-    def _listed(self, groups: list[str], failed: dict[str, OffsetMgrError]) -> list[tuple[str, TopicPartition, str]]:
-        """Every node that holds an offset: its group, its partition, its path. Adds to ``failed`` the groups that
-        cannot be listed."""
+    def _list_nodes(
+        self, groups: list[str], failed: dict[str, OffsetMgrError]
+    ) -> list[tuple[str, TopicPartition, str]]:
+        """Returns group, partition and path of each node with an offset; adds the errors of groups to ``failed``."""
         roots: dict[str, str] = {}
         for group in groups:
             try:
@@ -272,16 +274,16 @@ class ZookeeperStore(StoreBase):
             if isinstance(children, OffsetMgrError):
                 failed[group] = children
                 continue
-            known = self._partitions_of(topic)
+            known = self._cached_partitions(topic)
             for name in children or ():
-                partition = known[name] if name in known else self._learn(known, topic, name)
+                partition = known[name] if name in known else self._parse_partition(known, topic, name)
                 if partition is None:
                     failed[group] = self._not_a_partition(f"{path}/{name}")
                 else:
                     found.append((group, partition, f"{path}/{name}"))
         return found
 
-    def _sort_in(
+    def _decode_into(
         self,
         partition: TopicPartition,
         path: str,
@@ -293,34 +295,34 @@ class ZookeeperStore(StoreBase):
             errors[partition] = node
             return
         try:
-            said, offset = self._layout.decode(self.session.chroot + path, node.data, partition)
+            tp, offset = self._layout.decode(self.session.chroot + path, node.data, partition)
         except OffsetMgrError as error:
             topic = partition.topic or self._layout.topic(node.data)
             errors[TopicPartition(topic, partition.partition)] = error
             return
-        if self._layout.loose and (said in offsets or said in errors):
-            offsets.pop(said, None)
-            why = f"ZooKeeper node {self.session.chroot}{path} is one of two that hold it; which counts is not known"
-            errors[said] = CorruptData(f"offset of {said}", why, "delete the one that no topology uses")
+        if self._layout.loose and (tp in offsets or tp in errors):
+            offsets.pop(tp, None)
+            why = f"ZooKeeper node {self.session.chroot}{path} is one of two nodes for it; which is valid is unknown"
+            errors[tp] = CorruptData(f"offset of {tp}", why, "delete the node that no topology uses")
             return
-        offsets[said] = Committed(offset, "", None, node.mtime_ms, node.version)
+        offsets[tp] = Committed(offset, "", None, node.mtime_ms, node.version)
 
-    def _partitions_of(self, topic: str) -> dict[str, TopicPartition | None]:
-        """Node name -> partition, remembered: groups share topics, and so they share these objects too."""
-        if len(self._known) > _KNOWN_PARTITIONS // 10:
-            self._known = {}
-        return self._known.setdefault(topic, {})
+    def _cached_partitions(self, topic: str) -> dict[str, TopicPartition | None]:
+        """Returns the cache of a topic's partitions by node name. Groups that consume the topic share these objects."""
+        if len(self._partition_cache) > _MAX_CACHED_PARTITIONS // 10:
+            self._partition_cache = {}
+        return self._partition_cache.setdefault(topic, {})
 
-    def _learn(self, known: dict[str, TopicPartition | None], topic: str, name: str) -> TopicPartition | None:
+    def _parse_partition(self, known: dict[str, TopicPartition | None], topic: str, name: str) -> TopicPartition | None:
         partition = self._layout.partition(topic, name)
-        if len(known) < _KNOWN_PARTITIONS:
+        if len(known) < _MAX_CACHED_PARTITIONS:
             known[name] = partition
         return partition
 
     def _not_a_partition(self, path: str) -> CorruptData:
         return CorruptData(
             f"ZooKeeper node {self.session.chroot}{path}",
-            f"its name is no partition in layout {self._layout.name}, so the group's offsets are not all known",
+            f"its name is not a partition in layout {self._layout.name}, so some offsets of the group may be missing",
             OTHER_LAYOUT_HINTS[self._layout.name],
         )
 
@@ -334,18 +336,18 @@ class ZookeeperStore(StoreBase):
     # --- writing ----------------------------------------------------------------------------------
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """As `OffsetStore.edit`: compare-and-set on each node's version, many groups in one transaction.
+        """Works as `OffsetStore.edit`, by compare-and-set on each node's version, with many groups in one transaction.
 
-        ``expected`` without a version is compared by its offset.  `Guard` is ignored. Values that cannot be read are
-        not overwritten. Results come in the order of the edits.
+        An ``expected`` commit without a version is compared by its offset. `Guard` is ignored. A node that cannot be
+        decoded is not overwritten. Results are returned in the order of the edits.
         """
         return execute(self.session, self._layout, edits)
 
     def delete_group(self, group: str) -> GroupEditResult:
-        """Deletes everything that ZooKeeper keeps of a group, and gives back its offsets as before-images.
+        """Deletes all nodes of a group and returns its offsets as before-images.
 
         Raises `GroupNotFound`, `GroupActive` while consumers are registered, `Conflict` if another client changed the
-        group meanwhile, and as `fetch` if an offset cannot be read, because its before-image would be missing.
+        group meanwhile, and the errors of `fetch` if a before-image cannot be read.
         """
         if self.registered and (alive := members(self.session, group)):
             names = tuple(member.member_id for member in alive)
@@ -356,12 +358,12 @@ class ZookeeperStore(StoreBase):
         if not tree:
             raise GroupNotFound(f"delete of group {group}", f"there is no {self.session.chroot}{root}")
         before = self._offsets_in(tree, group)
-        # Deepest first.  A consumer that registers meanwhile adds a child, and with that the whole is refused.
+        # Children before their parents. A consumer that registers meanwhile adds a child, so the transaction fails.
         deletions = [Delete(path, tree[path].version) for path in sorted(tree, key=lambda p: -p.count("/"))]
         if sum(map(weight, deletions)) > BYTES_A_TRANSACTION:
-            # Too much for one transaction: the offsets first, each on its own condition, then what held them.
+            # Too large for one transaction: delete the offsets first, each conditionally, then the nodes above them.
             self._edit_one("delete", GroupEdit(group, {tp: Change(None, found) for tp, found in before.items()}))
-            gone = set(self._located(group, list(before)).values())
+            gone = set(self._paths_of(group, list(before)).values())
             deletions = [deletion for deletion in deletions if deletion.path not in gone]
         outcome = self.session.transaction(deletions)
         if outcome.state is OperationState.REFUSED and outcome.code in (
@@ -369,13 +371,13 @@ class ZookeeperStore(StoreBase):
             ZookeeperError.NO_NODE,
             ZookeeperError.NOT_EMPTY,
         ):
-            raise Conflict(f"delete of group {group}", "it changed meanwhile", "try again when it is quiet")
+            raise Conflict(f"delete of group {group}", "another client changed it meanwhile", "try again later")
         if outcome.error is not None:
             raise outcome.error
         return GroupEditResult(group, {tp: ChangeOutcome(EditStatus.WRITTEN, found) for tp, found in before.items()})
 
     def _offsets_in(self, tree: Mapping[str, NodeData], group: str) -> dict[TopicPartition, Committed]:
-        """The commits among the nodes of a group. Raises `CorruptData`, `PartialFailure`."""
+        """Returns the commits in the nodes of a group. Raises `CorruptData`, `PartialFailure`."""
         root = f"{self._layout.offsets_root(group)}/"
         offsets: dict[TopicPartition, Committed] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
@@ -390,7 +392,7 @@ class ZookeeperStore(StoreBase):
             partition = self._layout.partition(topic, name)
             if partition is None:
                 raise self._not_a_partition(path)
-            self._sort_in(partition, path, node, offsets, errors)
+            self._decode_into(partition, path, node, offsets, errors)
         self._all_or_partial_failure(group, offsets, errors)
         return offsets
 

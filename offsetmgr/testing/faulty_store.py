@@ -1,6 +1,7 @@
-"""`FaultyStore`: any `OffsetStore`, failing on a schedule; shipped, so that users can test their own recovery.
+"""`FaultyStore`: wraps an `OffsetStore` and fails as a test requests, so that users can test their error handling.
 
-Faults are values that a test arms and heals, never random: a test that needs randomness generates the schedule itself.
+A test arms faults and removes them again; faults are never random. A test that needs randomness generates the faults
+itself.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ Call = Literal["read", "write"]
 class Fault:
     """One fault.
 
-    ``call``: reading (fetch, scan, groups, identity) or writing (edit). ``error``: the reported error. ``group`` and
-    ``partition``: only these; None means all, and without either the store as a whole fails. ``times``: number of
-    calls, None until healed. ``after``: a write is carried out and only its response is lost.
+    ``call`` is ``read`` (fetch, scan, groups, identity) or ``write`` (edit); ``error`` is the error that it reports.
+    The fault affects only ``group`` and ``partition``; None means all of them, and without either the store as a whole
+    fails. ``times`` is the number of calls that fail, None for all until `FaultyStore.heal`. With ``after`` a write is
+    executed and only its response is lost.
     """
 
     call: Call
@@ -48,7 +50,7 @@ class Fault:
         return self.group is None and self.partition is None
 
     def hits(self, group: str, tp: TopicPartition | None = None) -> bool:
-        """Whether the fault affects a group's partition; without ``tp``, the group as a whole."""
+        """Returns whether the fault affects the partition ``tp`` of a group; without ``tp``, the group as a whole."""
         if self.group not in (None, group):
             return False
         return self.partition is None if tp is None else self.partition in (None, tp)
@@ -61,7 +63,7 @@ class FaultyStore(StoreBase):
         self.store = store
         self.faults: list[Fault] = []
         self.writes = 0
-        """Number of edits of single groups that have reached the store."""
+        """The number of edits of single groups that have reached the store."""
 
     def fail(
         self,
@@ -73,8 +75,8 @@ class FaultyStore(StoreBase):
         times: int | None = None,
         after: bool = False,
     ) -> Self:
-        """Arms a fault (see `Fault`); by default the store cannot be reached."""
-        error = error or Unreachable(self.store.uri, "told to fail")
+        """Arms a fault (see `Fault`). The default error is `Unreachable`."""
+        error = error or Unreachable(self.store.uri, "fails as the test requested")
         self.faults.append(Fault(call, error, group, partition, times, after))
         return self
 
@@ -130,7 +132,7 @@ class FaultyStore(StoreBase):
         faults = self._armed("read")
         _raise_whole(faults)
         for found in self.store.scan(groups):
-            yield _spoilt(found, faults)
+            yield _with_faults(found, faults)
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
         faults = self._armed("write")
@@ -157,7 +159,7 @@ class FaultyStore(StoreBase):
         self.store.close()
 
     def _armed(self, call: Call) -> list[Fault]:
-        """The faults for one call, which it uses up."""
+        """Returns the faults that apply to one call, and reduces their remaining number of calls."""
         armed = [fault for fault in self.faults if fault.call == call]
         self.faults = [
             left
@@ -173,7 +175,7 @@ def _raise_whole(faults: list[Fault]) -> None:
             raise fault.error
 
 
-def _spoilt(found: GroupOffsets, faults: list[Fault]) -> GroupOffsets:
+def _with_faults(found: GroupOffsets, faults: list[Fault]) -> GroupOffsets:
     for fault in faults:
         if fault.hits(found.group):
             return GroupOffsets(found.group, {}, error=fault.error)

@@ -1,7 +1,7 @@
-"""The contract of every `PartitionLog`, as tests: shipped, so that users can test their own logs.
+"""`LogContract`: the contract of every `PartitionLog` as tests, with which users can test their own logs.
 
-It contains only guarantees of *all* logs; the behaviour of a single log is tested with that log.  A log's own test
-module subclasses `LogContract`, gives it a log, and is done::
+The tests contain only guarantees of *all* logs. The test module of a log subclasses `LogContract` and overrides a
+fixture and two methods::
 
     pytest.register_assert_rewrite("offsetmgr.testing")   # before the import, for readable failures
     from offsetmgr.testing.log_contract import LogContract
@@ -12,7 +12,7 @@ module subclasses `LogContract`, gives it a log, and is done::
         def leave_unfinished(self, log, shard_group, batches): ...
         def recreate(self, log): ...
 
-Every test takes a new, empty log of ten partitions: shard groups 0 and 1 have two partitions each.
+Every test uses a new, empty log of ten partitions. Shard groups 0 and 1 have two partitions each.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LogContract(LogReadContract):
         assert dict(log.start_offsets(everywhere, TIMEOUT_S)) == dict.fromkeys(everywhere, 0)
         assert dict(log.end_offsets(everywhere, TIMEOUT_S)) == dict.fromkeys(everywhere, 0)
 
-    def test_what_was_appended_is_read_with_keys_values_and_tombstones(
+    def test_appended_records_are_read_with_keys_values_and_tombstones(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         before = time.time_ns() // 1_000_000
@@ -62,7 +62,7 @@ class LogContract(LogReadContract):
         }
         assert all(abs(record.timestamp - before) < 60_000 for record in records)
 
-    def test_the_records_of_an_append_are_consecutive_and_the_last_ones_offset_is_told(
+    def test_the_records_of_an_append_are_consecutive_and_the_last_offset_is_returned(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(0)
@@ -88,7 +88,7 @@ class LogContract(LogReadContract):
         reader.load(dict.fromkeys(batches, 0), {p: end + 1 for p, end in ends.items()}, newest)
         assert newest == {partition: dict(records) for partition, records in batches.items()}
 
-    def test_a_batch_that_is_too_large_is_refused_and_the_writer_goes_on(
+    def test_a_batch_that_is_too_large_is_rejected_and_the_writer_continues(
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
@@ -111,7 +111,7 @@ class LogContract(LogReadContract):
     # --- identity of the log -------------------------------------------------------------------------
 
     def recreate(self, log: PartitionLog) -> None:
-        """Deletes the log and recreates it, empty."""
+        """Deletes the log and creates an empty one under the same name."""
         raise NotImplementedError("override `recreate`")
 
     def test_its_generation_stays_until_it_is_recreated(
@@ -148,7 +148,7 @@ class LogContract(LogReadContract):
         assert [record.value for record in self.all_of(log, reader, 1)] == [b"before", b"after"]
         assert self.all_of(log, reader, 9) == []
 
-    def test_the_last_of_many_claims_wins_and_other_shard_groups_are_left_alone(
+    def test_the_last_of_many_claims_wins_and_other_shard_groups_are_unaffected(
         self, claim: Callable[[int], ShardGroupWriter]
     ) -> None:
         other = claim(2)
@@ -160,7 +160,7 @@ class LogContract(LogReadContract):
         writers[-1].append({1: [(b"k", b"v")]}, TIMEOUT_S)
         other.append({2: [(b"k", b"v")]}, TIMEOUT_S)
 
-    def test_a_writer_made_before_but_claiming_after_fences_the_others(
+    def test_a_writer_created_before_but_claiming_later_fences_the_others(
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter]
     ) -> None:
         prepared = log.writer(1)
@@ -187,18 +187,18 @@ class LogContract(LogReadContract):
         assert [record.value for record in read(reader, 1)] == [b"whole"]
         assert list(reader.poll(10, 0.3)) == []
 
-    def test_a_claim_ends_what_a_dead_predecessor_left_and_the_end_offset_passes_it(
+    def test_a_claim_aborts_an_unfinished_append_and_the_end_offset_passes_it(
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         self.leave_unfinished(log, 1, {1: [(b"k", b"half")], 9: [(b"k", b"half")]})
         reader.follow({1: 0, 9: 0})
 
-        heir = claim(1)
+        successor = claim(1)
 
         ends = log.end_offsets([1, 9], TIMEOUT_S)
         assert all(end > 0 for end in ends.values())
         assert read_to(reader, ends) == []
-        heir.append({9: [(b"k", b"whole")]}, TIMEOUT_S)
+        successor.append({9: [(b"k", b"whole")]}, TIMEOUT_S)
         assert [record.value for record in read(reader, 1)] == [b"whole"]
 
     def test_after_a_claim_the_end_offset_covers_everything_that_was_acknowledged(

@@ -1,4 +1,4 @@
-"""The contract of a log's readers, as tests; part of `offsetmgr.testing.log_contract`."""
+"""`LogReadContract`: the tests of a log's readers, a part of `offsetmgr.testing.log_contract`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TIMEOUT_S = 20.0
 
 
 def numbered(first: int, end: int) -> list[Record]:
-    """Records whose keys are numbers from ``first`` up to ``end``, in order."""
+    """Returns records whose keys are the numbers from ``first`` up to, but not including, ``end``."""
     return [(b"%06d" % number, b"value %d" % number) for number in range(first, end)]
 
 
 def read(reader: LogReader, count: int) -> list[LogRecord]:
-    """The next ``count`` records, and those that arrive with them."""
+    """Reads until there are at least ``count`` records, and returns them."""
     records: list[LogRecord] = []
     deadline = time.monotonic() + TIMEOUT_S
     while len(records) < count:
@@ -40,7 +40,7 @@ def read(reader: LogReader, count: int) -> list[LogRecord]:
 
 
 def read_to(reader: LogReader, ends: Mapping[int, int]) -> list[LogRecord]:
-    """The records up to the position ``ends``."""
+    """Reads until the positions are at ``ends``, and returns the records."""
     records: list[LogRecord] = []
     deadline = time.monotonic() + TIMEOUT_S
     while any(reader.position(partition) < end for partition, end in ends.items()):
@@ -53,15 +53,15 @@ class LogReadContract:
     """The part of the contract of `PartitionLog` that concerns loading and following."""
 
     too_large = 2_000_000
-    """A size of a single value, in bytes, that the log always rejects."""
+    """The size in bytes of a single value that the log always rejects."""
 
     @pytest.fixture
     def log(self) -> PartitionLog | Iterator[PartitionLog]:
-        """A new, empty log of `PARTITIONS` partitions; the override closes it afterwards."""
+        """A new, empty log of `PARTITIONS` partitions. The override closes it after the test."""
         raise NotImplementedError("override the fixture `log`")
 
     def leave_unfinished(self, log: PartitionLog, shard_group: int, batches: Mapping[int, Sequence[Record]]) -> None:
-        """Claims the shard group, begins an append and abandons it, as a process that dies in the middle does."""
+        """Claims the shard group, begins an append and abandons it, as a process that dies during an append does."""
         raise NotImplementedError("override `leave_unfinished`")
 
     @pytest.fixture
@@ -104,7 +104,7 @@ class LogReadContract:
         assert all(reached[partition] >= end for partition, end in ends.items())
         assert sum(passed) == sum(reached.values())
 
-    def test_load_begins_where_it_is_told_to(
+    def test_load_begins_at_the_given_offset(
         self, log: PartitionLog, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
@@ -117,13 +117,13 @@ class LogReadContract:
 
         assert newest == {1: {b"both": b"2", b"new": b"2"}}
 
-    def test_load_of_what_has_been_read_already_reads_nothing(self, log: PartitionLog, reader: LogReader) -> None:
+    def test_a_load_up_to_the_start_reads_nothing(self, log: PartitionLog, reader: LogReader) -> None:
         newest: dict[int, dict[bytes, bytes | None]] = {1: {}}
 
         assert reader.load({1: 0}, log.end_offsets([1], TIMEOUT_S), newest) == {1: 0}
         assert newest == {1: {}}
 
-    def test_load_that_is_stopped_comes_back_and_says_how_far_it_came(
+    def test_a_stopped_load_returns_the_position_that_it_reached(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         ends = claim(1).append({1: numbered(0, 10)}, TIMEOUT_S)
@@ -134,13 +134,13 @@ class LogReadContract:
 
     # --- following ----------------------------------------------------------------------------------
 
-    def test_poll_of_nothing_waits_and_comes_back_with_nothing(self, reader: LogReader) -> None:
+    def test_poll_without_new_records_waits_and_returns_nothing(self, reader: LogReader) -> None:
         reader.follow({1: 0, 9: 0})
 
         assert list(reader.poll(10, 0.05)) == []
         assert reader.position(1) == 0
 
-    def test_poll_gives_what_is_appended_while_it_waits(
+    def test_poll_returns_records_that_are_appended_while_it_waits(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         writer = claim(1)
@@ -154,7 +154,7 @@ class LogReadContract:
 
         assert [(record.partition, record.key) for record in records] == [(9, b"k")]
 
-    def test_poll_brings_no_more_than_asked_for_and_loses_nothing(
+    def test_poll_returns_at_most_the_requested_number_and_loses_nothing(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         claim(0).append({0: numbered(0, 30), 8: numbered(0, 30)}, TIMEOUT_S)
@@ -187,7 +187,7 @@ class LogReadContract:
         assert [record.value for record in records] == [b"0", b"1", b"2"]
         assert {partition: reader.position(partition) for partition in ends} == ends
 
-    def test_following_other_partitions_leaves_the_rest_where_they_were(
+    def test_following_other_partitions_keeps_the_positions_of_the_rest(
         self, claim: Callable[[int], ShardGroupWriter], reader: LogReader
     ) -> None:
         one, two = claim(1), claim(2)
@@ -244,7 +244,7 @@ class LogReadContract:
         reader.close()
 
     def all_of(self, log: PartitionLog, reader: LogReader, partition: int) -> list[LogRecord]:
-        """All readable records of a partition."""
+        """Returns all readable records of a partition."""
         reader.follow({partition: 0})
         found = list(read_to(reader, log.end_offsets([partition], TIMEOUT_S)))
         return found + [record for record in reader.poll(1000, 0.2) if record.partition == partition]

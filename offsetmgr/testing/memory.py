@@ -1,5 +1,7 @@
-"""`MemoryStore`: an `OffsetStore` in a dict, for tests of code that works with any store (never as a substitute for a
-server whose behaviour matters)."""
+"""`MemoryStore`: an `OffsetStore` in memory, for tests of code that works with any store.
+
+It does not replace tests with a real server whose behaviour matters.
+"""
 
 from __future__ import annotations
 
@@ -104,4 +106,4 @@ class MemoryStore(StoreBase):
         return same and (expected.version is None or expected.version == found.version)
 
     def close(self) -> None:
-        """Does nothing: no resource is open."""
+        """Does nothing, because the store has no open resources."""

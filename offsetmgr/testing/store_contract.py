@@ -1,7 +1,7 @@
-"""The contract of every `OffsetStore`, as tests: shipped, so that users can test their own stores.
+"""`StoreContract`: the contract of every `OffsetStore` as tests, with which users can test their own stores.
 
-It contains only guarantees of *all* stores; the behaviour of a single store is tested with that store.  No knowledge
-of any server may enter.  A store's own test module subclasses `StoreContract`, gives it a store, and is done::
+The tests contain only guarantees of *all* stores, and use no knowledge of a particular server. The test module of a
+store subclasses `StoreContract` and overrides the fixture ``store``::
 
     pytest.register_assert_rewrite("offsetmgr.testing")   # before the import, for readable failures
     from offsetmgr.testing.store_contract import StoreContract
@@ -12,7 +12,8 @@ of any server may enter.  A store's own test module subclasses `StoreContract`, 
             with MyStore(...) as store:
                 yield store
 
-Every test uses names of its own, so one store may serve them all, and may hold other groups.
+Every test uses its own group and topic names, so all tests can use the same store, and the store may contain other
+groups.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from offsetmgr.testing.store_edit_contract import (
     _edit,
     _offset,
     _offsets,
-    _verdicts,
+    _statuses,
 )
 
 MAX_OFFSET = 2**63 - 1
-LONGEST_TOPIC = 249
+MAX_TOPIC_LENGTH = 249
 """Kafka's limit on the length of a topic name (org.apache.kafka.common.internals.Topic)."""
 
 
@@ -44,7 +45,7 @@ class StoreContract(StoreEditContract):
     """The contract of `OffsetStore`. Override the fixture ``store``, and the hooks where the store needs them."""
 
     many_groups = 150
-    """Number of groups that the bulk tests write; enough for more than one batch of a store."""
+    """The number of groups that the bulk tests write. It should exceed one batch of the store."""
 
     # --- absent and committed ---------------------------------------------------------------------
 
@@ -77,18 +78,18 @@ class StoreContract(StoreEditContract):
 
     # --- commit and fetch -------------------------------------------------------------------------
 
-    def test_what_was_committed_is_fetched(self, store: OffsetStore, group: str, topic: str) -> None:
+    def test_committed_offsets_are_fetched(self, store: OffsetStore, group: str, topic: str) -> None:
         wanted = {self.tp(topic, p): OffsetAndMetadata(100 + p) for p in range(8)}
 
         result = store.commit(group, wanted)
 
         assert result.group == group
-        assert _verdicts(result) == dict.fromkeys(wanted, EditStatus.WRITTEN)
+        assert _statuses(result) == dict.fromkeys(wanted, EditStatus.WRITTEN)
         assert {tp: o.before for tp, o in result.outcomes.items()} == dict.fromkeys(wanted, ABSENT)
         assert _offsets(store.fetch(group)) == {tp: o.offset for tp, o in wanted.items()}
         assert _offsets(store.fetch(group, list(wanted))) == {tp: o.offset for tp, o in wanted.items()}
 
-    def test_fetch_of_chosen_partitions_leaves_out_the_others(self, store: OffsetStore, group: str, topic: str) -> None:
+    def test_fetch_of_given_partitions_omits_the_others(self, store: OffsetStore, group: str, topic: str) -> None:
         store.commit(group, {self.tp(topic, p): OffsetAndMetadata(p) for p in range(4)})
 
         assert _offsets(store.fetch(group, [self.tp(topic, 2)])) == {self.tp(topic, 2): 2}
@@ -103,7 +104,7 @@ class StoreContract(StoreEditContract):
     @pytest.mark.parametrize("form", ["with.dots.in.it", "with-dashes-", "UPPER_and_lower.0-1", "longest"])
     def test_unusual_names_are_kept(self, store: OffsetStore, form: str) -> None:
         unique = uuid.uuid4().hex
-        topic = f"{unique}-".ljust(LONGEST_TOPIC, "x") if form == "longest" else f"{form}{unique}"
+        topic = f"{unique}-".ljust(MAX_TOPIC_LENGTH, "x") if form == "longest" else f"{form}{unique}"
         group = f"{form}.group-{unique}"
         self.ensure_topic(topic, 2)
         wanted = {self.tp(topic, 0): OffsetAndMetadata(7), self.tp(topic, 1): OffsetAndMetadata(8)}
@@ -113,7 +114,7 @@ class StoreContract(StoreEditContract):
         assert _offsets(store.fetch(group)) == {self.tp(topic, 0): 7, self.tp(topic, 1): 8}
         assert group in set(store.groups())
 
-    def test_groups_of_a_name_that_is_anothers_beginning_are_kept_apart(
+    def test_a_group_whose_name_is_a_prefix_of_another_is_separate(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
         tp = self.tp(topic, 0)
@@ -123,7 +124,7 @@ class StoreContract(StoreEditContract):
         assert _offsets(store.fetch(group)) == {tp: 1}
         assert _offsets(store.fetch(f"{group}-2")) == {tp: 2}
 
-    def test_a_negative_offset_is_refused(self, store: OffsetStore, group: str, topic: str) -> None:
+    def test_a_negative_offset_is_rejected(self, store: OffsetStore, group: str, topic: str) -> None:
         good, bad = self.tp(topic, 0), self.tp(topic, 1)
 
         with pytest.raises(PartialFailure) as caught:
@@ -134,7 +135,7 @@ class StoreContract(StoreEditContract):
 
     # --- metadata and leader epochs ------------------------------------------------------------------
 
-    def test_metadata_is_kept_exactly_where_the_store_says_so(self, store: OffsetStore, group: str, topic: str) -> None:
+    def test_metadata_is_kept_exactly_if_it_is_a_capability(self, store: OffsetStore, group: str, topic: str) -> None:
         tp = self.tp(topic, 0)
 
         store.commit(group, {tp: OffsetAndMetadata(5, metadata='by "hand", ü')})
@@ -143,7 +144,7 @@ class StoreContract(StoreEditContract):
             'by "hand", ü' if store.capabilities.metadata else ""
         )  # fmt: skip
 
-    def test_new_metadata_at_the_same_offset_is_a_change_only_where_metadata_is_kept(
+    def test_new_metadata_at_the_same_offset_is_a_change_only_if_metadata_is_kept(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
         tp = self.tp(topic, 0)
@@ -152,9 +153,9 @@ class StoreContract(StoreEditContract):
         result = store.commit(group, {tp: OffsetAndMetadata(5, metadata="two")})
 
         expected = EditStatus.WRITTEN if store.capabilities.metadata else EditStatus.UNCHANGED
-        assert _verdicts(result) == {tp: expected}
+        assert _statuses(result) == {tp: expected}
 
-    def test_the_leader_epoch_is_kept_exactly_where_the_store_says_so(
+    def test_the_leader_epoch_is_kept_exactly_if_it_is_a_capability(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
         tp = self.tp(topic, 0)
@@ -170,7 +171,7 @@ class StoreContract(StoreEditContract):
 
         assert _committed(store.fetch(group)[tp]).leader_epoch is None
 
-    def test_the_commit_timestamp_is_known_exactly_where_the_store_says_so(
+    def test_the_commit_timestamp_is_known_exactly_if_it_is_a_capability(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
         tp = self.tp(topic, 0)
@@ -197,7 +198,7 @@ class StoreContract(StoreEditContract):
         results = list(store.edit(edits))
 
         assert sorted(r.group for r in results) == sorted(names)
-        assert {v for r in results for v in _verdicts(r).values()} == {EditStatus.WRITTEN}
+        assert {v for r in results for v in _statuses(r).values()} == {EditStatus.WRITTEN}
         scanned = list(store.scan(iter(names)))
         assert sorted(s.group for s in scanned) == sorted(names)
         by_name = {s.group: s for s in scanned}
@@ -233,7 +234,7 @@ class StoreContract(StoreEditContract):
         assert result.group == group
         assert dict(result.outcomes) == {}
 
-    def test_scan_answers_for_unknown_groups_too(self, store: OffsetStore, group: str, topic: str) -> None:
+    def test_scan_returns_a_result_for_unknown_groups_too(self, store: OffsetStore, group: str, topic: str) -> None:
         tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(5)})
 
@@ -247,7 +248,7 @@ class StoreContract(StoreEditContract):
     def test_scan_of_no_groups_is_empty(self, store: OffsetStore) -> None:
         assert list(store.scan([])) == []
 
-    def test_scan_takes_its_groups_lazily(self, store: OffsetStore, group: str) -> None:
+    def test_scan_consumes_its_groups_lazily(self, store: OffsetStore, group: str) -> None:
         endless = (f"{group}-{n}" for n in itertools.count())
 
         first = list(itertools.islice(store.scan(endless), 3))
@@ -263,7 +264,7 @@ class StoreContract(StoreEditContract):
 
     # --- identity of the store -----------------------------------------------------------------------
 
-    def test_the_identity_is_stable_and_says_how_it_is_known(self, store: OffsetStore) -> None:
+    def test_the_identity_is_stable_and_names_its_source(self, store: OffsetStore) -> None:
         identity = store.identity()
 
         assert identity == store.identity()
@@ -273,7 +274,7 @@ class StoreContract(StoreEditContract):
         assert isinstance(store, OffsetStore)
         assert ":" in store.uri
 
-    def test_errors_of_a_partial_failure_say_what_failed(self, store: OffsetStore, group: str, topic: str) -> None:
+    def test_errors_of_a_partial_failure_name_what_failed(self, store: OffsetStore, group: str, topic: str) -> None:
         tp = self.tp(topic, 3)
         store.commit(group, {tp: OffsetAndMetadata(5)})
 

@@ -1,4 +1,4 @@
-"""The contract of a store's edits, as tests; part of `offsetmgr.testing.store_contract`."""
+"""`StoreEditContract`: the tests of edits, a part of `offsetmgr.testing.store_contract`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class StoreEditContract:
 
     @pytest.fixture
     def store(self) -> OffsetStore | Iterator[OffsetStore]:
-        """The store under test, open; the override closes it afterwards."""
+        """The store under test. The override closes it after the test."""
         raise NotImplementedError("override the fixture `store`")
 
     def ensure_topic(self, topic: str, partitions: int) -> None:
-        """Called before anything is committed for a topic. A store that accepts commits only for existing topics
-        creates it here (it may exist already). Does nothing by default."""
+        """Creates a topic unless it exists. Tests call it before they commit offsets of the topic. The default does
+        nothing; a store that accepts commits only for existing topics overrides it."""
 
     def tp(self, topic: str, number: int) -> TopicPartition:
-        """A partition of a topic; overridden by stores whose partitions are not plain numbers (Kafka 0.7)."""
+        """Returns a partition of a topic. Stores whose partitions are not plain numbers (Kafka 0.7) override it."""
         return TopicPartition(topic, number)
 
     @pytest.fixture
@@ -35,7 +35,7 @@ class StoreEditContract:
 
     @pytest.fixture
     def topic(self) -> str:
-        """A topic name that no other test uses; the topic is ensured with 8 partitions."""
+        """A topic with 8 partitions that no other test uses."""
         name = f"contract-{uuid.uuid4().hex[:12]}"
         self.ensure_topic(name, 8)
         return name
@@ -49,7 +49,7 @@ class StoreEditContract:
 
         result = store.commit(group, {tp: OffsetAndMetadata(5)})
 
-        assert _verdicts(result) == {tp: EditStatus.UNCHANGED}
+        assert _statuses(result) == {tp: EditStatus.UNCHANGED}
         assert store.fetch(group)[tp] == first
 
     def test_a_commit_forward_gives_back_its_before_image(self, store: OffsetStore, group: str, topic: str) -> None:
@@ -58,10 +58,10 @@ class StoreEditContract:
 
         result = store.commit(group, {tp: OffsetAndMetadata(6)})
 
-        assert _verdicts(result) == {tp: EditStatus.WRITTEN}
+        assert _statuses(result) == {tp: EditStatus.WRITTEN}
         assert _offset(result.outcomes[tp].before) == 5
 
-    def test_a_rewind_is_refused_and_the_rest_is_written(self, store: OffsetStore, group: str, topic: str) -> None:
+    def test_a_rewind_is_rejected_and_the_rest_is_written(self, store: OffsetStore, group: str, topic: str) -> None:
         back, forward = self.tp(topic, 0), self.tp(topic, 1)
         store.commit(group, {back: OffsetAndMetadata(50), forward: OffsetAndMetadata(50)})
 
@@ -72,13 +72,13 @@ class StoreEditContract:
         assert caught.value.successes[forward].status is EditStatus.WRITTEN
         assert _offsets(store.fetch(group)) == {back: 50, forward: 51}
 
-    def test_a_rewind_happens_when_the_caller_says_so(self, store: OffsetStore, group: str, topic: str) -> None:
+    def test_a_rewind_is_written_if_the_caller_allows_it(self, store: OffsetStore, group: str, topic: str) -> None:
         tp = self.tp(topic, 0)
         store.commit(group, {tp: OffsetAndMetadata(50)})
 
         result = store.commit(group, {tp: OffsetAndMetadata(10)}, allow_rewind=True)
 
-        assert _verdicts(result) == {tp: EditStatus.WRITTEN}
+        assert _statuses(result) == {tp: EditStatus.WRITTEN}
         assert _offset(result.outcomes[tp].before) == 50
         assert _offsets(store.fetch(group)) == {tp: 10}
 
@@ -99,7 +99,7 @@ class StoreEditContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(5), expected=ABSENT)})
 
-        assert _verdicts(result) == {tp: EditStatus.WRITTEN}
+        assert _statuses(result) == {tp: EditStatus.WRITTEN}
         assert result.outcomes[tp].before == ABSENT
         assert _offsets(store.fetch(group)) == {tp: 5}
 
@@ -111,7 +111,7 @@ class StoreEditContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=ABSENT)})
 
-        assert _verdicts(result) == {tp: EditStatus.FAILED}
+        assert _statuses(result) == {tp: EditStatus.FAILED}
         assert _offset(_conflict(result, tp).actual) == 5
         assert _offsets(store.fetch(group)) == {tp: 5}
 
@@ -122,7 +122,7 @@ class StoreEditContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=held)})
 
-        assert _verdicts(result) == {tp: EditStatus.WRITTEN}
+        assert _statuses(result) == {tp: EditStatus.WRITTEN}
         assert _offset(result.outcomes[tp].before) == 5
         assert _offsets(store.fetch(group)) == {tp: 9}
 
@@ -134,7 +134,7 @@ class StoreEditContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=Committed(5))})
 
-        assert _verdicts(result) == {tp: EditStatus.WRITTEN}
+        assert _statuses(result) == {tp: EditStatus.WRITTEN}
         assert _offsets(store.fetch(group)) == {tp: 9}
 
     def test_an_expected_commit_that_moved_conflicts(self, store: OffsetStore, group: str, topic: str) -> None:
@@ -145,7 +145,7 @@ class StoreEditContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=stale)})
 
-        assert _verdicts(result) == {tp: EditStatus.FAILED}
+        assert _statuses(result) == {tp: EditStatus.FAILED}
         assert _offset(_conflict(result, tp).actual) == 6
         assert _offsets(store.fetch(group)) == {tp: 6}
 
@@ -157,7 +157,7 @@ class StoreEditContract:
 
         result = _edit(store, group, {tp: Change(OffsetAndMetadata(9), expected=held)})
 
-        assert _verdicts(result) == {tp: EditStatus.FAILED}
+        assert _statuses(result) == {tp: EditStatus.FAILED}
         assert _conflict(result, tp).actual == ABSENT
         assert _offsets(store.fetch(group)) == {other: 5}
 
@@ -176,7 +176,7 @@ class StoreEditContract:
             },
         )
 
-        assert _verdicts(result) == {
+        assert _statuses(result) == {
             first: EditStatus.WRITTEN,
             conflicting: EditStatus.FAILED,
             backward: EditStatus.FAILED,
@@ -197,7 +197,7 @@ class StoreEditContract:
 
         result = store.delete(group, [gone])
 
-        assert _verdicts(result) == {gone: EditStatus.WRITTEN}
+        assert _statuses(result) == {gone: EditStatus.WRITTEN}
         assert _offset(result.outcomes[gone].before) == 5
         assert store.fetch(group, [gone])[gone] == ABSENT
         assert _offsets(store.fetch(group)) == {kept: 6}
@@ -220,7 +220,7 @@ class StoreEditContract:
 
         result = store.delete(group, [absent])
 
-        assert _verdicts(result) == {absent: EditStatus.UNCHANGED}
+        assert _statuses(result) == {absent: EditStatus.UNCHANGED}
         assert result.outcomes[absent].before == ABSENT
         assert _offsets(store.fetch(group)) == {kept: 5}
 
@@ -248,7 +248,7 @@ class StoreEditContract:
         }
         result = _edit(store, group, undo)
 
-        assert _verdicts(result) == {moved: EditStatus.WRITTEN, created: EditStatus.WRITTEN}
+        assert _statuses(result) == {moved: EditStatus.WRITTEN, created: EditStatus.WRITTEN}
         assert _offsets(store.fetch(group)) == {moved: 5}
 
 
@@ -257,7 +257,7 @@ def _edit(store: OffsetStore, group: str, changes: Mapping[TopicPartition, Chang
     return result
 
 
-def _verdicts(result: GroupEditResult) -> dict[TopicPartition, EditStatus]:
+def _statuses(result: GroupEditResult) -> dict[TopicPartition, EditStatus]:
     return {tp: outcome.status for tp, outcome in result.outcomes.items()}
 
 

@@ -168,7 +168,7 @@ class Measured:
 
 
 def packets(server: ZooKeeperServer) -> int:
-    for line in ports.four_letters(server.connect, "mntr").splitlines():
+    for line in ports.four_letter_word(server.connect, "mntr").splitlines():
         name, _, value = line.partition("\t")
         if name == "zk_packets_received":
             return int(value)

@@ -74,7 +74,7 @@ class PythonMember(ServerProcess):
     def _command(self) -> list[str]:
         return [sys.executable, str(_PROGRAM), json.dumps(self._arguments)]
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         return bool(_JOINED.search(self.log_of_this_run()))
 
 

@@ -104,8 +104,8 @@ class World:
         with ZookeeperSession(self.broker.zookeeper) as session:
             seen = SwitchStateStore(session, self.group).read()
         assert seen is not None
-        turning = seen.storage.turning
-        return seen.storage.mode.value, seen.storage.epoch, None if turning is None else turning.value
+        switching_to = seen.storage.switching_to
+        return seen.storage.mode.value, seen.storage.epoch, None if switching_to is None else switching_to.value
 
     def registered(self) -> dict[str, int]:
         """The nodes of members and of owners, and which transaction has made each."""

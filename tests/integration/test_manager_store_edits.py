@@ -142,7 +142,7 @@ def test_the_identity_names_the_cluster_and_the_offsets_topic(
     identity = store.identity()
 
     assert (identity.kind, identity.id) == ("manager", f"{cluster_id}/{offsets_topic}")
-    assert identity.how == "cluster id and offsets topic, as the endpoint tells"
+    assert identity.how == "cluster id and offsets topic, as the server reports"
 
 
 @pytest.mark.servers

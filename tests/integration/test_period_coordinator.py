@@ -197,7 +197,7 @@ def test_no_client_runs_with_members_that_write_the_originals_form(
 def test_a_run_that_is_stopped_lets_no_client_wait(run: Run, session: ZookeeperSession) -> None:
     member = run.member("m", A)
     nodes = BarrierStateStore(session, run.root)
-    assert nodes.end(nodes.read(), "aborted by hand")
+    assert nodes.stop_run(nodes.read(), "aborted by hand")
     with pytest.raises(RunEnded, match="aborted by hand"):
         member.wait(0, 20)
 
@@ -286,7 +286,9 @@ def test_a_run_whose_coordinator_was_deleted_never_begins_again_by_itself(
             Delete(f"{root}/topic-partitions", view.partitions_version or 0),
         ]
     )
-    with pytest.raises(OffsetMgrError, match="was deleted or set back, though period 0 is closed in the history"):
+    with pytest.raises(
+        OffsetMgrError, match="was deleted or set back, although the history contains period 0 as closed"
+    ):
         member.wait(1, 20)
     with pytest.raises(OffsetMgrError, match="was deleted or set back"):
         run.member("m2", A)

@@ -10,7 +10,7 @@ from offsetmgr.core.errors import UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.cluster.confluent import KafkaCluster
 from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
-from offsetmgr.period.idle_partitions import IdleCheck, idle_partitions, look
+from offsetmgr.period.idle_partitions import IdleCheck, find_idle, idle_partitions
 from offsetmgr.period.schedule import PeriodSchedule
 from offsetmgr.period.state_nodes import BarrierStateStore
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
@@ -39,7 +39,7 @@ def test_a_barrier_turns_without_the_partitions_that_have_no_records(
     with KafkaCluster(kafka.bootstrap) as cluster:
         # When the cluster is asked, then only those without any record since the start are idle
         missing = TopicPartition(topic, 9)
-        found = look(cluster, period, [*everything, missing])
+        found = find_idle(cluster, period, [*everything, missing])
         assert isinstance(found.pop(missing), UnknownTopicOrPartition)
         assert found == {
             within: None,

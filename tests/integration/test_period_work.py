@@ -83,9 +83,9 @@ def test_ranges_are_fixed_once_before_the_work_begins(history: History) -> None:
     assert (fresh, work.ranges, work.attempts, work.published) == (True, RANGES, (), None)
     assert history.fix("job", DAILY.period(0), {A[0]: OffsetRange(0, 99)}, 9) == (work, False)
     assert history.read("job", 1) is None
-    with pytest.raises(Conflict, match="fixed for"):
+    with pytest.raises(Conflict, match="stored ranges for"):
         history.fix("job", PeriodSchedule(FIRST, 7).period(0), RANGES, 9)
-    with pytest.raises(Conflict, match="no ranges"):
+    with pytest.raises(Conflict, match="no stored ranges"):
         history.attempt("job", 1, "m", 1, 5)
 
 
@@ -95,7 +95,7 @@ def test_a_frozen_process_that_wakes_with_its_successor_publishes_nothing(histor
     frozen = history.attempt("job", 0, "driver", 7, 2)
     successor = history.attempt("job", 0, "driver", 9, 3)
     # When the first wakes, then it can neither publish nor begin again
-    with pytest.raises(Superseded, match="attempt 0 was overtaken"):
+    with pytest.raises(Superseded, match="a later attempt than 0 has begun"):
         history.publish(frozen, "out/0", {}, 4)
     with pytest.raises(Superseded, match="later process"):
         history.attempt("job", 0, "driver", 7, 4)
@@ -106,9 +106,9 @@ def test_a_frozen_process_that_wakes_with_its_successor_publishes_nothing(histor
     assert (done.published.attempt, done.published.output, done.published.counts) == (1, "out/1", {"taken": 10})
     with pytest.raises(Superseded):
         history.publish(frozen, "out/0", {}, 7)
-    with pytest.raises(Conflict, match="is published"):
+    with pytest.raises(Conflict, match="was already published"):
         history.attempt("job", 0, "driver", 11, 8)
-    assert history.works() == {(0, "job"): done}
+    assert history.all_work() == {(0, "job"): done}
 
 
 class Deaf(ZookeeperSession):
@@ -132,7 +132,7 @@ def test_work_goes_on_where_only_answers_are_lost(history: History, runs: Runs) 
         assert claim.attempt == 0
         assert deaf.publish(claim, "out/0", {}, 8).published is not None
         session.cut = True
-        with pytest.raises(TimedOut, match="not fixed"):
+        with pytest.raises(TimedOut, match="not stored"):
             deaf.fix("job", DAILY.period(1), RANGES, 5)
         with pytest.raises(TimedOut, match="was not published"):
             deaf.publish(history.attempt("other", 0, "driver", 7, 6), "out/0", {}, 8)
@@ -145,10 +145,10 @@ def test_work_goes_on_where_only_answers_are_lost(history: History, runs: Runs) 
 def test_jobs_have_work_of_their_own_and_old_work_can_be_forgotten(history: History) -> None:
     for job in ("a", "b-c"):
         history.fix(job, DAILY.period(3), RANGES, 1)
-    assert sorted(history.works([3])) == [(3, "a"), (3, "b-c")]
-    assert history.works([2]) == {}
-    history.forget("a", 3)
-    assert sorted(history.works()) == [(3, "b-c")]
+    assert sorted(history.all_work([3])) == [(3, "a"), (3, "b-c")]
+    assert history.all_work([2]) == {}
+    history.delete("a", 3)
+    assert sorted(history.all_work()) == [(3, "b-c")]
 
 
 def test_the_newest_work_of_a_job_and_the_one_that_holds_some_times_are_found(history: History) -> None:
@@ -167,7 +167,7 @@ def test_the_newest_work_of_a_job_and_the_one_that_holds_some_times_are_found(hi
     assert history.covering("job", halves[1], 4) == days[1]
     assert history.covering("job", DAILY.period(1)) == days[1]
     assert history.covering("job", DAILY.period(2)) is None
-    with pytest.raises(Conflict, match="overlaps one that was worked on"):
+    with pytest.raises(Conflict, match="overlaps the processed period"):
         history.covering("job", Period(9, start + DAY // 2, start + DAY + DAY // 2))
 
 
@@ -288,9 +288,9 @@ def test_a_rerun_instead_of_the_live_run_takes_its_periods_on_again(runs: Runs) 
         ((*HALF_DAYS, "--name", "x", "--instead"), "both --name and --instead"),
         ((*HALF_DAYS, "--name", "x", "--then", "stop"), "neither close nor live"),
         (("--from", "2023-11-15T00:00:00", "--length", "P2D", "--name", "x"), "longer than the live run's"),
-        (("--from", "2023-11-17T00:00:00", "--length", "PT12H", "--name", "x"), "not in the past"),
+        (("--from", "2023-11-17T00:00:00", "--length", "PT12H", "--name", "x"), "does not begin in the past"),
         ((*HALF_DAYS, "--until", "2023-11-15T13:00:00", "--name", "x"), "not a whole number of periods"),
-        ((*HALF_DAYS, "--until", "2023-11-15T05:00:00", "--name", "x"), "ends before its first period"),
+        ((*HALF_DAYS, "--until", "2023-11-15T05:00:00", "--name", "x"), "ends before the end of its first period"),
         (("--from", "2023-11-15T01:00:00", "--length", "PT12H", "--name", "x", "--then", "live"), "never end where"),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_file_cut_inside_its_last_number_is_refused_and_nothing_is_written(wor
 
     into = ("offsets", "import", name, "--store", world.uri, "--execute", "--yes")
     said = world.commands.run(*into, code=1).stderr
-    assert "its last line has no line end, so the file may be cut inside its last number" in said
+    assert "its last line has no line end, so the file may be truncated within its last number" in said
     assert "--accept-unterminated" in said
     assert world.held() == dict.fromkeys(HELD, 5)
     plan = ("migrate", "plan", "--from", f"file:{name}", "--to", world.uri, "--all-groups", "-o", "p.json")

@@ -46,8 +46,8 @@ def produce(bootstrap: str, topic: str, values: range, partitions: int) -> None:
 
 
 def test_zookeeper_serves_requests_in_both_versions(zookeeper: ZooKeeperServer, zookeeper34: ZooKeeperServer) -> None:
-    assert ports.four_letters(zookeeper.connect, "srvr").startswith("Zookeeper version: 3.8.4")
-    assert ports.four_letters(zookeeper34.connect, "srvr").startswith("Zookeeper version: 3.4.9")
+    assert ports.four_letter_word(zookeeper.connect, "srvr").startswith("Zookeeper version: 3.8.4")
+    assert ports.four_letter_word(zookeeper34.connect, "srvr").startswith("Zookeeper version: 3.4.9")
 
 
 def test_brokers_take_topics_at_once(
@@ -78,11 +78,11 @@ def test_a_killed_broker_comes_back_on_its_port_with_its_topics(
 def test_a_frozen_zookeeper_is_silent_and_a_thawed_one_answers(tmp_path: Path) -> None:
     with ZooKeeperServer(tmp_path) as server:
         server.freeze()
-        assert ports.four_letters(server.connect, "ruok", timeout=0.5) == ""
+        assert ports.four_letter_word(server.connect, "ruok", timeout=0.5) == ""
         assert server.running() is True
 
         server.thaw()
-        eventually(lambda: ports.four_letters(server.connect, "ruok") == "imok")
+        eventually(lambda: ports.four_letter_word(server.connect, "ruok") == "imok")
 
 
 def test_a_server_that_cannot_start_says_why_and_is_gone(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_lost_race_for_a_port_is_run_again_on_another(
 
     with ZooKeeperServer(tmp_path) as server:
         assert server.port != zookeeper.port
-        assert str(tmp_path) in ports.four_letters(server.connect, "conf")
+        assert str(tmp_path) in ports.four_letter_word(server.connect, "conf")
 
 
 def test_servers_do_not_outlive_a_program_that_is_killed(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_switch_that_stays_for_a_member_goes_back_at_ctrl_c(run: Run, kafka: K
         assert said[-1] == f"interrupted: switch of group {unique} was given up; the old mode holds\n"
         after = nodes.read()
         assert after is not None
-        assert (after.storage.mode.value, after.storage.turning, nodes.switcher()) == ("zookeeper", None, None)
+        assert (after.storage.mode.value, after.storage.switching_to, nodes.switcher()) == ("zookeeper", None, None)
 
 
 def test_one_store_alone_is_wrong_usage(kafka: KafkaBroker, unique: str) -> None:

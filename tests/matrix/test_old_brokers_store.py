@@ -36,7 +36,7 @@ class TestOldBrokers(StoreContract):
     def ensure_topic(self, topic: str, partitions: int) -> None:
         self.era.make_topic(topic, partitions)
 
-    def test_the_leader_epoch_is_kept_exactly_where_the_store_says_so(
+    def test_the_leader_epoch_is_kept_exactly_if_it_is_a_capability(
         self, store: OffsetStore, group: str, topic: str
     ) -> None:
         """Brokers keep it from 2.1 on. Before that, an epoch alone is no reason to write."""

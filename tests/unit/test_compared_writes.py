@@ -33,12 +33,12 @@ class Edits(ProtocolEdits):
     async def fetch(self, *_: object) -> FetchedGroup:
         return FetchedGroup({TP: Committed(self.at)}, {})
 
-    async def _simple(self, *arguments: Any, **named: Any) -> GroupEditResult:
+    async def _write_as_simple_consumer(self, *arguments: Any, **named: Any) -> GroupEditResult:
         if self.stops:
             self.stops -= 1
             self.at = 200
             time.sleep(0.1)  # the whole process stands still, as after SIGSTOP
-        return await super()._simple(*arguments, **named)
+        return await super()._write_as_simple_consumer(*arguments, **named)
 
 
 def test_a_process_that_was_stopped_between_reading_and_writing_reads_again() -> None:

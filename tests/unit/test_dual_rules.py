@@ -55,7 +55,7 @@ class Pair:
         self.primary, self.secondary = FaultyStore(self.kafka), FaultyStore(self.zookeeper)
         self.clock = Waits()
         self.dual = DualStore(self.primary, self.secondary, attempts=3, backoff_ms=100, clock=self.clock)
-        self.dual.crossing()  # both are compared while all is well
+        self.dual.cross_cluster_check()  # both are compared while all is well
 
     def hold(self, kafka: dict[TopicPartition, int], zookeeper: dict[TopicPartition, int]) -> None:
         for store, held in ((self.kafka, kafka), (self.zookeeper, zookeeper)):
@@ -502,9 +502,9 @@ def test_until_both_clusters_are_known_nothing_is_written_and_then_they_are_comp
     primary.heal()
     secondary.heal()
     dual.commit("g", {T0: OffsetAndMetadata(1)})
-    compared = dual.crossing()
+    compared = dual.cross_cluster_check()
     dual.fetch("g")
-    assert dual.crossing() is compared
+    assert dual.cross_cluster_check() is compared
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -60,7 +60,7 @@ def test_every_time_is_in_the_period_of_its_number_and_in_no_other(first: int, l
 
 def test_a_record_is_earlier_than_the_open_period_or_in_it_or_later() -> None:
     open_ = OpenPeriod(HOURLY.period(1), frozenset({A0}))
-    assert [open_.place(t) for t in (1_099, 1_100, 1_199, 1_200)] == [
+    assert [open_.time_position(t) for t in (1_099, 1_100, 1_199, 1_200)] == [
         TimePosition.EARLIER,
         TimePosition.OPEN,
         TimePosition.OPEN,

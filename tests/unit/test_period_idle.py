@@ -8,7 +8,7 @@ from typing import cast
 from offsetmgr.core.errors import OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.period.idle_partitions import IdleCheck, idle_partitions, look
+from offsetmgr.period.idle_partitions import IdleCheck, find_idle, idle_partitions
 from offsetmgr.period.schedule import Period
 
 PERIOD = Period(3, 1_300, 1_400)
@@ -45,7 +45,7 @@ LOGS = cast(Cluster, Logs(RECORDS))
 
 
 def test_only_a_partition_without_any_record_since_the_start_is_idle() -> None:
-    assert look(LOGS, PERIOD, [*RECORDS, GONE]) == {
+    assert find_idle(LOGS, PERIOD, [*RECORDS, GONE]) == {
         EMPTY: IdleCheck(EMPTY, PERIOD, 0),
         OLD: IdleCheck(OLD, PERIOD, 2),
         WITHIN: None,
@@ -53,7 +53,7 @@ def test_only_a_partition_without_any_record_since_the_start_is_idle() -> None:
         AHEAD: None,  # the record dated ahead hides from the question about times the one behind it
         GONE: BROKEN,
     }
-    assert str(IdleCheck(OLD, PERIOD, 2)) == "t-1: no record below offset 2 is dated 1300 or later"
+    assert str(IdleCheck(OLD, PERIOD, 2)) == "t-1: no record below offset 2 has a time of 1300 ms or later"
 
 
 def test_a_partition_that_could_not_be_asked_holds_the_barrier() -> None:

@@ -36,18 +36,18 @@ class Writes(BarrierStateStore):
     """What a leader would write; ZooKeeper takes everything."""
 
     def __init__(self) -> None:
-        self.turns: list[Advance] = []
+        self.advances: list[Advance] = []
         self.reports: list[ProgressNode] = []
 
-    def turn(self, turn: Advance, view: BarrierView) -> bool:
-        self.turns.append(turn)
+    def write_advance(self, advance: Advance, view: BarrierView) -> bool:
+        self.advances.append(advance)
         return True
 
     def report(self, node: ProgressNode, version: int | None) -> bool:
         self.reports.append(node)
         return True
 
-    def forget(self, members: object, view: BarrierView) -> None:
+    def delete_progress(self, members: object, view: BarrierView) -> None:
         """Nobody has died."""
 
 
@@ -62,9 +62,9 @@ def leading(time: Time, idle: Idle | None) -> LeaderRound:
 
 def test_a_leader_without_anything_to_look_at_sleeps_until_it_is_woken() -> None:
     time = Time()
-    assert leading(time, None).next_look(view({})) is None
+    assert leading(time, None).next_check_in_s(view({})) is None
     with_idle = leading(time, lambda _period, held: held)
-    assert with_idle.next_look(view({}, replace(OPEN, stopped="aborted"))) is None, "never again"
+    assert with_idle.next_check_in_s(view({}, replace(OPEN, stopped="aborted"))) is None, "never again"
 
 
 def test_idle_partitions_are_looked_for_once_the_period_and_the_grace_have_passed_and_then_more_and_more_rarely() -> (
@@ -78,12 +78,12 @@ def test_idle_partitions_are_looked_for_once_the_period_and_the_grace_have_passe
 
     leader, nodes = leading(time, idle), Writes()
     assert not leader.step(nodes, view({A0: 0}), LEADER)
-    assert (asked, leader.next_look(view({A0: 0}))) == ([], 12.0)
+    assert (asked, leader.next_check_in_s(view({A0: 0}))) == ([], 12.0)
     time.s = 12.0
     pauses = []
     for _ in range(7):
         assert not leader.step(nodes, view({A0: 0}), LEADER)
-        pauses.append(pause := leader.next_look(view({A0: 0})))
+        pauses.append(pause := leader.next_check_in_s(view({A0: 0})))
         assert pause is not None
         time.s += pause
     assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
@@ -107,7 +107,7 @@ def test_partitions_that_are_not_known_again_are_those_of_before(answer: object)
 
     leader, nodes = LeaderRound(OPEN.schedule, topics, None, 0, 100, Time()), Writes()
     assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
-    assert [turn.partitions.partitions for turn in nodes.turns] == [{A0, A1}]
+    assert [advance.partitions.partitions for advance in nodes.advances] == [{A0, A1}]
 
 
 def test_a_leader_that_led_before_does_not_fall_back_on_what_there_was_then() -> None:
@@ -123,12 +123,12 @@ def test_a_leader_that_led_before_does_not_fall_back_on_what_there_was_then() ->
     assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
     time.s = 100.0
     assert leader.step(nodes, view({A0: 0, A1: 0}), LEADER)
-    assert [turn.partitions.partitions for turn in nodes.turns] == [{A0}, {A0, A1}]
+    assert [advance.partitions.partitions for advance in nodes.advances] == [{A0}, {A0, A1}]
 
 
 def test_a_cluster_is_asked_only_where_a_period_opens() -> None:
     asked = []
-    leader = LeaderRound(OPEN.schedule, lambda: asked.append(1) or [A0], None, 0, 100, Time())  # type: ignore[func-returns-value]
+    leader = LeaderRound(OPEN.schedule, lambda: asked.append(1) or [A0], None, 0, 100, Time())  # type: ignore[func-readvances-value]
     assert not leader.step(Writes(), view({A0: 0}), LEADER)
     assert asked == []
     assert leader.step(Writes(), view({A0: 0, A1: 0}), LEADER)

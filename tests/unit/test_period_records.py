@@ -154,5 +154,7 @@ def test_old_progress_that_cannot_be_understood_is_refused(data: bytes) -> None:
 
 
 def test_the_two_forms_are_reported_apart() -> None:
-    assert legacy_nodes.is_old(b"1525741823119") and legacy_nodes.is_old(b"a:0;")
-    assert not legacy_nodes.is_old(b"") and not legacy_nodes.is_old(records.encode_open(OpenNode(DAILY, 0, "m", 0, 0)))
+    assert legacy_nodes.is_legacy(b"1525741823119") and legacy_nodes.is_legacy(b"a:0;")
+    assert not legacy_nodes.is_legacy(b"") and not legacy_nodes.is_legacy(
+        records.encode_open(OpenNode(DAILY, 0, "m", 0, 0))
+    )

@@ -32,23 +32,23 @@ def silent() -> Iterator[str]:
 def cut_off(silent: str) -> PeriodCoordinator:
     """A member that has seen period 0 open, and whose reports no longer reach ZooKeeper."""
     member = PeriodCoordinator(silent, "/root", "m", HOURLY, lambda: A, owned=A)
-    knowledge = member._knowledge
-    knowledge.take_finished({}, knowledge.owned)
-    knowledge.take_open(OpenNode(HOURLY, 0, "m", 1, 0), PartitionsNode(0, frozenset(A)))
-    knowledge.give(0)
+    state = member._state
+    state.set_finished({}, state.owned)
+    state.set_open(OpenNode(HOURLY, 0, "m", 1, 0), PartitionsNode(0, frozenset(A)))
+    state.deliver(0)
     return member
 
 
 def test_a_client_that_waits_only_a_little_for_a_server_that_does_not_answer_is_reported_so_then(silent: str) -> None:
     # Given calls that may take an hour, so that only the start's own timeout can end them before the test's does
     member = PeriodCoordinator(silent, "/root", "m", HOURLY, lambda: A, config=PATIENT)
-    with pytest.raises(TimedOut, match=f"ZooKeeper at {silent} does not answer, after 0.2 s"):
+    with pytest.raises(TimedOut, match=f"ZooKeeper at {silent} does not respond, after 0.2 s"):
         member.start(timeout=0.2)
 
 
 def test_stop_returns_although_no_server_answers(silent: str) -> None:
     member = PeriodCoordinator(silent, "/root", "m", HOURLY, lambda: A, config=PATIENT)
-    member._following.start()
+    member._thread.start()
     member.stop()
     with pytest.raises(Exception, match="has left"):
         member.wait(0)
@@ -65,14 +65,14 @@ def test_completing_a_period_has_one_time_out_for_both_its_parts(cut_off: Period
     with pytest.raises(TimedOut, match="report of member m: is not in ZooKeeper after 0 s"):
         cut_off.current_period_complete(A, 0.0)
     # Asked again, it is the same report: it is written by now, and the other members are waited for.
-    cut_off._knowledge.take_finished(dict.fromkeys(A, 0), frozenset(A))
+    cut_off._state.set_finished(dict.fromkeys(A, 0), frozenset(A))
     with pytest.raises(TimedOut, match="member m: period 0 is still open after 0 s"):
         cut_off.current_period_complete(A, 0.0)
 
 
 def test_a_report_that_comes_late_is_reported(cut_off: PeriodCoordinator, caplog: pytest.LogCaptureFixture) -> None:
-    cut_off._knowledge.take_open(OpenNode(HOURLY, 3, "m", 1, 0), PartitionsNode(3, frozenset(A)))
+    cut_off._state.set_open(OpenNode(HOURLY, 3, "m", 1, 0), PartitionsNode(3, frozenset(A)))
     assert cut_off.current_period_complete(A, 0.0).number == 3
     assert [record.message for record in caplog.records] == [
-        "member m reports late, and it counts for nothing: a-0 of period 0, a-1 of period 0"
+        "member m: late report ignored, the period is already closed: a-0 of period 0, a-1 of period 0"
     ]

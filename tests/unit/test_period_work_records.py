@@ -88,14 +88,14 @@ def test_broken_work_is_an_error_that_names_the_node(name: str, value: object, e
 def test_of_a_job_that_fails_again_and_again_the_newest_attempts_are_kept_and_all_are_counted() -> None:
     work = replace(WORK, attempts=(), published=None)
     for number in range(250):
-        work = work.begin(Attempt("m", number, 0))
-        assert work.begun == number + 1
+        work = work.with_attempt(Attempt("m", number, 0))
+        assert work.attempt_count == number + 1
     assert [attempt.epoch for attempt in work.attempts] == list(range(150, 250))
     assert decode_work("/w", encode_work(work)) == work
 
 
 def test_the_whole_once_more_has_all_that_the_first_time_had() -> None:
-    again = WORK.part(Period(0, 100, 200), "period 3")
+    again = WORK.restricted_to(Period(0, 100, 200), "period 3")
     assert again == replace(WORK, period=Period(0, 100, 200), attempts=(), published=None, same_as="period 3")
     assert again.late_ranges() == {A0: OffsetRange(7, 12)}
     assert again.set_aside_ranges() == {A0: OffsetRange(5, 10)}
@@ -103,7 +103,7 @@ def test_the_whole_once_more_has_all_that_the_first_time_had() -> None:
 
 def test_of_its_parts_the_first_has_what_came_late_and_the_last_what_was_set_aside() -> None:
     first, middle, last = (
-        WORK.part(Period(n, *times), "") for n, times in enumerate([(100, 120), (120, 160), (160, 200)])
+        WORK.restricted_to(Period(n, *times), "") for n, times in enumerate([(100, 120), (120, 160), (160, 200)])
     )
     for part in (first, middle, last):
         assert part.ranges == WORK.ranges

@@ -203,8 +203,8 @@ def test_a_port_in_use_is_not_free_and_a_silent_listener_is_no_server() -> None:
         port = taken.getsockname()[1]
 
         assert ports.is_free(port) is False
-    assert ports.broker_answers(port) is False
-    assert ports.zookeeper_answers(port) is False
+    assert ports.broker_responds(port) is False
+    assert ports.zookeeper_responds(port) is False
 
 
 # --- state ---------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def test_a_data_directory_of_another_client_is_never_removed(tmp_path: Path) -> 
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "thesis.txt").write_text("years of work")
 
-    with pytest.raises(SandboxError, match="was not made by a sandbox"):
+    with pytest.raises(SandboxError, match="was not created by a sandbox"):
         Sandbox(tmp_path).up()
     Sandbox(tmp_path).down()
 

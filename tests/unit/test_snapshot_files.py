@@ -274,7 +274,7 @@ def test_a_name_that_the_format_cannot_carry_is_that_partitions_failure(tmp_path
         store.commit("g", {T0: OffsetAndMetadata(1), odd: OffsetAndMetadata(1)})
 
     assert str(caught.value.failures[odd]) == (
-        "topic 'a:b': ExportZkOffsets' format cannot carry a name that holds ':'"
+        "topic 'a:b': ExportZkOffsets' format cannot contain a name that holds ':'"
     )
     assert dict(store.fetch("g")) == {T0: Committed(1)}
 
@@ -446,8 +446,8 @@ def test_a_file_that_an_edit_creates_names_the_cluster_of_the_source(tmp_path: P
     write_snapshot(tmp_path / "a.avro", named, [])
     target = SnapshotStore(tmp_path / "b.avro")
     crossing = CrossClusterCheck(source, target)
-    assert crossing.compared.relation is Relation.NEW
-    assert crossing.carry(OffsetAndMetadata(5, leader_epoch=3)).leader_epoch == 3
+    assert crossing.comparison.relation is Relation.NEW
+    assert crossing.adapt(OffsetAndMetadata(5, leader_epoch=3)).leader_epoch == 3
     tp = TopicPartition("orders", 0)
     list(target.edit([GroupEdit("g", {tp: Change(OffsetAndMetadata(5, leader_epoch=3))})]))
     again = SnapshotStore(tmp_path / "b.avro")

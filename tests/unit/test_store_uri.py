@@ -55,8 +55,8 @@ def test_a_uri_is_taken_apart(uri: str, expected: StoreUri) -> None:
         ("zookeeper://h:2181?layout=0.8&layout=0.7", "given twice"),
         ("zookeeper://h:2181?layout=storm", "layout storm needs root=/PATH"),
         ("zookeeper://h:2181?layout=0.7&root=/storm", "layout 0.7 has no root"),
-        ("zookeeper://h:2181?layout=storm&root=storm", "root 'storm' is no absolute path"),
-        ("zookeeper://h:2181?layout=storm&root=/a/../b", "root '/a/../b' is no absolute path"),
+        ("zookeeper://h:2181?layout=storm&root=storm", "root 'storm' is not an absolute path"),
+        ("zookeeper://h:2181?layout=storm&root=/a/../b", "root '/a/../b' is not an absolute path"),
         ("file:", "no path after file:"),
         ("dual:", "needs either the name"),
         ("dual:x?primary=kafka%3A%2F%2Fh%3A1", "needs either the name"),
@@ -96,7 +96,7 @@ def test_a_dual_store_must_be_configured_and_cannot_be_nested() -> None:
     with pytest.raises(InvalidUri, match=r"no \[store.y\]"):
         open_store("dual:y", NAMED)
     nested = ConnectionConfig(stores={"x": {"primary": "dual:x", "secondary": "kafka://h:1"}})
-    with pytest.raises(InvalidUri, match="cannot stand inside another"):
+    with pytest.raises(InvalidUri, match="cannot be part of another pair of stores"):
         open_store("dual:x", nested)
     half = ConnectionConfig(stores={"x": {"primary": "kafka://h:1"}})
     with pytest.raises(InvalidUri, match="needs both"):
@@ -106,7 +106,7 @@ def test_a_dual_store_must_be_configured_and_cannot_be_nested() -> None:
 def test_a_dual_store_does_not_pair_byte_positions_with_offsets() -> None:
     uri = "dual:?primary=kafka%3A%2F%2Fh%3A1&secondary=zookeeper%3A%2F%2Fz%3A1%3Flayout%3D0.7"
 
-    with pytest.raises(InvalidUri, match=r"byte positions of Kafka 0\.7 and the other offsets"):
+    with pytest.raises(InvalidUri, match=r"byte positions of Kafka 0\.7 and the other one holds offsets"):
         open_store(uri)
 
 

@@ -11,7 +11,7 @@ from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPart
 from offsetmgr.core.offset_store import Change
 from offsetmgr.migration.live.copy_plan import catch_up_changes, partitions_ahead
 from offsetmgr.stores.pair_uri import inner_uris
-from offsetmgr.stores.switched.mode_listener import back
+from offsetmgr.stores.switched.mode_listener import mode_after_abandoned_switch
 from offsetmgr.stores.switched.records import (
     FollowerNode,
     StorageModeNode,
@@ -70,7 +70,7 @@ def test_what_cannot_be_understood_is_never_a_mode(data: bytes, kind: type[Offse
 def test_going_back_is_a_new_epoch_of_the_old_mode() -> None:
     held = StorageModeNode(CommitMode.DUAL, 7, "ann", 5, CommitMode.KAFKA)
 
-    assert back(held, "bob", 9) == StorageModeNode(CommitMode.DUAL, 8, "bob", 9, None)
+    assert mode_after_abandoned_switch(held, "bob", 9) == StorageModeNode(CommitMode.DUAL, 8, "bob", 9, None)
 
 
 def test_what_the_kept_store_lacks_is_copied_on_condition_of_what_it_holds() -> None:

@@ -31,7 +31,7 @@ from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.live.copy_plan import catch_up_changes, partitions_ahead
 from offsetmgr.migration.live.switch_evidence import FollowerAck, SwitchEvidence, SwitchSnapshot
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
-from offsetmgr.stores.switched.mode_listener import back
+from offsetmgr.stores.switched.mode_listener import mode_after_abandoned_switch
 from offsetmgr.stores.switched.nodes import FollowerState, NodeState, SwitchStateStore
 from offsetmgr.stores.switched.records import StorageModeNode
 from offsetmgr.zookeeper.client.session import ZookeeperSession
@@ -213,17 +213,17 @@ class LiveMigration:
         if to is CommitMode.DUAL:
             return partitions_ahead(one, two), {}, {}
         copies = catch_up_changes(one, two)
-        self.crossing.learn({tp.topic for tp in copies})
+        self.crossing.load_topics({tp.topic for tp in copies})
         refused = {tp: why for tp in copies if (why := self._recreated(tp, two[tp])) is not None}
         carried = {
-            tp: change._replace(after=self.crossing.carry(change.after))
+            tp: change._replace(after=self.crossing.adapt(change.after))
             for tp, change in copies.items()
             if change.after is not None and tp not in refused
         }
         return {}, carried, refused
 
     def _recreated(self, tp: TopicPartition, offset: Offset) -> RecreatedTopic | None:
-        return self.crossing.refusal(tp, offset) if isinstance(offset, Committed) else None
+        return self.crossing.recreation_error(tp, offset) if isinstance(offset, Committed) else None
 
     # --- the switch ----------------------------------------------------------------------------------
 
@@ -241,9 +241,11 @@ class LiveMigration:
         self._stop = stop
         self._heed_stop()
         snapshot = self.look(to)
-        if snapshot.seen.storage.turning is not None and snapshot.switcher is None:
+        if snapshot.seen.storage.switching_to is not None and snapshot.switcher is None:
             gone = "its process is gone"
-            self._nodes.give_back(snapshot.seen, back(snapshot.seen.storage, gone, self._clock.now_ms()))
+            self._nodes.abandon_switch(
+                snapshot.seen, mode_after_abandoned_switch(snapshot.seen.storage, gone, self._clock.now_ms())
+            )
             snapshot = self.look(to)
         self.check(snapshot, to)
         began_ms = self._clock.now_ms()
@@ -259,7 +261,7 @@ class LiveMigration:
                 epoch=held.storage.epoch + 1,
                 who=self._who,
                 when_ms=self._clock.now_ms(),
-                turning=None,
+                switching_to=None,
             )
             self._settle(held, settled)
         except BaseException:
@@ -285,8 +287,8 @@ class LiveMigration:
 
     def _hold(self, seen: NodeState, to: CommitMode) -> NodeState:
         now_ms = self._clock.now_ms()
-        held = replace(seen.storage, epoch=seen.storage.epoch + 1, who=self._who, when_ms=now_ms, turning=to)
-        if not self._nodes.hold(seen, held, self._who) and self._seen().storage != held:
+        held = replace(seen.storage, epoch=seen.storage.epoch + 1, who=self._who, when_ms=now_ms, switching_to=to)
+        if not self._nodes.begin_switch(seen, held, self._who) and self._seen().storage != held:
             raise Conflict(f"switch of group {self.group}", "another process has changed it meanwhile", "look again")
         self._tell("held")
         return NodeState(held, seen.version + 1)
@@ -296,14 +298,16 @@ class LiveMigration:
             raise Conflict(f"switch of group {self.group}", "was given up; the old mode holds")
 
     def _settle(self, held: NodeState, settled: StorageModeNode) -> None:
-        if not self._nodes.settle(held, settled) and self._seen().storage != settled:
+        if not self._nodes.end_switch(held, settled) and self._seen().storage != settled:
             why = "its members have gone back to the old mode: this process was too slow, or its session had ended"
             raise Conflict(f"switch of group {self.group}", why, "try again")
 
     def _go_back(self, held: NodeState) -> None:
         """Restores the old mode as far as this process can; otherwise the members do it once this session has ended."""
         try:
-            self._nodes.settle(held, back(held.storage, f"{self._who}: gave up", self._clock.now_ms()))
+            self._nodes.end_switch(
+                held, mode_after_abandoned_switch(held.storage, f"{self._who}: gave up", self._clock.now_ms())
+            )
         except OffsetMgrError:
             self._session.close()
 

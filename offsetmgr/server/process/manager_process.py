@@ -241,10 +241,10 @@ class ManagerProcess:
             crossing = await asyncio.to_thread(
                 CrossClusterCheck, brokers, store, options.translate, ("cluster of the topics", "store")
             )
-        if crossing.foreign and options.translate is None:
-            why = f"its offsets belong to another Kafka cluster than the topics: {crossing.compared.how}"
+        if crossing.other_cluster and options.translate is None:
+            why = f"its offsets belong to another Kafka cluster than the topics: {crossing.comparison.how}"
             raise OtherCluster(f"store {store.uri}", why, _OTHER_CLUSTER)
-        front.keeps_epochs = crossing.compared.keeps_epochs
+        front.keeps_epochs = crossing.comparison.keeps_epochs
         _log.info("numbers", extra={"store": store.uri, "relation": crossing.text()})
 
     async def _compare_later(self, front: StoreBackend, store: OffsetStore) -> None:

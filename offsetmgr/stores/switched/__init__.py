@@ -1,1 +1,5 @@
-"""A store that follows the storage mode of its group and writes to ZooKeeper, to both stores, or to Kafka."""
+"""The switched store: for each group it uses ZooKeeper, Kafka or both, according to the group's storage mode.
+
+A live migration (`offsetmgr.migration.live`) changes the storage mode in a znode. `mode_listener` follows that znode in
+each member, `store` is the offset store, `nodes` and `records` read and write the znodes.
+"""

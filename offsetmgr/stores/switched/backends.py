@@ -9,8 +9,8 @@ from offsetmgr.stores.dual import DualStore
 
 
 class SwitchedBackends:
-    """`offsetmgr.stores.switched.store.StorageBackends` of one ZooKeeper and one Kafka store; closing it closes
-    both."""
+    """The `offsetmgr.stores.switched.store.StorageBackends` of one ZooKeeper and one Kafka store. `close` closes both
+    stores."""
 
     def __init__(self, zookeeper: OffsetStore, kafka: OffsetStore, translate: Translate | None = None) -> None:
         """``translate``: see `DualStore`."""

@@ -1,11 +1,12 @@
-"""`ModeListener`: the member's side of a live migration. It follows the storage modes of groups and acknowledges them.
+"""`ModeListener`: follows the storage modes of groups in a member, and acknowledges each change.
 
-Ordering contract for each group: code that works with the offsets runs within `using`, which is entered only while no
-switch is in progress and the session's lease is valid. When a switch begins, the listener waits until no code is within
-`using`, flushes the second store, and only then acknowledges; nothing enters again before the switch has ended. So
-between the last acknowledgement and the end of the switch no member commits or fetches.
+Ordering contract for each group: code that commits or fetches runs within `ModeListener.using`, which is entered only
+while no switch is in progress and the session's lease is valid. When a switch begins, the listener waits until no code
+is within `using`, writes all pending changes to the secondary store, and only then acknowledges. No code enters `using`
+again before the switch has ended. So no member commits or fetches between the last acknowledgement and the end of the
+switch.
 
-If the switching process dies, the members end the switch and return to the previous mode.
+If the process that is switching the group dies, the members end the switch and return to the previous mode.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from offsetmgr.stores.switched.records import FollowerNode, StorageModeNode
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 
 _LOG: Final = logging.getLogger("offsetmgr.migration.live")
-_TRIES: Final = 8
-_LOOK_S: Final = 0.05
-_AGAIN_S: Final = 0.2
-"""Seconds before a retry."""
-_LONGEST_END_S: Final = 3.0
-"""Seconds to wait for the thread: it may be waiting for a server, and can do no harm then."""
+_MAX_JOIN_ATTEMPTS: Final = 8
+_RECHECK_S: Final = 0.05
+"""Seconds between two checks of the lease while `ModeListener.using` waits."""
+_RETRY_S: Final = 0.2
+"""Seconds before a failed read or acknowledgement is retried."""
+_MAX_STOP_S: Final = 3.0
+"""Maximum time in seconds for which `ModeListener.stop` waits for the thread, which may be waiting for a server."""
 
 
 class SessionLeaseProtocol(Protocol):
@@ -45,8 +47,11 @@ class SessionLeaseProtocol(Protocol):
 
 
 class _Group:
-    """One group: ``seen`` is the mode in use, ``acknowledged`` the acknowledged one. This compares more than its
-    version, because the node may have been deleted, with the member's own, and recreated."""
+    """One group: ``seen`` is the state read last, ``acknowledged`` the state acknowledged last.
+
+    The listener compares whole states and not only versions, because the node may have been deleted together with the
+    member's node and then recreated.
+    """
 
     def __init__(self, nodes: SwitchStateStore, seen: NodeState) -> None:
         self.nodes = nodes
@@ -55,10 +60,11 @@ class _Group:
 
 
 class ModeListener:
-    """Follows groups in one session, in its own thread from `begin` to `end`. Thread-safe.
+    """Follows groups in one session, in its own thread from `start` to `stop`. Thread-safe.
 
-    ``flush`` writes what a group's second store lacks, and returns whether nothing is left. ``start`` is the mode of a
-    group without one: the first member declares it. ``wait_s`` is how long `using` waits.
+    ``flush`` writes a group's pending changes to the secondary store and returns whether none is left. ``initial_mode``
+    is the mode that the first member declares for a group without one. ``wait_s`` is the maximum time in seconds for
+    which `using` waits.
     """
 
     def __init__(
@@ -67,7 +73,7 @@ class ModeListener:
         lease: SessionLeaseProtocol,
         name: str,
         *,
-        start: CommitMode | None,
+        initial_mode: CommitMode | None,
         flush: Callable[[str], bool],
         wait_s: float,
         clock: Clock | None = None,
@@ -75,68 +81,71 @@ class ModeListener:
         self.name = name
         self._session = session
         self._lease = lease
-        self._start = start
+        self._initial_mode = initial_mode
         self._flush = flush
         self._wait_s = wait_s
         self._clock = clock or SystemClock()
-        self._inside = threading.Condition()
+        self._condition = threading.Condition()
         self._groups: dict[str, _Group] = {}
-        self._marking = threading.Lock()
-        self._marked: set[str] = set()
+        self._queue_lock = threading.Lock()
+        self._groups_to_read: set[str] = set()
         self._wake = threading.Event()
-        self._ended = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="offsetmgr-switch", daemon=True)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._thread.start()
 
-    def end(self) -> None:
-        """Stops following; the member's nodes disappear with its session."""
-        self._ended.set()
+    def stop(self) -> None:
+        """Stops the thread. The member's nodes stay until its session ends."""
+        self._stopped.set()
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_LONGEST_END_S)
+            self._thread.join(_MAX_STOP_S)
 
     def follows(self, group: str) -> bool:
         return group in self._groups
 
     def follow(self, group: str) -> None:
-        """Joins the group's switch. Raises `GroupNotFound` if no mode was declared, and the errors of the session."""
-        with self._inside:
+        """Registers this member in the group, so that a switch waits for its acknowledgement.
+
+        Raises `GroupNotFound` if no mode was declared, and the errors of the session.
+        """
+        with self._condition:
             if group not in self._groups:
                 self._groups[group] = self._join(SwitchStateStore(self._session, group))
-                self._mark(group)
+                self._schedule_read(group)
 
     @contextmanager
     def using(self, group: str) -> Iterator[CommitMode]:
-        """Yields the group's mode, which does not change within the block.
+        """Yields the group's mode, which does not change within the block. Waits while a switch is in progress.
 
-        Raises `SwitchInProgress` if a switch (or an expired lease) lasts too long, `SessionExpired`, and the errors of
-        `follow`.
+        Raises `SwitchInProgress` if the switch does not end, or the lease does not become valid, within ``wait_s``;
+        `SessionExpired`, and the errors of `follow`.
         """
         deadline = self._clock.monotonic() + self._wait_s
-        with self._inside:
+        with self._condition:
             while True:
-                if self._ended.is_set():
+                if self._stopped.is_set():
                     raise Unreachable(f"offsets of group {group}", "the store has been closed")
                 if self._lease.expired:
                     raise SessionExpired(f"offsets of group {group}", "the member's ZooKeeper session has expired")
                 self.follow(group)
                 seen = self._groups[group].seen
-                if seen is not None and seen.storage.turning is None and self._lease.valid():
+                if seen is not None and seen.storage.switching_to is None and self._lease.valid():
                     break
                 if (left := deadline - self._clock.monotonic()) <= 0:
-                    raise self._in_vain(group, seen)
-                self._inside.wait(min(left, _LOOK_S))
+                    raise self._timeout_error(group, seen)
+                self._condition.wait(min(left, _RECHECK_S))
             yield seen.storage.mode
 
-    def _in_vain(self, group: str, seen: NodeState | None) -> SwitchInProgress:
+    def _timeout_error(self, group: str, seen: NodeState | None) -> SwitchInProgress:
         if seen is None:
-            why = "the node with the storage mode is gone"
-        elif seen.storage.turning is not None:
-            why = f"a switch to {seen.storage.turning.value}, by {seen.storage.who}, has not ended"
+            why = "the znode with the storage mode was deleted, and not recreated"
+        elif seen.storage.switching_to is not None:
+            why = f"a switch to {seen.storage.switching_to.value}, by {seen.storage.who}, has not ended"
         else:
-            why = "the member's ZooKeeper session may be over"
+            why = "the lease of the member's ZooKeeper session did not become valid"
         return SwitchInProgress(f"offsets of group {group}", f"{why} within {self._wait_s:g} s")
 
     # --- acknowledgements ----------------------------------------------------------------------------
@@ -146,81 +155,88 @@ class ModeListener:
 
     def _join(self, nodes: SwitchStateStore) -> _Group:
         def changed(_: str) -> None:
-            self._mark(nodes.group)
+            self._schedule_read(nodes.group)
 
-        for _ in range(_TRIES):
+        for _ in range(_MAX_JOIN_ATTEMPTS):
             seen = nodes.read(changed)
             if seen is None:
-                if self._start is None:
+                if self._initial_mode is None:
                     raise GroupNotFound(
                         f"switch of group {nodes.group}",
                         "its storage mode is not declared",
                         "declare it once: offsetmgr migrate switch --declare --to MODE, or start=MODE in the "
                         "store's URI",
                     )
-                nodes.declare(StorageModeNode(self._start, 1, f"member {self.name}", self._clock.now_ms()))
+                nodes.declare(StorageModeNode(self._initial_mode, 1, f"member {self.name}", self._clock.now_ms()))
             elif nodes.acknowledge(self.name, self._node(seen), seen.version):
                 return _Group(nodes, seen)
-        raise Conflict(f"switch of group {nodes.group}", "it changes all the time", "try again when it is quiet")
+        raise Conflict(
+            f"switch of group {nodes.group}", "its storage mode changed during every attempt to join", "try again later"
+        )
 
-    def _mark(self, group: str) -> None:
-        with self._marking:
-            self._marked.add(group)
+    def _schedule_read(self, group: str) -> None:
+        with self._queue_lock:
+            self._groups_to_read.add(group)
         self._wake.set()
 
     def _run(self) -> None:
-        while not self._ended.is_set():
+        while not self._stopped.is_set():
             self._wake.wait()
             self._wake.clear()
-            with self._marking:
-                marked, self._marked = self._marked, set()
-            late = False
-            for group in marked & self._groups.keys():  # a member that is joining marks itself again
+            with self._queue_lock:
+                to_read, self._groups_to_read = self._groups_to_read, set()
+            retry = False
+            for group in to_read & self._groups.keys():  # `follow` schedules a read of a new group itself
                 try:
-                    settled = self._look(self._groups[group])
+                    up_to_date = self._refresh(self._groups[group])
                 except SessionExpired:
                     return
                 except OffsetMgrError as error:
                     _LOG.warning("switch of group %s: %s; trying again", group, error)
-                    settled = False
-                if not settled:
-                    late = True
-                    with self._marking:
-                        self._marked.add(group)
-            if late and not self._ended.wait(_AGAIN_S):
+                    up_to_date = False
+                if not up_to_date:
+                    retry = True
+                    with self._queue_lock:
+                        self._groups_to_read.add(group)
+            if retry and not self._stopped.wait(_RETRY_S):
                 self._wake.set()
 
-    def _look(self, one: _Group) -> bool:
-        """Adopts the mode of the node and acknowledges it. Returns False if it has to be read again soon."""
+    def _refresh(self, one: _Group) -> bool:
+        """Reads the group's mode, adopts it and acknowledges it. Returns False if it must be read again soon."""
 
         def changed(_: str) -> None:
-            self._mark(one.nodes.group)
+            self._schedule_read(one.nodes.group)
 
-        # During the read other code may be within `using`; after it nothing enters until the mode is known.
+        # Other threads may be within `using` during the read. The lock below keeps them out until the mode is adopted.
         seen = one.nodes.read(changed)
-        with self._inside:
+        with self._condition:
             one.seen = seen
-            self._inside.notify_all()
+            self._condition.notify_all()
             if seen is None:
-                _LOG.error("group %s: its storage mode is no longer declared", one.nodes.group)
+                _LOG.error(
+                    "group %s: the znode of its storage mode was deleted; commits wait until a mode is declared",
+                    one.nodes.group,
+                )
                 return False
             if one.acknowledged != seen:
-                if seen.storage.turning is not None and not self._flush(one.nodes.group):
+                if seen.storage.switching_to is not None and not self._flush(one.nodes.group):
                     return False
                 if not one.nodes.acknowledge(self.name, self._node(seen), seen.version):
                     return False
                 one.acknowledged = seen
-        if seen.storage.turning is not None and one.nodes.switcher(changed) is None:
-            self._give_back(one.nodes, seen)
+        if seen.storage.switching_to is not None and one.nodes.switcher(changed) is None:
+            self._abandon_switch(one.nodes, seen)
             return False
         return True
 
-    def _give_back(self, nodes: SwitchStateStore, seen: NodeState) -> None:
-        who = f"member {self.name}: the process that was switching is gone"
-        if nodes.give_back(seen, back(seen.storage, who, self._clock.now_ms())):
-            _LOG.warning("group %s: back to %s, %s", nodes.group, seen.storage.mode.value, who)
+    def _abandon_switch(self, nodes: SwitchStateStore, seen: NodeState) -> None:
+        who = f"member {self.name}: the process that was switching the group has died"
+        if nodes.abandon_switch(seen, mode_after_abandoned_switch(seen.storage, who, self._clock.now_ms())):
+            _LOG.warning(
+                "group %s: switch abandoned, mode %s applies again: %s", nodes.group, seen.storage.mode.value, who
+            )
 
 
-def back(storage: StorageModeNode, who: str, now_ms: int) -> StorageModeNode:
-    """Returns the node after a switch that was abandoned."""
-    return replace(storage, epoch=storage.epoch + 1, who=who, when_ms=now_ms, turning=None)
+def mode_after_abandoned_switch(storage: StorageModeNode, who: str, now_ms: int) -> StorageModeNode:
+    """Returns the content of ``storage`` after an abandoned switch: the previous mode, in a new epoch."""
+    return replace(storage, epoch=storage.epoch + 1, who=who, when_ms=now_ms, switching_to=None)

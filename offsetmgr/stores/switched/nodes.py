@@ -1,14 +1,14 @@
-"""`SwitchStateStore`: reads and writes the nodes of one group's switch in ZooKeeper. No thread, no decision.
+"""`SwitchStateStore`: reads and writes the znodes of one group's storage mode. It has no thread and decides nothing.
 
 ::
 
-    /offsetmgr/groups/GROUP/storage         the mode: where the group's offsets are; changed by compare-and-set alone
-    /offsetmgr/groups/GROUP/storage/NAME    a member that follows it (ephemeral), with the epoch it has acknowledged
-    /offsetmgr/groups/GROUP/switcher        who is switching (ephemeral): gone with its process
+    /offsetmgr/groups/GROUP/storage         the group's storage mode; changed only by compare-and-set
+    /offsetmgr/groups/GROUP/storage/NAME    a member that follows the mode (ephemeral), with its acknowledged epoch
+    /offsetmgr/groups/GROUP/switcher        the process that is switching the group (ephemeral)
 
-Ordering contract: a member joins, and acknowledges, only while ``storage`` is at the version that it has read (a check
-in the same transaction). So a process that changes ``storage`` and then lists the members sees every one that may still
-use the earlier version.
+Ordering contract: a member joins and acknowledges only while ``storage`` still has the version that the member has
+read; the transaction checks the version. So a process that changes ``storage`` and then lists the members finds every
+member that may still use the earlier version.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class FollowerState:
-    """A live member. ``session_id`` is the session with which it ends."""
+    """A live member. ``session_id`` is the session that owns its ephemeral node."""
 
     name: str
     node: FollowerNode
@@ -60,14 +60,14 @@ class FollowerState:
 
 
 class SwitchStateStore:
-    """The nodes of one group through one session. All methods raise the errors of the session.
+    """The nodes of one group, accessed through one session. All methods raise the errors of the session.
 
-    Methods that write return False (or None) if another process wrote first, or if the outcome is unknown: the caller
-    reads again.
+    Methods that write return False if another process wrote first, or if the outcome is unknown; the caller then reads
+    again.
     """
 
     def __init__(self, session: ZookeeperSession, group: str) -> None:
-        """Raises `UsageError` for a group that cannot be a node."""
+        """Raises `UsageError` if the group id cannot be the name of a node."""
         self._session = session
         self.group = group
         self.root = f"{GROUPS}/{check_group(group)}"
@@ -76,9 +76,10 @@ class SwitchStateStore:
     # --- reads ---------------------------------------------------------------------------------------
 
     def read(self, changed: WatchCallback | None = None) -> NodeState | None:
-        """Returns the storage mode of the group; None if none was declared. ``changed`` is as in `watch_data`.
+        """Returns the storage mode of the group; None if none was declared. ``changed`` is the callback of a watch on
+        the node.
 
-        Raises `CorruptData`, `UnknownVersion` too.
+        Also raises `CorruptData`, `UnknownVersion`.
         """
         node = (
             self._session.get(self.storage_path)
@@ -90,8 +91,8 @@ class SwitchStateStore:
         )
 
     def switcher(self, changed: WatchCallback | None = None) -> SwitcherNode | None:
-        """Returns the process that is switching the group; None if there is none. Raises `CorruptData`,
-        `UnknownVersion` too."""
+        """Returns the process that is switching the group; None if there is none. ``changed`` is the callback of a
+        watch on the node. Also raises `CorruptData`, `UnknownVersion`."""
         node = (
             self._session.get(self.switcher_path)
             if changed is None
@@ -100,8 +101,8 @@ class SwitchStateStore:
         return None if node is None else decode_switcher(self._full(self.switcher_path), node.data)
 
     def followers(self) -> list[FollowerState]:
-        """Returns the live members, sorted by name. Raises `CorruptData`, `UnknownVersion` too, because none may be
-        missed."""
+        """Returns the live members, sorted by name. Also raises `CorruptData`, `UnknownVersion`: the result must not
+        miss a member."""
         names = sorted(self._session.children(self.storage_path) or ())
         paths = [self.member_path(name) for name in names]
         found: list[FollowerState] = []
@@ -113,7 +114,7 @@ class SwitchStateStore:
         return found
 
     def watch_followers(self, names: list[str], changed: WatchCallback) -> None:
-        """Watches the nodes of these members, and joins and leaves."""
+        """Sets watches on the nodes of these members, and on their parent, for members that join or leave."""
         self._session.watch_many([self.member_path(name) for name in names], [self.storage_path], changed)
 
     def member_path(self, name: str) -> str:
@@ -125,40 +126,42 @@ class SwitchStateStore:
         """Declares the storage mode if none was declared."""
         parts = self.root.split("/")[1:]
         ensure(self._session, ["/" + "/".join(parts[: at + 1]) for at in range(len(parts))])
-        return self._won([Create(self.storage_path, encode_storage(storage))])
+        return self._commits([Create(self.storage_path, encode_storage(storage))])
 
     def join(self, name: str, node: FollowerNode, version: int) -> bool:
         """Joins as a member that follows ``storage`` at this version."""
         path = self.member_path(name)
-        return self._won(
+        return self._commits(
             [CheckVersion(self.storage_path, version), Create(path, encode_follower(node), ephemeral=True)]
         )
 
     def acknowledge(self, name: str, node: FollowerNode, version: int) -> bool:
         """Acknowledges ``storage`` at this version; joins again if the member's node has disappeared."""
         path = self.member_path(name)
-        mine = self._session.get(path)
-        if mine is None:
+        own_node = self._session.get(path)
+        if own_node is None:
             return self.join(name, node, version)
-        return self._won([CheckVersion(self.storage_path, version), SetData(path, encode_follower(node), mine.version)])
+        return self._commits(
+            [CheckVersion(self.storage_path, version), SetData(path, encode_follower(node), own_node.version)]
+        )
 
     # --- writes of the switching process -------------------------------------------------------------
 
-    def hold(self, seen: NodeState, storage: StorageModeNode, who: str) -> bool:
-        """Begins a switch: creates the node of the process and writes the new ``storage``, in one transaction."""
-        begun: list[Operation] = [Create(self.switcher_path, encode_switcher(SwitcherNode(who)), ephemeral=True)]
-        return self._won([*begun, SetData(self.storage_path, encode_storage(storage), seen.version)])
+    def begin_switch(self, seen: NodeState, storage: StorageModeNode, who: str) -> bool:
+        """Begins a switch: creates the node of this process and writes the new ``storage``, in one transaction."""
+        operations: list[Operation] = [Create(self.switcher_path, encode_switcher(SwitcherNode(who)), ephemeral=True)]
+        return self._commits([*operations, SetData(self.storage_path, encode_storage(storage), seen.version)])
 
-    def settle(self, seen: NodeState, storage: StorageModeNode) -> bool:
-        """Ends a switch of this session with one mode or the other."""
-        ended: list[Operation] = [SetData(self.storage_path, encode_storage(storage), seen.version)]
-        return self._won([*ended, Delete(self.switcher_path, 0)])
+    def end_switch(self, seen: NodeState, storage: StorageModeNode) -> bool:
+        """Ends this session's switch: writes ``storage`` and deletes the node of this process, in one transaction."""
+        operations: list[Operation] = [SetData(self.storage_path, encode_storage(storage), seen.version)]
+        return self._commits([*operations, Delete(self.switcher_path, 0)])
 
-    def give_back(self, seen: NodeState, storage: StorageModeNode) -> bool:
-        """Ends a switch whose process has died."""
-        return self._won([SetData(self.storage_path, encode_storage(storage), seen.version)])
+    def abandon_switch(self, seen: NodeState, storage: StorageModeNode) -> bool:
+        """Ends the switch of a process that has died: writes ``storage``."""
+        return self._commits([SetData(self.storage_path, encode_storage(storage), seen.version)])
 
-    def _won(self, operations: list[Operation]) -> bool:
+    def _commits(self, operations: list[Operation]) -> bool:
         outcome = self._session.transaction(operations)
         if outcome.state is OperationState.COMMITTED:
             return True
@@ -167,14 +170,16 @@ class SwitchStateStore:
         if outcome.state in (OperationState.UNKNOWN, OperationState.NOT_SENT):
             self._session.sync()  # raises if the session is over
             return False
-        raise outcome.error or ServerError(f"ZooKeeper under {self.root}", f"refused with code {outcome.code}")
+        raise outcome.error or ServerError(
+            f"ZooKeeper under {self.root}", f"rejected the transaction with code {outcome.code}"
+        )
 
     def _full(self, path: str) -> str:
         return self._session.chroot + path
 
 
 def modes(session: ZookeeperSession, groups: list[str]) -> Mapping[str, StorageModeNode | OffsetMgrError | None]:
-    """Returns the storage modes of many groups in one request; None for a group without one."""
+    """Returns the storage modes of many groups, read in one request: None for a group without one, or the error."""
     found: dict[str, StorageModeNode | OffsetMgrError | None] = {}
     paths: dict[str, str] = {}
     for group in groups:

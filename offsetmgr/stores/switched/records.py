@@ -1,4 +1,4 @@
-"""The content of a switch's znodes: JSON with a version. Pure."""
+"""The content of the znodes of a group's storage mode: JSON with a version. Encoding and decoding are pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ VERSION: Final = 1
 class StorageModeNode:
     """``storage``: the storage mode of the group.
 
-    ``epoch`` grows by one with every change. While ``turning`` names a mode, a switch to it is in progress and members
-    neither commit nor fetch; ``mode`` then applies again if the switch is abandoned.
+    ``epoch`` increases by one with every change. While ``switching_to`` names a mode, a switch to that mode is in
+    progress and members neither commit nor fetch; if the switch is abandoned, ``mode`` applies again. The JSON key of
+    ``switching_to`` is ``turning``.
     """
 
     mode: CommitMode
@@ -26,13 +27,13 @@ class StorageModeNode:
     who: str
     """The user, host and process that wrote it, for people."""
     when_ms: int
-    """The time on the clock of that process."""
-    turning: CommitMode | None = None
+    """The time of the write by the clock of that process, in milliseconds since 1970."""
+    switching_to: CommitMode | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerNode:
-    """``storage/NAME`` (ephemeral): a member, and the newest epoch that it has adopted."""
+    """``storage/NAME`` (ephemeral): a member, and the newest epoch that it has acknowledged."""
 
     epoch: int
     host: str
@@ -41,7 +42,7 @@ class FollowerNode:
 
 @dataclass(frozen=True, slots=True)
 class SwitcherNode:
-    """``switcher`` (ephemeral): the process that is switching the group; at most one."""
+    """``switcher`` (ephemeral): the process that is switching the group."""
 
     who: str
 
@@ -53,7 +54,7 @@ def encode_storage(storage: StorageModeNode) -> bytes:
             "epoch": storage.epoch,
             "who": storage.who,
             "when": storage.when_ms,
-            "turning": None if storage.turning is None else storage.turning.value,
+            "turning": None if storage.switching_to is None else storage.switching_to.value,
         }
     )
 
@@ -62,13 +63,13 @@ def decode_storage(path: str, data: bytes) -> StorageModeNode:
     """Decodes the node. Raises `CorruptData`, `UnknownVersion`."""
     found = _object(path, data)
     try:
-        turning = found["turning"]
+        switching_to = found["turning"]
         return StorageModeNode(
             CommitMode(found["mode"]),
             _count(found["epoch"]),
             _text(found["who"]),
             _count(found["when"]),
-            None if turning is None else CommitMode(turning),
+            None if switching_to is None else CommitMode(switching_to),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise _broken(path, error) from error
@@ -110,7 +111,7 @@ def _object(path: str, data: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise _broken(path, error) from error
     if not isinstance(found, dict):
-        raise _broken(path, TypeError("no JSON object"))
+        raise _broken(path, TypeError("not a JSON object"))
     if (version := found.get("version")) != VERSION:
         raise UnknownVersion(f"ZooKeeper node {path}", f"version {version!r}; known: {VERSION}", "a newer offsetmgr?")
     return found
@@ -118,15 +119,15 @@ def _object(path: str, data: bytes) -> dict[str, Any]:
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a non-negative integer")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     return value
 
 
 def _broken(path: str, error: Exception) -> CorruptData:
-    return CorruptData(f"ZooKeeper node {path}", f"does not say where a group's offsets are: {error}")
+    return CorruptData(f"ZooKeeper node {path}", f"is not a valid node of a group's storage mode: {error}")

@@ -1,4 +1,4 @@
-"""The scheme ``switched``, and a switched store in the session of a member."""
+"""The scheme ``switched``, and `open_switched`, which can open the store within a consumer's ZooKeeper session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def open_switched(
     uri: str, config: ConnectionConfig, bound: tuple[ZookeeperSession, SessionLeaseProtocol] | None = None
 ) -> SwitchedStore:
-    """Returns the switched store at ``uri``; with ``bound`` it uses that member's session. Raises `InvalidUri`."""
+    """Returns the switched store at ``uri``. With ``bound`` it uses this session and lease, otherwise its own. Raises
+    `InvalidUri`."""
     from offsetmgr.stores.switched.backends import SwitchedBackends
     from offsetmgr.stores.switched.store import SwitchedStore
     from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -29,7 +30,7 @@ def open_switched(
     parsed = parse_uri(zookeeper)
     connect = parsed.address + parsed.path
 
-    def open_places(session: ZookeeperSession) -> SwitchedBackends:
+    def open_backends(session: ZookeeperSession) -> SwitchedBackends:
         first = ZookeeperStore(connect, config=config)
         first.session = session
         return SwitchedBackends(first, open_store(kafka, config), translate)
@@ -37,7 +38,7 @@ def open_switched(
     translate = translate_of(uri, config)
     start = parse_uri(uri).options.get("start")
     return SwitchedStore(
-        uri, connect, open_places, config, start=None if start is None else CommitMode(start), bound=bound
+        uri, connect, open_backends, config, start=None if start is None else CommitMode(start), bound=bound
     )
 
 

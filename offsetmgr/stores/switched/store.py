@@ -1,10 +1,11 @@
-"""`SwitchedStore`: the offsets of groups that a live migration can move between ZooKeeper, both stores and Kafka.
+"""`SwitchedStore`: the offsets of groups that a live migration can switch between ZooKeeper, both stores and Kafka.
 
-The store reads and writes each group according to its znode. A program that commits is a member, and a switch waits for
-it. A program that only reads is not; its read is repeated if the mode changed meanwhile.
+The store reads and writes each group in the mode that the group's znode declares. A program that commits is a member of
+the group's switch, so a switch waits for its acknowledgement. A program that only reads is not a member; its read is
+repeated if the mode changed meanwhile.
 
-The member uses one ZooKeeper session, that of its ephemeral node: the server rejects later requests of a frozen
-process. For Kafka the store checks the session's lease just before.
+A member's commits to ZooKeeper use the session of its ephemeral node, so after the session's end the server rejects the
+requests of a process that was frozen. Before a call to Kafka the store checks the lease of that session.
 """
 
 from __future__ import annotations
@@ -50,34 +51,35 @@ from offsetmgr.zookeeper.client.session_lease import SessionLease
 
 SESSION_TIMEOUT_MS: Final = 6000
 """The session timeout of a member without its own session."""
-_READS: Final = 5
-_GROUPS_AT_ONCE: Final = 200
+_MAX_READS: Final = 5
+_MODE_CHANGES: Final = f"its storage mode changed during each of {_MAX_READS} reads"
+_MAX_GROUPS_IN_FLIGHT: Final = 200
 
 
 class StorageBackends(Protocol):
-    """The stores behind the modes, opened within one session and closed with it."""
+    """The store of each mode, opened within one session and closed with it."""
 
     def store(self, mode: CommitMode) -> OffsetStore: ...
 
     def flush(self, group: str) -> bool:
-        """Writes what the group's second store lacks; returns whether nothing is left."""
+        """Writes the group's pending changes to the secondary store; returns whether none is left."""
         ...
 
     def close(self) -> None: ...
 
 
 class _SessionState:
-    """The state of one session, which ends as a whole."""
+    """One ZooKeeper session with everything that depends on it; `end` closes all of it."""
 
     def __init__(
-        self, session: ZookeeperSession, lease: SessionLeaseProtocol, places: StorageBackends, follower: ModeListener
+        self, session: ZookeeperSession, lease: SessionLeaseProtocol, backends: StorageBackends, listener: ModeListener
     ) -> None:
-        self.session, self.lease, self.places, self.follower = session, lease, places, follower
+        self.session, self.lease, self.backends, self.listener = session, lease, backends, listener
 
     def end(self) -> None:
-        self.follower.end()
+        self.listener.stop()
         try:
-            self.places.close()
+            self.backends.close()
         finally:
             if isinstance(self.lease, SessionLease):
                 self.lease.end()
@@ -85,21 +87,22 @@ class _SessionState:
 
 
 class SwitchedStore(StoreBase):
-    """The znode of each group under ``connect`` has its storage mode; ``open_places`` opens the stores in a session.
+    """An offset store that uses, for each group, the store of the group's storage mode.
 
-    ``start`` is the mode of groups without one. With ``bound`` (a member's session and its lease) the store lives as
-    long as that session; without, it opens a session, and another one after that has ended. Thread-safe; one call runs
-    at a time.
+    ``connect`` is the connect string of the ZooKeeper with the storage modes; ``open_backends`` opens the stores in a
+    session. ``start`` is the mode of groups without a declared one. With ``bound`` (a session and its lease) the store
+    is usable as long as that session; without it the store opens its own session, and a new one when that has ended.
+    Instances are thread-safe; one call runs at a time.
 
-    A commit during a switch waits as long as a call to a server may take, then fails with `SwitchInProgress`, which is
-    retriable.
+    A commit during a switch waits for up to ``timeout_ms`` of the configuration, then fails with `SwitchInProgress`,
+    which is retriable.
     """
 
     def __init__(
         self,
         uri: str,
         connect: str,
-        open_places: Callable[[ZookeeperSession], StorageBackends],
+        open_backends: Callable[[ZookeeperSession], StorageBackends],
         config: ConnectionConfig | None = None,
         *,
         start: CommitMode | None = None,
@@ -109,7 +112,7 @@ class SwitchedStore(StoreBase):
         ZookeeperSession(connect, config)
         self._uri = uri
         self._connect = connect
-        self._open_places = open_places
+        self._open_backends = open_backends
         self._config = config or ConnectionConfig()
         self._start = start
         self._bound = bound
@@ -124,105 +127,106 @@ class SwitchedStore(StoreBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The fields that every mode can keep: offsets alone, as in ZooKeeper."""
+        """The capabilities that every mode has: offsets without metadata, leader epoch or timestamp."""
         return Capabilities(metadata=False, leader_epoch=False, commit_timestamp=False, conditional="none")
 
     @property
     def member(self) -> str:
-        """The name of this member in the groups' switches."""
+        """The name of this member's nodes in ZooKeeper."""
         return self._name
 
     def identity(self) -> StoreIdentity:
         """Returns the identity of both stores together, because the mode may change."""
-        both = self._life().places.store(CommitMode.DUAL).identity()
+        both = self._session_state().backends.store(CommitMode.DUAL).identity()
         return StoreIdentity("switched", both.id, both.how)
 
     def log_origin(self) -> LogOrigin:
         """Returns the origin of both stores together, which must belong to one Kafka cluster (see
-        `DualStore.crossing`)."""
-        return self._life().places.store(CommitMode.DUAL).log_origin()
+        `DualStore.cross_cluster_check`)."""
+        return self._session_state().backends.store(CommitMode.DUAL).log_origin()
 
     def weaknesses(self) -> tuple[Weakness, ...]:
-        return self._life().places.store(CommitMode.DUAL).weaknesses()
+        return self._session_state().backends.store(CommitMode.DUAL).weaknesses()
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        return self._life().places.store(CommitMode.DUAL).topic_ids(topics)
+        return self._session_state().backends.store(CommitMode.DUAL).topic_ids(topics)
 
     def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
-        return self._life().places.store(CommitMode.DUAL).topics_created(topics)
+        return self._session_state().backends.store(CommitMode.DUAL).topics_created(topics)
 
     def mode(self, group: str) -> CommitMode:
         """Returns the group's current mode; ``start`` if none was declared. Raises `GroupNotFound`."""
-        life = self._life()
-        life.session.sync()
-        seen = SwitchStateStore(life.session, group).read()
+        state = self._session_state()
+        state.session.sync()
+        seen = SwitchStateStore(state.session, group).read()
         return self._mode_of(group, None if seen is None else seen.storage)
 
     def follow(self, group: str) -> None:
-        """Joins the group's switch now instead of at the first commit: a switch then waits for this member.
+        """Registers this member in the group now instead of at its first commit, so that a switch waits for it.
 
         Raises `GroupNotFound` if no mode was declared.
         """
-        self._life().follower.follow(group)
+        self._session_state().listener.follow(group)
 
     # --- reads ---------------------------------------------------------------------------------------
 
     def groups(self) -> Iterator[str]:
-        return self._life().places.store(CommitMode.DUAL).groups()
+        return self._session_state().backends.store(CommitMode.DUAL).groups()
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
         asked = None if partitions is None else list(partitions)
-        if self._life().follower.follows(group):
-            with self._using(group) as (life, mode):
-                found = _plain(life.places.store(mode).fetch(group, asked))
-                if not life.lease.valid():
-                    raise SwitchInProgress(f"fetch of group {group}", "the session may have ended meanwhile")
+        if self._session_state().listener.follows(group):
+            with self._using(group) as (state, mode):
+                found = _offsets_only(state.backends.store(mode).fetch(group, asked))
+                if not state.lease.valid():
+                    raise SwitchInProgress(
+                        f"fetch of group {group}", "the member's ZooKeeper session may have ended during the read"
+                    )
                 return found
-        for _ in range(_READS):
+        for _ in range(_MAX_READS):
             mode = self.mode(group)
-            found = _plain(self._life().places.store(mode).fetch(group, asked))
+            found = _offsets_only(self._session_state().backends.store(mode).fetch(group, asked))
             if self.mode(group) is mode:
                 return found
-        raise Conflict(f"fetch of group {group}", "its mode changes all the time", "try again when it is quiet")
+        raise Conflict(f"fetch of group {group}", _MODE_CHANGES, "try again later")
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
         names = iter(groups)
-        while batch := list(islice(names, _GROUPS_AT_ONCE)):
+        while batch := list(islice(names, _MAX_GROUPS_IN_FLIGHT)):
             yield from self._scan_batch(batch)
 
     def _scan_batch(self, batch: list[str]) -> Iterator[GroupOffsets]:
-        life = self._life()
+        state = self._session_state()
         left, found = list(dict.fromkeys(batch)), dict[str, GroupOffsets]()
-        for _ in range(_READS):
-            said = self._modes(life, left)
-            for group, mode in said.items():
+        for _ in range(_MAX_READS):
+            found_modes = self._modes(state, left)
+            for group, mode in found_modes.items():
                 if isinstance(mode, OffsetMgrError):
                     found[group] = GroupOffsets(group, {}, error=mode)
             for mode in CommitMode:
-                of_mode = [group for group, one in said.items() if one is mode]
-                for result in life.places.store(mode).scan(of_mode) if of_mode else ():
+                of_mode = [group for group, one in found_modes.items() if one is mode]
+                for result in state.backends.store(mode).scan(of_mode) if of_mode else ():
                     offsets = {tp: Committed(one.offset) for tp, one in result.offsets.items()}
                     found[result.group] = replace(result, offsets=offsets, as_of=None)
-            again = self._modes(life, [group for group, one in said.items() if isinstance(one, CommitMode)])
-            left = [group for group, one in again.items() if one is not said[group]]
+            again = self._modes(state, [group for group, one in found_modes.items() if isinstance(one, CommitMode)])
+            left = [group for group, one in again.items() if one is not found_modes[group]]
             if not left:
                 break
         for group in left:
-            why = "its mode changes all the time"
-            found[group] = GroupOffsets(group, {}, error=Conflict(f"scan of group {group}", why))
+            found[group] = GroupOffsets(group, {}, error=Conflict(f"scan of group {group}", _MODE_CHANGES))
         yield from (found[group] for group in batch)
 
-    def _modes(self, life: _SessionState, groups: list[str]) -> dict[str, CommitMode | OffsetMgrError]:
+    def _modes(self, state: _SessionState, groups: list[str]) -> dict[str, CommitMode | OffsetMgrError]:
         if not groups:
             return {}
-        life.session.sync()
-        said: dict[str, CommitMode | OffsetMgrError] = {}
-        for group, storage in modes(life.session, groups).items():
+        state.session.sync()
+        found_modes: dict[str, CommitMode | OffsetMgrError] = {}
+        for group, storage in modes(state.session, groups).items():
             try:
-                said[group] = storage if isinstance(storage, OffsetMgrError) else self._mode_of(group, storage)
+                found_modes[group] = storage if isinstance(storage, OffsetMgrError) else self._mode_of(group, storage)
             except GroupNotFound as error:
-                said[group] = error
-        return said
+                found_modes[group] = error
+        return found_modes
 
     def _mode_of(self, group: str, storage: StorageModeNode | None) -> CommitMode:
         if storage is not None:
@@ -238,7 +242,8 @@ class SwitchedStore(StoreBase):
     # --- writes --------------------------------------------------------------------------------------
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """Works as `OffsetStore.edit`, one group after the other: for commits, not for bulk work."""
+        """Works as `OffsetStore.edit`, one group after the other. It is made for commits of consumers, not for bulk
+        edits."""
         for edit in edits:
             yield self._edit_group(edit)
 
@@ -248,35 +253,35 @@ class SwitchedStore(StoreBase):
             for tp, change in edit.changes.items()
         }
         try:
-            with self._using(edit.group) as (life, mode):
-                (result,) = life.places.store(mode).edit([replace(edit, changes=plain)])
+            with self._using(edit.group) as (state, mode):
+                (result,) = state.backends.store(mode).edit([replace(edit, changes=plain)])
         except OffsetMgrError as error:
-            failed = ChangeOutcome(EditStatus.FAILED, None, self._told(error))
+            failed = ChangeOutcome(EditStatus.FAILED, None, self._retriable_error(error))
             return GroupEditResult(edit.group, dict.fromkeys(edit.changes, failed), how="nothing was written")
         outcomes = {
-            tp: outcome if outcome.error is None else outcome._replace(error=self._told(outcome.error))
+            tp: outcome if outcome.error is None else outcome._replace(error=self._retriable_error(outcome.error))
             for tp, outcome in result.outcomes.items()
         }
         return replace(result, outcomes=outcomes)
 
     @contextmanager
     def _using(self, group: str) -> Iterator[tuple[_SessionState, CommitMode]]:
-        """Works as `ModeListener.using`; if the store's own session has ended, in another one."""
+        """Works as `ModeListener.using`. If the store's own session has ended, it uses a new one."""
         while True:
-            life = self._life()
+            state = self._session_state()
             with ExitStack() as within:
                 try:
-                    mode = within.enter_context(life.follower.using(group))
+                    mode = within.enter_context(state.listener.using(group))
                 except SessionExpired:
-                    if self._bound is not None or not life.lease.expired:
+                    if self._bound is not None or not state.lease.expired:
                         raise
                     continue
-                yield life, mode
+                yield state, mode
                 return
 
-    def _told(self, error: OffsetMgrError) -> OffsetMgrError:
-        """Returns a retriable error if the store's own session has ended, because the same call may succeed in another
-        one."""
+    def _retriable_error(self, error: OffsetMgrError) -> OffsetMgrError:
+        """Returns a retriable error instead of `SessionExpired` of the store's own session, because the next call opens
+        a new session."""
         if not isinstance(error, SessionExpired) or self._bound is not None:
             return error
         return SwitchInProgress(error.what, f"{error.why}; the next call opens another session")
@@ -284,17 +289,17 @@ class SwitchedStore(StoreBase):
     def close(self) -> None:
         with self._opening:
             self._closed = True
-            life, self._current = self._current, None
-            if life is not None:
-                life.end()
+            state, self._current = self._current, None
+            if state is not None:
+                state.end()
 
-    def _life(self) -> _SessionState:
+    def _session_state(self) -> _SessionState:
         with self._opening:
             if self._closed:
                 raise Unreachable(self._uri, "the store has been closed")
             if self._current is not None and self._current.lease.expired and self._bound is None:
-                life, self._current = self._current, None
-                life.end()
+                state, self._current = self._current, None
+                state.end()
             if self._current is None:
                 self._current = self._open()
             return self._current
@@ -311,19 +316,19 @@ class SwitchedStore(StoreBase):
                 session.close()
                 raise
             lease = own
-        places = self._open_places(session)
-        follower = ModeListener(
+        backends = self._open_backends(session)
+        listener = ModeListener(
             session,
             lease,
             self._name,
-            start=self._start,
-            flush=places.flush,
+            initial_mode=self._start,
+            flush=backends.flush,
             wait_s=self._config.timeout_ms / 1000,
         )
-        follower.begin()
-        return _SessionState(session, lease, places, follower)
+        listener.start()
+        return _SessionState(session, lease, backends, listener)
 
 
-def _plain(found: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
-    """Returns offsets alone, because other fields would appear and disappear with the mode."""
+def _offsets_only(found: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
+    """Removes all fields but the offset, because which other fields exist depends on the mode."""
     return {tp: Committed(one.offset) if isinstance(one, Committed) else one for tp, one in found.items()}

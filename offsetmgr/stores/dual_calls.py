@@ -1,4 +1,4 @@
-"""Bulk calls to one of the two stores of a dual store."""
+"""Calls to one of the two stores of a dual store that return errors as results of the groups."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from offsetmgr.core.offset_store import (
 )
 
 GROUPS_IN_FLIGHT: Final = 200
-"""The number of groups that are read from (or written to) one store before the other."""
+"""The number of groups in one batch: all of them are processed in one store, then in the other."""
 
 
-def _batches(edits: Iterable[GroupEdit]) -> Iterator[list[GroupEdit]]:
-    """Divides edits into batches of different groups, so that a second edit of a group sees the first."""
+def edit_batches(edits: Iterable[GroupEdit]) -> Iterator[list[GroupEdit]]:
+    """Divides edits into batches of different groups, so that a second edit of a group reads the result of the
+    first."""
     batch: dict[str, GroupEdit] = {}
     for edit in edits:
         if edit.group in batch or len(batch) >= GROUPS_IN_FLIGHT:
@@ -32,14 +33,16 @@ def _batches(edits: Iterable[GroupEdit]) -> Iterator[list[GroupEdit]]:
         yield list(batch.values())
 
 
-def _read(store: OffsetStore, batch: list[GroupEdit]) -> dict[str, GroupOffsets]:
-    """Returns the offsets of a store for a batch; of a single group only the partitions to change."""
+def read_batch(store: OffsetStore, batch: list[GroupEdit]) -> dict[str, GroupOffsets]:
+    """Returns a store's offsets of the groups in a batch. For a batch of one edit it reads only the partitions to
+    change."""
     if len(batch) == 1:
-        return {batch[0].group: _fetch(store, batch[0].group, list(batch[0].changes))}
-    return _scan(store, [edit.group for edit in batch])
+        return {batch[0].group: fetch_group(store, batch[0].group, list(batch[0].changes))}
+    return scan_store(store, [edit.group for edit in batch])
 
 
-def _fetch(store: OffsetStore, group: str, partitions: list[TopicPartition] | None) -> GroupOffsets:
+def fetch_group(store: OffsetStore, group: str, partitions: list[TopicPartition] | None) -> GroupOffsets:
+    """Returns a store's offsets of one group (None: of all its partitions), with errors as part of the result."""
     try:
         found, failures = store.fetch(group, partitions), {}
     except PartialFailure as partial:
@@ -49,8 +52,8 @@ def _fetch(store: OffsetStore, group: str, partitions: list[TopicPartition] | No
     return GroupOffsets(group, {tp: c for tp, c in found.items() if isinstance(c, Committed)}, failures)
 
 
-def _scan(store: OffsetStore, groups: list[str]) -> dict[str, GroupOffsets]:
-    """Returns one result for each group: if the whole store fails, its error for all groups without a result."""
+def scan_store(store: OffsetStore, groups: list[str]) -> dict[str, GroupOffsets]:
+    """Returns one result for each group. If the whole store fails, its error is the result of the remaining groups."""
     found: dict[str, GroupOffsets] = {}
     try:
         for answer in store.scan(groups) if groups else ():
@@ -60,8 +63,8 @@ def _scan(store: OffsetStore, groups: list[str]) -> dict[str, GroupOffsets]:
     return found
 
 
-def _edit(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
-    """Returns one result for each group: if the whole store fails, its error for all groups without a result."""
+def edit_store(store: OffsetStore, edits: list[GroupEdit]) -> dict[str, GroupEditResult]:
+    """Returns one result for each group. If the whole store fails, its error is the result of the remaining groups."""
     done: dict[str, GroupEditResult] = {}
     try:
         for result in store.edit(edits) if edits else ():
