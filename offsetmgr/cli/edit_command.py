@@ -31,7 +31,7 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 if TYPE_CHECKING:
     from offsetmgr.cli.options import ConnectFlags
     from offsetmgr.core.errors import OffsetMgrError
-    from offsetmgr.core.log_origin import Translate
+    from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.groups.describe import Directory
     from offsetmgr.stores.cross_cluster_check import TranslatingStore
@@ -49,7 +49,7 @@ MOST_FAILURES_SHOWN: Final = 200
 
 
 def checked_crossing(
-    what: str, source: TranslatingStore, target: OffsetStore, translate: Translate | None
+    what: str, source: TranslatingStore, target: OffsetStore, translate: OffsetTranslation | None
 ) -> CrossClusterCheck:
     """Compares the logs of both sides and prints the result. Raises `OtherCluster` if that forbids the edit."""
     crossing = CrossClusterCheck(source, target, translate)

@@ -313,7 +313,7 @@ def dump(
         if not write_rows(ENTRIES, rows, output):
             note("nothing is committed there")
         # Read afterwards: the dump itself decodes every value.
-        hidden = {number: unread(owned) for number in shard if (owned := running.owned(number)) and unread(owned)}
+        hidden = {number: unread(owned) for number in shard if (owned := running.owned_shard(number)) and unread(owned)}
     for number, count in hidden.items():
         note(f"alarm: shard {number} has {count} more records, which its owner cannot read; its log names them")
     if hidden:

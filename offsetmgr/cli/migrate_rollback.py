@@ -22,7 +22,7 @@ from offsetmgr.cli.plan_work import _end_if_interrupted, _open_plan, _say_next, 
 from offsetmgr.cli.render import note, progress
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError, UsageError
-from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_IN_USE
+from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.migration.plan import Action
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
@@ -83,7 +83,7 @@ def rollback_command(
     target = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config).target
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
-        view.show_weaknesses(found.text for found in target.weaknesses() if found.capability == KEEPS_IN_USE)
+        view.show_weaknesses(found.text for found in target.weaknesses() if found.capability == KEEPS_ACTIVE_OFFSETS)
         note("partitions whose offset was used since are refused" + (", but --force overwrites them" if force else ""))
         confirm(f"roll back {view.counted(len(state.apply.intents), 'group')}?", yes=yes)
     with _work(plan, "undo", target, wait_empty) as (executor, state):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.cli.render import Column, note, progress
-from offsetmgr.core.model import KEEPS_IN_USE
+from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.migration.plan import Action
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
     time."""
     if header.retention_ms is None:
         return
-    apart = any(KEEPS_IN_USE in weakness for weakness in header.weaknesses)
+    apart = any(KEEPS_ACTIVE_OFFSETS in weakness for weakness in header.weaknesses)
     if summary.writes:
         expires = moment(at_ms + header.retention_ms)
         after = "(offsets.retention.minutes after the copy)"

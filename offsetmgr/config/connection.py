@@ -94,8 +94,8 @@ def resolve(
     if (command_config := first("command_config")) is not None:
         properties = translate(load_properties(Path(command_config)), command_config)
     auth = properties.zookeeper_auth
-    if (said := first("zookeeper_auth")) is not None:
-        auth = (parse_zookeeper_auth(said, "OFFSETMGR_ZOOKEEPER_AUTH"),)
+    if (value := first("zookeeper_auth")) is not None:
+        auth = (parse_zookeeper_auth(value, "OFFSETMGR_ZOOKEEPER_AUTH"),)
     bootstrap = first("bootstrap_server") or properties.bootstrap_servers
     store = next((uri for layer in layers if (uri := _store_of(layer)) is not None), None)
     if store is None and properties.bootstrap_servers:
@@ -138,8 +138,8 @@ def _store_of(layer: SettingsLayer) -> str | None:
 def config_path(environ: Mapping[str, str]) -> Path:
     """Returns the path of the configuration file: ``OFFSETMGR_CONFIG``, else ``offsetmgr/config.toml`` in the XDG
     configuration directory."""
-    if said := environ.get("OFFSETMGR_CONFIG"):
-        return Path(said)
+    if value := environ.get("OFFSETMGR_CONFIG"):
+        return Path(value)
     directory = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(directory) / "offsetmgr" / "config.toml"
 

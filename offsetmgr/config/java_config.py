@@ -14,7 +14,7 @@ from typing import Final
 
 from offsetmgr.core.errors import ConfigError
 
-_SAME: Final = frozenset(
+_UNCHANGED: Final = frozenset(
     """
     bootstrap.servers client.id client.rack client.dns.lookup security.protocol
     sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.kerberos.service.name sasl.kerberos.principal
@@ -41,7 +41,7 @@ _RENAMED: Final = {
     "ssl.keystore.key": "ssl.key.pem",
 }
 
-_BY_HAND: Final = frozenset(
+_SPECIAL: Final = frozenset(
     {
         "ssl.truststore.location",
         "ssl.truststore.type",
@@ -58,7 +58,7 @@ _BY_HAND: Final = frozenset(
 )
 """Keys that need more than another name; functions below handle them."""
 
-_REFUSED: Final = {
+_UNSUPPORTED: Final = {
     "ssl.protocol": "OpenSSL negotiates the TLS version by itself: remove it",
     "ssl.enabled.protocols": "OpenSSL negotiates the TLS version by itself: remove it",
     "ssl.provider": "offsetmgr uses OpenSSL: remove it",
@@ -101,13 +101,13 @@ def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
     kafka: dict[str, str] = {}
     for key, value in properties.items():
         if "${" in value and re.search(r"\$\{[^}]*:[^}]*\}", value):
-            raise _refuse(source, key, "configuration providers (${...:...}) are Java's: write the value itself")
-        if key in _SAME:
+            raise _unsupported(source, key, "configuration providers (${...:...}) are Java's: write the value itself")
+        if key in _UNCHANGED:
             kafka[key] = value
         elif key in _RENAMED:
             kafka[_RENAMED[key]] = value
-        elif key not in _BY_HAND:
-            raise _refuse(source, key, _REFUSED.get(key) or _guess(key))
+        elif key not in _SPECIAL:
+            raise _unsupported(source, key, _UNSUPPORTED.get(key) or _hint_for_unknown(key))
     if "sasl.jaas.config" in properties:
         kafka.update(_jaas(properties["sasl.jaas.config"], source))
     kafka.update(_truststore(properties, source))
@@ -136,11 +136,11 @@ def parse_zookeeper_auth(text: str, source: str) -> tuple[str, str]:
     return scheme, credential
 
 
-def _refuse(source: str, key: str, instead: str) -> ConfigError:
+def _unsupported(source: str, key: str, instead: str) -> ConfigError:
     return ConfigError(f"{source}: {key}", "this key cannot be honoured", instead)
 
 
-def _guess(key: str) -> str:
+def _hint_for_unknown(key: str) -> str:
     if key.startswith(("key.", "value.", "enable.auto", "auto.", "max.poll", "fetch.", "isolation.")):
         return "it is a setting for consuming records, which offsetmgr does not do: remove it"
     if key.startswith(("acks", "batch.", "linger.", "compression.", "transactional.", "enable.idempotence")):
@@ -165,16 +165,16 @@ def _jaas(text: str, source: str) -> dict[str, str]:
         return {"sasl.username": options["username"], "sasl.password": options["password"]}
     if name == "Krb5LoginModule":
         names = {"principal": "sasl.kerberos.principal", "keyTab": "sasl.kerberos.keytab"}
-        return {ours: options[theirs] for theirs, ours in names.items() if theirs in options}
+        return {librdkafka_name: options[option] for option, librdkafka_name in names.items() if option in options}
     if name == "OAuthBearerLoginModule":
         names = {
             "clientId": "sasl.oauthbearer.client.id",
             "clientSecret": "sasl.oauthbearer.client.secret",
             "scope": "sasl.oauthbearer.scope",
         }
-        found = {ours: options[theirs] for theirs, ours in names.items() if theirs in options}
+        found = {librdkafka_name: options[option] for option, librdkafka_name in names.items() if option in options}
         return {"sasl.oauthbearer.method": "oidc", **found} if found else {}
-    raise _refuse(source, key, f"login module {name} is not known; use sasl.username and sasl.password")
+    raise _unsupported(source, key, f"login module {name} is not known; use sasl.username and sasl.password")
 
 
 def _jaas_options(text: str, source: str) -> dict[str, str]:
@@ -192,8 +192,8 @@ def _jaas_options(text: str, source: str) -> dict[str, str]:
 
 def _store_type(properties: Mapping[str, str], which: str) -> str:
     """Returns PEM, PKCS12 or JKS: the configured type, else the type of the file's suffix, else Java's default."""
-    if said := properties.get(f"ssl.{which}.type"):
-        return said.upper()
+    if store_type := properties.get(f"ssl.{which}.type"):
+        return store_type.upper()
     ending = properties[f"ssl.{which}.location"].lower().rpartition(".")[2]
     return {"pem": "PEM", "crt": "PEM", "p12": "PKCS12", "pfx": "PKCS12"}.get(ending, "JKS")
 
@@ -201,10 +201,10 @@ def _store_type(properties: Mapping[str, str], which: str) -> str:
 def _truststore(properties: Mapping[str, str], source: str) -> dict[str, str]:
     if "ssl.truststore.location" not in properties:
         if "ssl.truststore.type" in properties and properties["ssl.truststore.type"].upper() != "PEM":
-            raise _refuse(source, "ssl.truststore.type", "only PEM can be given without ssl.truststore.location")
+            raise _unsupported(source, "ssl.truststore.type", "only PEM can be given without ssl.truststore.location")
         return {}
     if (kind := _store_type(properties, "truststore")) != "PEM":
-        raise _refuse(
+        raise _unsupported(
             source,
             "ssl.truststore.location",
             f"a {kind} truststore cannot be read: export its certificates to PEM (keytool -list -rfc -keystore FILE) "
@@ -217,9 +217,9 @@ def _keystore(properties: Mapping[str, str], source: str) -> dict[str, str]:
     location = properties.get("ssl.keystore.location")
     if location is None:
         if "ssl.keystore.password" in properties:
-            raise _refuse(source, "ssl.keystore.password", "there is no ssl.keystore.location that it could open")
+            raise _unsupported(source, "ssl.keystore.password", "there is no ssl.keystore.location that it could open")
         if "ssl.keystore.type" in properties and properties["ssl.keystore.type"].upper() != "PEM":
-            raise _refuse(source, "ssl.keystore.type", "only PEM can be given without ssl.keystore.location")
+            raise _unsupported(source, "ssl.keystore.type", "only PEM can be given without ssl.keystore.location")
         return {}
     kind = _store_type(properties, "keystore")
     if kind == "PEM":
@@ -227,7 +227,7 @@ def _keystore(properties: Mapping[str, str], source: str) -> dict[str, str]:
     if kind == "PKCS12":
         password = properties.get("ssl.keystore.password")
         return {"ssl.keystore.location": location} | ({"ssl.keystore.password": password} if password else {})
-    raise _refuse(
+    raise _unsupported(
         source,
         "ssl.keystore.location",
         f"a {kind} keystore cannot be read: convert it with keytool -importkeystore -deststoretype PKCS12",

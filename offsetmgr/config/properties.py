@@ -46,9 +46,9 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     pending = ""
     started = 0
     continued = False
-    natural = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    for number, raw in enumerate(natural, start=1):
-        line = raw.lstrip(_BLANK)
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for number, raw_line in enumerate(lines, start=1):
+        line = raw_line.lstrip(_BLANK)
         if not continued:
             if not line or line[0] in "#!":
                 continue

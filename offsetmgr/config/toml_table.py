@@ -10,24 +10,24 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import ConfigError
 
-_MEND: Final = "correct the file, and start again"
+_FIX_HINT: Final = "correct the file, and start again"
 _LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
-class Table:
+class TomlTable:
     """One table of a file and its position. Errors contain no values, because values may be secrets."""
 
-    def __init__(self, file: str, place: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, file: str, path_in_file: str, values: Mapping[str, Any]) -> None:
         self.file = file
-        self.place = place
+        self.path = path_in_file
         self.values = values
 
     def error(self, why: str, field: str = "") -> ConfigError:
         """Returns an error with the reason ``why`` for the field or the table."""
-        where = f"{self.place}.{field}" if self.place and field else self.place or field
-        return ConfigError(f"{self.file}: {where}" if where else self.file, why, _MEND)
+        where = f"{self.path}.{field}" if self.path and field else self.path or field
+        return ConfigError(f"{self.file}: {where}" if where else self.file, why, _FIX_HINT)
 
-    def only(self, known: Collection[str]) -> None:
+    def reject_unknown(self, known: Collection[str]) -> None:
         """Raises `ConfigError` for an unknown field, because a misspelled field must not change access."""
         for name in self.values:
             if name not in known:
@@ -46,25 +46,25 @@ class Table:
             raise self.error("must be a list of strings, none of them empty", field)
         return value
 
-    def table(self, field: str) -> Table:
+    def table(self, field: str) -> TomlTable:
         value = self.values.get(field, {})
         if not isinstance(value, dict):
             raise self.error("must be a table", field)
-        return Table(self.file, f"{self.place}.{field}" if self.place else field, value)
+        return TomlTable(self.file, f"{self.path}.{field}" if self.path else field, value)
 
-    def tables(self, field: str) -> list[Table]:
+    def tables(self, field: str) -> list[TomlTable]:
         """Returns an array of tables (``[[field]]``)."""
         value = self.values.get(field, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.error(f"must be written as [[{field}]]", field)
-        return [Table(self.file, f"{field} {number}", item) for number, item in enumerate(value, 1)]
+        return [TomlTable(self.file, f"{field} {number}", item) for number, item in enumerate(value, 1)]
 
 
-def load(path: Path | str) -> Table:
+def load(path: Path | str) -> TomlTable:
     """Returns the top table of the file. Raises `ConfigError` if the file cannot be read or is not TOML."""
     name = str(path)
     try:
-        return Table(name, "", tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        return TomlTable(name, "", tomllib.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         hint = "name a file that this user may read"
         raise ConfigError(name, f"cannot be read: {error.strerror}", hint) from None
@@ -74,4 +74,4 @@ def load(path: Path | str) -> Table:
         text = str(error)
         line = _LINE.search(text)
         where = f"{name}, line {line[1]}" if line else name
-        raise ConfigError(where, f"is not TOML: {_LINE.sub('', text)}", _MEND) from None
+        raise ConfigError(where, f"is not TOML: {_LINE.sub('', text)}", _FIX_HINT) from None

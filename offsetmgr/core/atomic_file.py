@@ -33,7 +33,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
         raise _exists(what)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        result = _write_beside(target, temporary, write)
+        result = _write_temporary(target, temporary, write)
         if overwrite:
             temporary.replace(target)
         else:
@@ -50,7 +50,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
     return result
 
 
-def _write_beside(target: Path, temporary: Path, write: Callable[[BinaryIO], T]) -> T:
+def _write_temporary(target: Path, temporary: Path, write: Callable[[BinaryIO], T]) -> T:
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     stream = os.fdopen(descriptor, "wb")
     try:
@@ -68,35 +68,35 @@ def _write_beside(target: Path, temporary: Path, write: Callable[[BinaryIO], T])
 
 
 @contextlib.contextmanager
-def only_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None]:
+def exclusive_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None]:
     """Holds an exclusive lock (flock) on a file next to ``path``, and removes that file afterwards.
 
     Raises `FileFailure` if another process holds the lock for longer than ``timeout_ms``.
     """
     target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name}.lock")
+    lock_file = target.with_name(f".{target.name}.lock")
     deadline = clock.monotonic() + timeout_ms / 1000
-    while (descriptor := _try_lock(beside, path)) is None:
+    while (descriptor := _try_lock(lock_file, path)) is None:
         if clock.monotonic() >= deadline:
             raise FileFailure(f"file {path}", "another process is writing it", "try again when it is done")
         clock.sleep(_POLL_S)
     try:
         yield
     finally:
-        beside.unlink(missing_ok=True)
+        lock_file.unlink(missing_ok=True)
         os.close(descriptor)
 
 
-def _try_lock(beside: Path, path: Path) -> int | None:
+def _try_lock(lock_file: Path, path: Path) -> int | None:
     try:
-        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         hint = "name another file, in a directory that can be written"
         raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # the previous holder may have removed the file that we locked
-        if os.fstat(descriptor).st_ino == beside.stat().st_ino:
+        if os.fstat(descriptor).st_ino == lock_file.stat().st_ino:
             return descriptor
     except (BlockingIOError, FileNotFoundError):
         pass

@@ -155,17 +155,17 @@ def require_safe(
         raise GateRefused(f"bounce {change}", "the group is in this phase already", "nothing is to be done")
     if change in SAFE_CHANGES:
         return change
-    why = UNSAFE_CHANGES[change]
-    if numbers := _what_would_happen(start, zookeeper or {}, kafka or {}):
-        why += "; now: " + "; ".join(numbers)
+    reason = UNSAFE_CHANGES[change]
+    if numbers := _consequences(start, zookeeper or {}, kafka or {}):
+        reason += "; now: " + "; ".join(numbers)
     raise GateRefused(
         f"bounce {change} directly",
-        why,
+        reason,
         f"go through dual: first bounce to dual, check it, then bounce to {to.value}",
     )
 
 
-def _what_would_happen(
+def _consequences(
     start: CommitMode, zookeeper: Mapping[TopicPartition, Offset], kafka: Mapping[TopicPartition, Offset]
 ) -> list[str]:
     """Returns a line for each of the first partitions: where a member would start, and where the group is."""
@@ -173,13 +173,15 @@ def _what_would_happen(
     name = "Kafka" if start is CommitMode.ZOOKEEPER else "ZooKeeper"
     texts: list[str] = []
     for tp in sorted(current):
-        here, there = current[tp], other.get(tp)
-        if not isinstance(here, Committed):
+        current_offset, other_offset = current[tp], other.get(tp)
+        if not isinstance(current_offset, Committed):
             continue
-        if not isinstance(there, Committed):
-            texts.append(f"{tp} is at {here.offset}, and {name} has no offset")
-        elif there.offset < here.offset:
-            texts.append(f"{tp} is at {here.offset}, {name} at {there.offset}: {here.offset - there.offset} repeated")
+        if not isinstance(other_offset, Committed):
+            texts.append(f"{tp} is at {current_offset.offset}, and {name} has no offset")
+        elif other_offset.offset < current_offset.offset:
+            texts.append(
+                f"{tp} is at {current_offset.offset}, {name} at {other_offset.offset}: {current_offset.offset - other_offset.offset} repeated"
+            )
     shown = texts[:3]
     if len(texts) > len(shown):
         shown.append(f"and {len(texts) - len(shown)} more partitions")

@@ -109,9 +109,9 @@ class ServerError(OffsetMgrError):
     ``wire_code`` is Kafka's error code, if there was one.
     """
 
-    def __init__(self, what: str, why: str = "", hint: str = "", *, wire_code: int | None = None) -> None:
+    def __init__(self, what: str, why: str = "", hint: str = "", *, kafka_code: int | None = None) -> None:
         super().__init__(what, why, hint)
-        self.wire_code = wire_code
+        self.kafka_code = kafka_code
 
 
 # --- Kafka's coordinator -------------------------------------------------------------------------

@@ -59,23 +59,23 @@ class LockableStore(Protocol):
         """
         ...
 
-    def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
+    def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
         """Takes the locks of many groups in parallel. Returns each group with its lock, or with the error that `lock`
         would raise."""
         ...
 
-    def commit_held(
+    def commit_locked(
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
         """Commits to many locked groups in parallel. Returns each group with the result of `HeldLock.commit` or its
         error, in any order."""
         ...
 
-    def refresh_held(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+    def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """Commits all offsets of locked groups once more, unchanged, so that they do not expire. Returns each group
         with None, or with the error of a partition; the other partitions are refreshed."""
         ...
 
-    def release_held(self, held: Iterable[HeldLock]) -> None:
+    def release_locks(self, held: Iterable[HeldLock]) -> None:
         """Releases many locks in parallel."""
         ...

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Translate(StrEnum):
+class OffsetTranslation(StrEnum):
     """How offsets of one cluster become offsets of another (``--translate``)."""
 
     NONE = "none"
@@ -76,7 +76,7 @@ class OriginComparison:
         """Returns whether leader epochs of the source are valid in the target."""
         return self.relation in (Relation.SAME, Relation.INFERRED, Relation.NEW)
 
-    def text(self, translate: Translate | None = None) -> str:
+    def text(self, translate: OffsetTranslation | None = None) -> str:
         """Returns the comparison in one line."""
         if self.relation is Relation.SAME:
             return f"the same on both sides: {self.how}"
@@ -86,7 +86,7 @@ class OriginComparison:
             return f"the source's: {self.how}"
         if self.relation is Relation.UNKNOWN:
             return f"origin unknown: {self.how}"
-        if translate is Translate.NONE:
+        if translate is OffsetTranslation.NONE:
             done = "offsets are written unchanged, without leader epochs"
             return f"accepted by --translate none: {self.how}; {done}"
         return f"not the same on both sides: {self.how}"

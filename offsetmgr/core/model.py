@@ -203,7 +203,7 @@ def is_deleted(offset: int, metadata: str | None) -> bool:
     return bool(metadata) and metadata == deletion_mark(offset)
 
 
-KEEPS_IN_USE: Final = "keeps the offsets of groups in use"
+KEEPS_ACTIVE_OFFSETS: Final = "keeps the offsets of groups in use"
 """The capability of brokers (from 2.1 on) to keep the offsets of active groups; without it each offset expires by
 itself."""
 

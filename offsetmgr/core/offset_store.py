@@ -38,7 +38,7 @@ class StoreIdentity:
     former: tuple[str, ...] = ()
 
 
-class Partitions(Enum):
+class PartitionKinds(Enum):
     """The kinds of partitions that a store can hold."""
 
     NUMBERED = "numbered"
@@ -47,9 +47,9 @@ class Partitions(Enum):
     """Partitions of Kafka 0.7 (`BrokerPartition`), whose offsets are byte positions."""
     ALL = "all"
 
-    def holds(self, tp: TopicPartition) -> bool:
+    def includes(self, tp: TopicPartition) -> bool:
         old = isinstance(tp.partition, BrokerPartition)
-        return self is Partitions.ALL or old is (self is Partitions.OF_BROKERS)
+        return self is PartitionKinds.ALL or old is (self is PartitionKinds.OF_BROKERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Capabilities:
     conditional: str
     """The method of conditional writes: ``version`` (compare-and-set of each partition), ``group-lock``, ``file``, or
     ``none``."""
-    partitions: Partitions = Partitions.NUMBERED
+    partitions: PartitionKinds = PartitionKinds.NUMBERED
 
 
 class Guard(Enum):
@@ -215,7 +215,7 @@ class OffsetStore(Protocol):
         `log_origin`."""
         ...
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Returns the creation times of those ``topics`` for which the store knows one, in milliseconds since 1970.
         Raises the errors of `log_origin`."""
         ...
@@ -276,7 +276,7 @@ class OffsetStore(Protocol):
 
 
 @runtime_checkable
-class GroupListingStore(Protocol):
+class GroupNameValidator(Protocol):
     """A store that accepts fewer group names than Kafka."""
 
     def check_group(self, group: str) -> None:
@@ -285,11 +285,11 @@ class GroupListingStore(Protocol):
 
 
 @runtime_checkable
-class NamedScanStore(Protocol):
+class PartitionScanStore(Protocol):
     """A store whose scan can omit an unreadable partition: in Kafka, a partition whose only commit belongs to an open
     transaction."""
 
-    def scan_named(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
+    def scan_partitions(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
         """Works as `OffsetStore.scan`, for the given partitions of each group."""
         ...
 
@@ -301,8 +301,8 @@ class StoreBase:
     """The number of calls that may run at the same time, each in its own thread. 1 means that calls must not
     overlap."""
 
-    dates_topics: ClassVar[bool] = False
-    """Whether `topics_created` can return anything."""
+    has_topic_creation_times: ClassVar[bool] = False
+    """Whether `topic_creation_times` can return anything."""
 
     def log_origin(self) -> LogOrigin:
         return UNNAMED
@@ -313,7 +313,7 @@ class StoreBase:
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
         return {}
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
         return {}
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
@@ -338,7 +338,7 @@ class StoreBase:
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> GroupEditResult:
         if partitions is None:
-            partitions = [tp for tp, found in self.fetch(group).items() if isinstance(found, Committed)]
+            partitions = [tp for tp, current in self.fetch(group).items() if isinstance(current, Committed)]
         return self._edit_one("delete", GroupEdit(group, {tp: Change(None) for tp in partitions}))
 
     def _edit_one(self, verb: str, edit: GroupEdit) -> GroupEditResult:
@@ -357,14 +357,12 @@ class StoreBase:
         self.close()
 
 
-def same_value(found: Offset | None, wanted: OffsetAndMetadata | None, capabilities: Capabilities) -> bool:
+def same_value(current: Offset | None, new: OffsetAndMetadata | None, capabilities: Capabilities) -> bool:
     """Returns whether a write of ``wanted`` over ``found`` would change nothing that the store can keep."""
-    if wanted is None:
-        return isinstance(found, Absent)
-    if not isinstance(found, Committed) or found.offset != wanted.offset:
+    if new is None:
+        return isinstance(current, Absent)
+    if not isinstance(current, Committed) or current.offset != new.offset:
         return False
-    if capabilities.metadata and found.metadata != wanted.metadata:
+    if capabilities.metadata and current.metadata != new.metadata:
         return False
-    return not (
-        capabilities.leader_epoch and wanted.leader_epoch is not None and found.leader_epoch != wanted.leader_epoch
-    )
+    return not (capabilities.leader_epoch and new.leader_epoch is not None and current.leader_epoch != new.leader_epoch)

@@ -23,10 +23,10 @@ from offsetmgr.records.base import (
     UnknownKey,
 )
 
-_OFFSET: Final = version_prefix.packed(version_prefix.AVRO_OFFSET)
-_GROUP: Final = version_prefix.packed(version_prefix.AVRO_GROUP)
-_OFFSET_VALUES: Final = range(version_prefix.AVRO_OFFSET, version_prefix.AVRO_OFFSET + 1)
-_GROUP_VALUES: Final = range(version_prefix.AVRO_GROUP, version_prefix.AVRO_GROUP + 1)
+_OFFSET: Final = version_prefix.pack_version(version_prefix.AVRO_OFFSET)
+_GROUP: Final = version_prefix.pack_version(version_prefix.AVRO_GROUP)
+_OFFSET_VALUE_VERSIONS: Final = range(version_prefix.AVRO_OFFSET, version_prefix.AVRO_OFFSET + 1)
+_GROUP_VALUE_VERSIONS: Final = range(version_prefix.AVRO_GROUP, version_prefix.AVRO_GROUP + 1)
 _PRESENT: Final = 2
 """The index of the branch of a union that is not null."""
 _LATER_BYTES: Final = tuple((n + 3, 7 * n, 0x80 << 7 * (n - 1)) for n in range(4, 7))
@@ -69,10 +69,10 @@ class AvroRecordFormat:
         records: list[Record] = []
         for partition, offset, epoch, metadata in partitions:
             if epoch != tail_epoch or metadata != tail_metadata:
-                known = tails.get((epoch, metadata))
-                if known is None:
-                    known = tails[epoch, metadata] = _epoch(epoch) + fields.string(metadata) + times
-                tail_epoch, tail_metadata, tail = epoch, metadata, known
+                cached = tails.get((epoch, metadata))
+                if cached is None:
+                    cached = tails[epoch, metadata] = _epoch(epoch) + fields.string(metadata) + times
+                tail_epoch, tail_metadata, tail = epoch, metadata, cached
             # Encodes two groups of seven bits at a time; the lowest bit of the first group is the sign.
             if 0x2000 <= offset < 0x8000000:
                 value = first[offset & 0x1FFF] + last[offset >> 13] + tail
@@ -82,7 +82,9 @@ class AvroRecordFormat:
                 value = first[offset & 0x1FFF] + middle[offset >> 13 & 0x3FFF] + last[offset >> 27] + tail
             else:
                 value = _OFFSET + fields.long(offset) + tail
-            key = prefix + (suffixes[partition] if 0 <= partition < fields.MEMOISED else fields.int32(partition))
+            key = prefix + (
+                suffixes[partition] if 0 <= partition < fields.CACHED_PARTITIONS else fields.int32(partition)
+            )
             records.append((key, value))
         return records
 
@@ -197,7 +199,7 @@ class AvroRecordFormat:
         return decoded
 
     def decode_value(self, value: bytes) -> OffsetValue:
-        version_prefix.value_version(value, "offset value", _OFFSET_VALUES)
+        version_prefix.value_version(value, "offset value", _OFFSET_VALUE_VERSIONS)
         reader = fields.AvroFieldReader(value, "offset value", 2)
         offset = reader.long("offset")
         epoch = reader.int32("leader_epoch") if reader.is_present("leader_epoch") else -1
@@ -212,7 +214,7 @@ class AvroRecordFormat:
         return decoded
 
     def decode_group(self, value: bytes) -> GroupValue:
-        version_prefix.value_version(value, "group value", _GROUP_VALUES)
+        version_prefix.value_version(value, "group value", _GROUP_VALUE_VERSIONS)
         reader = fields.AvroFieldReader(value, "group value", 2)
         decoded = GroupValue(reader.long("last_active"))
         reader.end()

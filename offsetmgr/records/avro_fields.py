@@ -14,7 +14,7 @@ from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 
 NULL: Final = b"\x00"
 _PRESENT: Final = b"\x02"
-MEMOISED: Final = 1 << 13
+CACHED_PARTITIONS: Final = 1 << 13
 """`Tables` has the bytes of partitions from 0 up to this number."""
 
 
@@ -107,31 +107,31 @@ class AvroFieldReader:
         try:
             return self._data[self.position - length : self.position].decode()
         except UnicodeDecodeError as error:
-            raise self.broken(f"{field} is no UTF-8: {error.reason}") from error
+            raise self.corrupt(f"{field} is no UTF-8: {error.reason}") from error
 
     def skip_string(self, field: str) -> int:
         """Skips a string without decoding it and returns its length in bytes."""
         length = self._number(field, 64)
         if length < 0:
-            raise self.broken(f"the length of {field} is {length}")
+            raise self.corrupt(f"the length of {field} is {length}")
         self.position += length
         if self.position > len(self._data):
-            raise self.broken(f"it ends within {field}")
+            raise self.corrupt(f"it ends within {field}")
         return length
 
     def is_present(self, field: str) -> bool:
         """Returns whether the union is not null."""
         branch = self._number(field, 64)
         if branch not in (0, 1):
-            raise self.broken(f"the union {field} has no branch {branch}")
+            raise self.corrupt(f"the union {field} has no branch {branch}")
         return branch == 1
 
     def end(self) -> None:
         left = len(self._data) - self.position
         if left:
-            raise self.broken(f"{left} bytes too many")
+            raise self.corrupt(f"{left} bytes too many")
 
-    def broken(self, why: str) -> CorruptData:
+    def corrupt(self, why: str) -> CorruptData:
         """Returns the error for the caller to raise."""
         shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
         return CorruptData(f"{self._what} {shown}", why)
@@ -141,13 +141,13 @@ class AvroFieldReader:
         byte = 0x80
         while byte >= 0x80:
             if self.position >= len(self._data):
-                raise self.broken(f"it ends within {field}")
+                raise self.corrupt(f"it ends within {field}")
             byte = self._data[self.position]
             self.position += 1
             number |= (byte & 0x7F) << shift
             shift += 7
             if shift > 70 or number >= 1 << bits:
-                raise self.broken(f"{field} does not fit into {bits} bits")
+                raise self.corrupt(f"{field} does not fit into {bits} bits")
         if byte == 0 and shift > 7:
-            raise self.broken(f"{field} is longer than need be")
+            raise self.corrupt(f"{field} is longer than need be")
         return (number >> 1) ^ -(number & 1)

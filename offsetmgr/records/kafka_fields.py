@@ -15,7 +15,7 @@ from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
-_LONGEST: Final = (1 << 31) - 1
+_MAX_LENGTH: Final = (1 << 31) - 1
 
 
 def string(text: str, what: str) -> bytes:
@@ -54,7 +54,7 @@ class KafkaFieldReader:
     def string(self, field: str) -> str:
         text = self.nullable_string(field)
         if text is None:
-            raise self.broken(f"{field} is null")
+            raise self.corrupt(f"{field} is null")
         return text
 
     def nullable_string(self, field: str) -> str | None:
@@ -62,23 +62,23 @@ class KafkaFieldReader:
         if data is None:
             return None
         if len(data) > 0x7FFF:  # Kafka rejects it, although a flexible version could encode it
-            raise self.broken(f"{field} has {len(data)} bytes")
+            raise self.corrupt(f"{field} has {len(data)} bytes")
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise self.broken(f"{field} is no UTF-8: {error.reason}") from error
+            raise self.corrupt(f"{field} is no UTF-8: {error.reason}") from error
 
     def blob(self, field: str) -> bytes:
         data = self._sized(4, field)
         if data is None:
-            raise self.broken(f"{field} is null")
+            raise self.corrupt(f"{field} is null")
         return data
 
     def count(self, field: str) -> int:
         """Returns the number of elements of an array."""
         count = self._unsigned(field) - 1 if self._flexible else self.int32(field)
         if count < 0:
-            raise self.broken(f"{field} is null")
+            raise self.corrupt(f"{field} is null")
         return count
 
     def tagged(self) -> Mapping[int, bytes]:
@@ -93,9 +93,9 @@ class KafkaFieldReader:
     def end(self) -> None:
         left = len(self._data) - self._position
         if left:
-            raise self.broken(f"{left} bytes too many")
+            raise self.corrupt(f"{left} bytes too many")
 
-    def broken(self, why: str) -> CorruptData:
+    def corrupt(self, why: str) -> CorruptData:
         """Returns the error for the caller to raise."""
         shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
         return CorruptData(f"{self._what} {shown}", why)
@@ -113,15 +113,15 @@ class KafkaFieldReader:
             byte = self._take(1, field)[0]
             number |= (byte & 0x7F) << shift
             shift += 7
-            if number > _LONGEST or shift > 35:
-                raise self.broken(f"{field} does not fit into 31 bits")
+            if number > _MAX_LENGTH or shift > 35:
+                raise self.corrupt(f"{field} does not fit into 31 bits")
             if byte < 0x80:
                 return number
 
     def _take(self, size: int, field: str) -> bytes:
         if size < 0:
-            raise self.broken(f"the length of {field} is {size}")
+            raise self.corrupt(f"the length of {field} is {size}")
         start, self._position = self._position, self._position + size
         if self._position > len(self._data):
-            raise self.broken(f"it ends within {field}")
+            raise self.corrupt(f"it ends within {field}")
         return self._data[start : self._position]

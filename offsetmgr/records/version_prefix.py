@@ -25,7 +25,7 @@ _AVRO_VERSIONS: Final = range(0x4F00, 0x5000)
 _KAFKA_VERSIONS: Final = range(0x100)
 
 
-def packed(version: int) -> bytes:
+def pack_version(version: int) -> bytes:
     """Returns the two bytes of a version, big-endian and signed as in Kafka."""
     return version.to_bytes(2, "big", signed=True)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
 
 from offsetmgr.core.errors import OtherCluster, RecreatedTopic
-from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OriginComparison, Relation, Translate, compare_origins
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OffsetTranslation, OriginComparison, Relation, compare_origins
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.snapshots.base import SnapshotHeader
 
@@ -62,7 +62,7 @@ class TranslatingStore(Protocol):
         """Returns the ids of those ``topics`` (None: all) for which the store knows one."""
         ...
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Returns the creation times of those ``topics`` for which the store knows one, in milliseconds since 1970."""
         ...
 
@@ -93,7 +93,7 @@ class CrossClusterCheck:
 
     source: TranslatingStore
     target: TranslatingStore
-    translate: Translate | None = None
+    translate: OffsetTranslation | None = None
     names: tuple[str, str] = ("source", "target")
     """The terms for the two in messages."""
     compared: OriginComparison = field(init=False)
@@ -154,7 +154,7 @@ class CrossClusterCheck:
             self._source_ids = ids
             self._target_ids.update(self.target.topic_ids(new))
         for store in self._dates():
-            for topic, created in store.topics_created(new - self._created.keys()).items():
+            for topic, created in store.topic_creation_times(new - self._created.keys()).items():
                 self._created[topic] = created
 
     def forget(self) -> None:

@@ -75,11 +75,11 @@ class KafkaStore(ProtocolStore):
 
         wire = self.wire()
 
-        async def spoken(deadline: float) -> Mapping[Address, Versions | None]:
+        async def broker_versions(deadline: float) -> Mapping[Address, Versions | None]:
             _, brokers = await wire.client.cluster(deadline)
-            return await wire.client.spoken(brokers, deadline)
+            return await wire.client.broker_versions(brokers, deadline)
 
-        found = wire.run(spoken)
+        found = wire.run(broker_versions)
         silent = [
             Weakness(f"broker {address}", f"broker {address} does not answer, so its release is not known")
             for address, versions in found.items()
@@ -99,10 +99,10 @@ class KafkaStore(ProtocolStore):
 
         wire = self.wire()
         return KafkaGroupLock(
-            wire, wire.run(lambda deadline: StaticMemberLock.take(wire.client, group, holder, deadline))
+            wire, wire.run(lambda deadline: StaticMemberLock.acquire(wire.client, group, holder, deadline))
         )
 
-    def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
+    def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
         """See `offsetmgr.core.lockable_store.LockableStore`. A broker delays the first join of each empty group (3 s by
         default), so these wait in parallel."""
         from offsetmgr.kafka.groups.static_membership import StaticMemberLock
@@ -112,14 +112,14 @@ class KafkaStore(ProtocolStore):
         async def take(group: str) -> tuple[str, HeldLock | OffsetMgrError]:
             try:
                 return group, KafkaGroupLock(
-                    wire, await StaticMemberLock.take(wire.client, group, holder, wire.edits.deadline())
+                    wire, await StaticMemberLock.acquire(wire.client, group, holder, wire.edits.deadline())
                 )
             except OffsetMgrError as error:
                 return group, error
 
         yield from self._many(groups, take, key=str)
 
-    def commit_held(
+    def commit_locked(
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
         """See `offsetmgr.core.lockable_store.LockableStore`."""
@@ -137,7 +137,7 @@ class KafkaStore(ProtocolStore):
 
         yield from self._many(commits, commit, key=lambda one: one[0].group)
 
-    def refresh_held(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+    def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """See `offsetmgr.core.lockable_store.LockableStore`. The lock subscribes to nothing, so the coordinator counts
         every offset's age from its commit (KIP-211)."""
 
@@ -150,7 +150,7 @@ class KafkaStore(ProtocolStore):
 
         yield from self._many(held, refresh, key=lambda one: one.group)
 
-    def release_held(self, held: Iterable[HeldLock]) -> None:
+    def release_locks(self, held: Iterable[HeldLock]) -> None:
         """See `offsetmgr.core.lockable_store.LockableStore`."""
 
         async def release(one: HeldLock) -> None:
@@ -162,16 +162,16 @@ class KafkaStore(ProtocolStore):
 
     def _many(self, items: Iterable[A], do: Callable[[A], Awaitable[T]], *, key: Callable[[A], str]) -> Iterator[T]:
         """Yields the results of ``do`` for many items in parallel; the items of one key one after the other."""
-        from offsetmgr.kafka.client.background_loop import batches, in_flight
+        from offsetmgr.kafka.client.background_loop import batches, run_batches
 
         async def do_all(batch: list[A]) -> list[T]:
             return list(await asyncio.gather(*map(do, batch)))
 
-        yield from in_flight(
+        yield from run_batches(
             self.wire().runner,
-            batches(items, first=FIRST_BATCH, most=EDIT_BATCH, key=key),
+            batches(items, first=FIRST_BATCH, max_size=EDIT_BATCH, key=key),
             do_all,
-            most=EDITS_IN_FLIGHT,
+            max_in_flight=EDITS_IN_FLIGHT,
             key=key,
             finish=True,
         )

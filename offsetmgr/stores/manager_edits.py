@@ -20,7 +20,7 @@ from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, Group
 from offsetmgr.kafka.client.conditional_commit import commit_if
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.client.retries import backoff
-from offsetmgr.kafka.protocol.conditional_commit import NOTHING
+from offsetmgr.kafka.protocol.conditional_commit import NO_OFFSET
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import KEPT, all_failed, bad_group, decide
 from offsetmgr.stores.protocol_edits import ProtocolEdits
@@ -68,7 +68,7 @@ class ManagerEdits(ProtocolEdits):
             except OffsetMgrError as error:
                 work.fail(error)
                 break
-            if not work.settle(done.outcomes, repeated=done.repeated):
+            if not work.settle(done.outcomes, repeated=done.retried):
                 break
             if asyncio.get_running_loop().time() + pause >= deadline:
                 work.give_up()
@@ -97,7 +97,7 @@ class _Work:
     @property
     def conditions(self) -> dict[TopicPartition, int]:
         offsets = self._before.offsets
-        return {tp: offsets[tp].offset if tp in offsets else NOTHING for tp in self.todo}
+        return {tp: offsets[tp].offset if tp in offsets else NO_OFFSET for tp in self.todo}
 
     def decide(self, held: FetchedGroup) -> None:
         """Decides over the current offsets of the group."""

@@ -138,7 +138,7 @@ class KafkaOffsetsTopic:
             leader: Address, of_it: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, int | OffsetMgrError]:
             connection = await self._client.node(leader).connection(attempt)
-            return await fetch.begin_and_end_offsets(connection, dict.fromkeys(of_it, edge), _left(attempt))
+            return await fetch.list_offsets(connection, dict.fromkeys(of_it, edge), _left(attempt))
 
         found = await self._leaders.per_partition(partitions, ask, _from_now(limit)) if partitions else {}
         return {tp: _offset(at) for tp, at in found.items()}

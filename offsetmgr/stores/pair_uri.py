@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import InvalidUri
-from offsetmgr.core.log_origin import Translate
+from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.stores.scheme import StoreUri
 from offsetmgr.stores.uri import bootstrap_of, parse_uri, redact, zookeeper_of
 
@@ -35,13 +35,13 @@ def parse_pair_uri(kind: str, shown: str, body: str, options: dict[str, str]) ->
     return StoreUri(kind, unquote(body), "", options)
 
 
-def _translate(where: str, settings: Mapping[str, str]) -> Translate | None:
+def _translate(where: str, settings: Mapping[str, str]) -> OffsetTranslation | None:
     said = settings.get("translate")
     if said is None:
         return None
-    if said not in tuple(Translate):
+    if said not in tuple(OffsetTranslation):
         raise InvalidUri(where, f"unknown translation {said!r}", "translate=none is the only one")
-    return Translate(said)
+    return OffsetTranslation(said)
 
 
 def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
@@ -76,7 +76,7 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
     return inner
 
 
-def translate_of(uri: str, config: ConnectionConfig) -> Translate | None:
+def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None:
     """Returns the user's statement about two Kafka clusters in the URI of a dual or switched store, or in its section
     of the configuration file; None for other stores. Raises `InvalidUri`."""
     parsed = parse_uri(uri)

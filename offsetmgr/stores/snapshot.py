@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final
 from urllib.parse import quote
 
-from offsetmgr.core.atomic_file import only_writer, reason, replace_file
+from offsetmgr.core.atomic_file import exclusive_writer, reason, replace_file
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import (
     FileFailure,
@@ -33,7 +33,7 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
-    Partitions,
+    PartitionKinds,
     StoreBase,
     StoreIdentity,
 )
@@ -94,7 +94,7 @@ def write_snapshot(
 
     if not overwrite and where.exists():  # before the lock and before any read of the source
         raise FileFailure(f"file {path}", "exists already", "choose another name, or add --overwrite")
-    with only_writer(where, clock or SystemClock(), LOCK_TIMEOUT_MS):
+    with exclusive_writer(where, clock or SystemClock(), LOCK_TIMEOUT_MS):
         report, size = replace_file(where, write, overwrite=overwrite)
     return SnapshotReport(str(path), report.groups, report.offsets, report.errors, report.lost, size)
 
@@ -138,7 +138,7 @@ class SnapshotStore(StoreBase):
     @property
     def capabilities(self) -> Capabilities:
         carries = self._form.carries
-        partitions = Partitions.ALL if carries.broker_partitions else Partitions.NUMBERED
+        partitions = PartitionKinds.ALL if carries.broker_partitions else PartitionKinds.NUMBERED
         return Capabilities(
             carries.metadata, carries.leader_epoch, carries.commit_timestamp, conditional="file", partitions=partitions
         )
@@ -245,7 +245,7 @@ class SnapshotStore(StoreBase):
         is written then.
         """
         with tempfile.SpooledTemporaryFile(_SPOOL_IN_MEMORY) as spool:
-            with only_writer(self._path, self._clock, self._lock_timeout_ms):
+            with exclusive_writer(self._path, self._clock, self._lock_timeout_ms):
                 count = self._edit_locked(edits, spool)
             spool.seek(0)
             for _ in range(count):

@@ -47,7 +47,7 @@ class SnapshotEditor:
         held: Offset = entry.offsets.get(tp, ABSENT)
         where = f"group {entry.group}, {tp}"
         error = _refusal(where, tp.partition, held, change)
-        if error is None and change.after is not None and not self._capabilities.partitions.holds(tp):
+        if error is None and change.after is not None and not self._capabilities.partitions.includes(tp):
             error = UsageError(where, "is a byte position of Kafka 0.7, which this format cannot tell from an offset")
         if error is None and change.after is not None:
             error = self._cannot_carry(entry.group, tp.topic)

@@ -34,7 +34,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.kafka.cluster.librdkafka import Admin
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.sandbox.ports import free_port
@@ -120,7 +120,7 @@ def test_a_second_bootstrap_server_is_used_where_the_first_is_dead(kafka: KafkaB
 
 def test_nothing_is_printed_about_a_dead_server(kafka: KafkaBroker, closed_port: int) -> None:
     program = (
-        "from offsetmgr.kafka.cluster.confluent import KafkaCluster\n"
+        "from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster\n"
         "from offsetmgr.stores.kafka import KafkaStore\n"
         "from offsetmgr.core.errors import Unreachable\n"
         "for ask in (KafkaCluster(ADDRESS).cluster_id, KafkaStore(ADDRESS).identity):\n"

@@ -11,7 +11,7 @@ from offsetmgr.core.model import TopicPartition, is_valid_topic_name
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.log_ranges import log_ranges, partition_counts
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 
 NOBODY = "127.0.0.1:1"
 IMPOSSIBLE = ["", ".", "..", "a b", "a/b", "ü", "a\n", "a\udc80", "x" * 250]

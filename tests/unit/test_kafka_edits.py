@@ -19,7 +19,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus
-from offsetmgr.kafka.client.background_loop import EventLoopThread, batches, in_flight
+from offsetmgr.kafka.client.background_loop import EventLoopThread, batches, run_batches
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import Outcomes, decide, execute
 
@@ -144,18 +144,18 @@ def test_batches_grow_and_take_their_items_lazily() -> None:
         taken.append(name)
         return name
 
-    sizes = [len(batch) for batch in itertools.islice(batches(endless(), first=2, most=8, key=str), 4)]
+    sizes = [len(batch) for batch in itertools.islice(batches(endless(), first=2, max_size=8, key=str), 4)]
 
     assert sizes == [2, 4, 8, 8]
     assert len(taken) == 22
 
 
 def test_a_batch_never_holds_a_key_twice() -> None:
-    assert list(batches(["a", "b", "a", "a", "c"], first=9, most=9, key=str)) == [["a", "b"], ["a"], ["a", "c"]]
+    assert list(batches(["a", "b", "a", "a", "c"], first=9, max_size=9, key=str)) == [["a", "b"], ["a"], ["a", "c"]]
 
 
 def test_batches_of_nothing() -> None:
-    assert list(batches([], first=2, most=4, key=str)) == []
+    assert list(batches([], first=2, max_size=4, key=str)) == []
 
 
 def test_items_of_one_key_are_never_in_flight_together() -> None:
@@ -173,7 +173,7 @@ def test_items_of_one_key_are_never_in_flight_together() -> None:
 
     runner = EventLoopThread()
     try:
-        done = list(in_flight(runner, [["a"], ["b"], ["a"], ["b", "c"]], do, most=3, key=str, finish=True))
+        done = list(run_batches(runner, [["a"], ["b"], ["a"], ["b", "c"]], do, max_in_flight=3, key=str, finish=True))
     finally:
         runner.close()
 
@@ -191,7 +191,7 @@ def test_edits_in_flight_are_carried_to_their_end_where_the_consumer_stops_early
 
     runner = EventLoopThread()
     try:
-        results = in_flight(runner, [["1"], ["5"], ["9"]], do, most=3, key=str, finish=True)
+        results = run_batches(runner, [["1"], ["5"], ["9"]], do, max_in_flight=3, key=str, finish=True)
         assert next(results) == "1"
         results.close()
     finally:

@@ -19,16 +19,16 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
 from offsetmgr.core.errors import AuthenticationFailed, ServerError, UnsupportedOperation
-from offsetmgr.core.model import KEEPS_IN_USE, TopicPartition, deletion_mark
+from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS, TopicPartition, deletion_mark
 from offsetmgr.kafka.client.connection import BrokerConnection, _is_metadata_0
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import releases
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
-from offsetmgr.kafka.protocol.old_versions import ask_older
+from offsetmgr.kafka.protocol.old_versions import send_translated
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, string
 from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, Versions
-from offsetmgr.kafka.protocol.requests import FetchedGroup, read_offset_fetch
+from offsetmgr.kafka.protocol.requests import FetchedGroup, parse_offset_fetch
 from offsetmgr.kafka.protocol.schema_codec import decode_request, decode_response, encode_response
 
 KAFKA_0_10_2: Versions = {
@@ -60,7 +60,7 @@ class Broker:
         return bytes(4) + self._answer(request)
 
     def ask(self, api_key: int, version: int, message: dict[str, Any]) -> dict[str, Any]:
-        return asyncio.run(ask_older(cast(BrokerConnection, self), api_key, version, message, 1))
+        return asyncio.run(send_translated(cast(BrokerConnection, self), api_key, version, message, 1))
 
 
 def text(value: str) -> bytes:
@@ -342,7 +342,7 @@ def test_a_release_is_reported_by_the_versions(versions: Versions, name: str) ->
     ("text", "known"), [("0.8.2.2", KAFKA_0_8_2), ("0.9.0.1", KAFKA_0_9), ("0.10.2", None), ("", None)]
 )
 def test_the_fallback_names_a_release_before_apiversions(text: str, known: Versions | None) -> None:
-    assert releases.fallback(text) is known
+    assert releases.fallback_versions(text) is known
 
 
 def test_answers_of_version_0_and_1_of_metadata_are_reported_apart() -> None:
@@ -358,7 +358,9 @@ def test_plans_for_brokers_before_2_1_say_that_each_offset_has_a_life_of_its_own
     """From 2.1 on brokers take OffsetCommit 5, which has no retention."""
     later: Versions = {**KAFKA_1_1, 8: (0, 6), 1: (0, 10)}
     for spoken, told in (([KAFKA_1_1], True), ([later, KAFKA_1_1], True), ([later], False)):
-        texts = [weakness.text for weakness in releases.weaknesses(spoken) if weakness.capability == KEEPS_IN_USE]
+        texts = [
+            weakness.text for weakness in releases.weaknesses(spoken) if weakness.capability == KEEPS_ACTIVE_OFFSETS
+        ]
         assert bool(texts) == told
         assert not told or "each offset expires by itself" in texts[0]
 
@@ -485,6 +487,6 @@ def test_an_offset_is_deleted_only_if_the_mark_names_it() -> None:
     )
     topic = OffsetFetchResponseTopics(name=TopicName("orders"), partitions=parts)
     group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=(topic,), error_code=ErrorCode.none)
-    found = read_offset_fetch(group)
+    found = parse_offset_fetch(group)
     assert isinstance(found, FetchedGroup)
     assert {tp: committed.offset for tp, committed in found.offsets.items()} == {TopicPartition("orders", 1): 9}

@@ -27,11 +27,11 @@ async def features(connection: BrokerConnection, timeout: float) -> Mapping[str,
     """
     found = _known.get(connection)
     if found is None:
-        found = _known[connection] = await _asked(connection, timeout)
+        found = _known[connection] = await _request_features(connection, timeout)
     return found
 
 
-async def _asked(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
+async def _request_features(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
     low, high = connection.versions.get(ApiKey.API_VERSIONS, (0, 0))
     if not low <= _VERSION <= high:
         return {}

@@ -32,7 +32,7 @@ _LIST_OFFSETS_RANGE: Final = (4, 10)
 _LIST_OFFSETS_FLEXIBLE: Final = 6
 
 
-_OLDEST_VERSION: Final[Mapping[int, int]] = {-3: 7, -4: 8, -5: 9}
+_MIN_VERSION: Final[Mapping[int, int]] = {-3: 7, -4: 8, -5: 9}
 """The ListOffsets versions that introduced the special times: the largest timestamp (KIP-734), earliest local
 (KIP-405), latest tiered (KIP-1005)."""
 
@@ -93,9 +93,9 @@ class BackingClusterClient:
         """Raises `UnsupportedOperation` if a broker of the cluster lacks the capability."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         _, brokers = await self._client.cluster(deadline)
-        for address, versions in (await self._client.spoken(brokers, deadline)).items():
-            if versions is not None and not capability.on(versions):
-                raise capability.refusal(str(address), versions)
+        for address, versions in (await self._client.broker_versions(brokers, deadline)).items():
+            if versions is not None and not capability.supported_by(versions):
+                raise capability.unsupported_error(str(address), versions)
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
         """Returns the topics of these names and ids, each with its error; for None all topics. Creates none.
@@ -130,17 +130,17 @@ class BackingClusterClient:
         for name, partitions in asked.items():
             layout = layouts.get(name)
             known = {part.partition: part for part in layout.partitions} if layout and not layout.error else {}
-            absent = layout.error if layout and layout.error else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            for wanted in partitions:
-                part = known.get(wanted.partition)
+            missing_code = layout.error if layout and layout.error else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for query in partitions:
+                part = known.get(query.partition)
                 if part is None:
-                    found[name].append(FoundOffset(wanted.partition, absent))
+                    found[name].append(FoundOffset(query.partition, missing_code))
                 elif part.leader is None:
-                    found[name].append(FoundOffset(wanted.partition, part.error or ErrorCode.LEADER_NOT_AVAILABLE))
+                    found[name].append(FoundOffset(query.partition, part.error or ErrorCode.LEADER_NOT_AVAILABLE))
                 else:
-                    by_leader.setdefault(part.leader, {}).setdefault(name, []).append(wanted)
+                    by_leader.setdefault(part.leader, {}).setdefault(name, []).append(query)
         answers = await asyncio.gather(
-            *(self._ask_leader(leader, of_it, read_committed) for leader, of_it in by_leader.items())
+            *(self._ask_leader(leader, queries, read_committed) for leader, queries in by_leader.items())
         )
         for name, offset in itertools.chain.from_iterable(answers):
             found[name].append(offset)
@@ -157,7 +157,7 @@ class BackingClusterClient:
         try:
             connection = await self._client.node(leader).connection(deadline)
             version = _version(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_RANGE)
-            sent, refused = _split(asked, version)
+            sent, rejected = _split(asked, version)
             message = {
                 "replica_id": -1,
                 "isolation_level": int(read_committed),
@@ -179,7 +179,7 @@ class BackingClusterClient:
                 for name, parts in asked.items()
                 for p, _ in parts
             ]
-        return refused + [
+        return rejected + [
             (
                 str(topic.name),
                 FoundOffset(
@@ -213,7 +213,9 @@ class BackingClusterClient:
     ) -> Any:
         head = b"\0" if version >= flexible else b""
         request = EncodedRequest(api_key, version, head + encode_request(api_key, version, message))
-        return await connection.call(request, load_response_schema(api_key, version), self._timeout, yielding=True)
+        return await connection.call(
+            request, load_response_schema(api_key, version), self._timeout, use_codec_thread=True
+        )
 
 
 def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
@@ -234,10 +236,10 @@ def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
     )
 
 
-def _version(connection: BrokerConnection, api_key: int, ours: tuple[int, int]) -> int:
+def _version(connection: BrokerConnection, api_key: int, supported: tuple[int, int]) -> int:
     """Returns the newest version that both sides support, but at least our oldest, so that a too old broker reports
     it."""
-    return max(ours[0], min(ours[1], connection.versions.get(api_key, ours)[1]))
+    return max(supported[0], min(supported[1], connection.versions.get(api_key, supported)[1]))
 
 
 def _split(
@@ -246,11 +248,11 @@ def _split(
     """Returns the queries to send, and results for queries that the broker is too old for: it would take a special
     value for a time."""
     sent: dict[str, list[OffsetQuery]] = {}
-    refused: list[tuple[str, FoundOffset]] = []
+    rejected: list[tuple[str, FoundOffset]] = []
     for name, parts in asked.items():
-        for wanted in parts:
-            if wanted.timestamp < -5 or _OLDEST_VERSION.get(wanted.timestamp, 0) > version:
-                refused.append((name, FoundOffset(wanted.partition, ErrorCode.UNSUPPORTED_VERSION)))
+        for query in parts:
+            if query.timestamp < -5 or _MIN_VERSION.get(query.timestamp, 0) > version:
+                rejected.append((name, FoundOffset(query.partition, ErrorCode.UNSUPPORTED_VERSION)))
             else:
-                sent.setdefault(name, []).append(wanted)
-    return sent, refused
+                sent.setdefault(name, []).append(query)
+    return sent, rejected

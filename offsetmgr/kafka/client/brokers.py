@@ -30,10 +30,16 @@ async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroke
     """Returns every broker of the cluster, by id. Raises if none responds."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
-    places = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
-    spoken = await client.spoken(list(places.values()), deadline)
+    addresses = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
+    broker_versions = await client.broker_versions(list(addresses.values()), deadline)
     found = (
-        ClusterBroker(number, at, spoken[at], None if (known := spoken[at]) is None else release(known), CAPABILITIES)
-        for number, at in places.items()
+        ClusterBroker(
+            number,
+            at,
+            broker_versions[at],
+            None if (known := broker_versions[at]) is None else release(known),
+            CAPABILITIES,
+        )
+        for number, at in addresses.items()
     )
     return sorted(found, key=lambda broker: broker.id)

@@ -38,7 +38,7 @@ from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, TELLS_CLUSTER_ID, Versions
+from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, REPORTS_CLUSTER_ID, Versions
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 T = TypeVar("T")
@@ -114,19 +114,19 @@ class Client:
         answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
         brokers = tuple(Address(broker.host, int(broker.port)) for broker in answer.brokers)
         cluster_id = answer.cluster_id or ""
-        if not TELLS_CLUSTER_ID.on(connection.versions):
-            for address, versions in (await self.spoken(brokers, deadline)).items():
-                if not cluster_id and versions is not None and TELLS_CLUSTER_ID.on(versions):
+        if not REPORTS_CLUSTER_ID.supported_by(connection.versions):
+            for address, versions in (await self.broker_versions(brokers, deadline)).items():
+                if not cluster_id and versions is not None and REPORTS_CLUSTER_ID.supported_by(versions):
                     other = await self.node(address).connection(deadline)
-                    told = await other.call(requests.metadata(), MetadataResponse, remaining(deadline))
-                    cluster_id = told.cluster_id or ""
+                    response = await other.call(requests.metadata(), MetadataResponse, remaining(deadline))
+                    cluster_id = response.cluster_id or ""
         return cluster_id, brokers
 
     async def versions(self, address: Address, deadline: float) -> Versions:
         """Returns the API versions of the broker at ``address``. Raises the errors of `BrokerNode.connection`."""
         return (await self.node(address).connection(deadline)).versions
 
-    async def spoken(self, brokers: Sequence[Address], deadline: float) -> dict[Address, Versions | None]:
+    async def broker_versions(self, brokers: Sequence[Address], deadline: float) -> dict[Address, Versions | None]:
         """Returns the API versions of these brokers; None for a broker that does not respond within a few seconds."""
         until = min(deadline, asyncio.get_running_loop().time() + _DEAD_AFTER_S)
 
@@ -141,35 +141,37 @@ class Client:
     # --- bulk calls, one outcome for each group ------------------------------------------------------
 
     async def fetch(
-        self, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+        self, partitions_by_group: Mapping[str, Sequence[TopicPartition] | None], deadline: float
     ) -> dict[str, FetchedGroup | OffsetMgrError]:
         """Returns committed offsets of many groups, for the given partitions or (None) all.
 
         The client asks again for partitions with open transactions for a moment, since most transactions are short.
         """
-        found = await self._fetch(asked, deadline)
+        found = await self._fetch(partitions_by_group, deadline)
         loop = asyncio.get_running_loop()
-        wait_s = min(deadline, loop.time() + _HANGING_TRANSACTION_TIMEOUT_S)
+        retry_until = min(deadline, loop.time() + _HANGING_TRANSACTION_TIMEOUT_S)
         for pause in backoff():
             unstable = {
-                group: asked[group]
+                group: partitions_by_group[group]
                 for group, answer in found.items()
                 if isinstance(answer, FetchedGroup) and any(e.retriable for e in answer.errors.values())
             }
-            if not unstable or loop.time() + pause >= wait_s:
+            if not unstable or loop.time() + pause >= retry_until:
                 break
             await asyncio.sleep(pause)
             found |= await self._fetch(unstable, deadline)
         return found
 
     async def _fetch(
-        self, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+        self, partitions_by_group: Mapping[str, Sequence[TopicPartition] | None], deadline: float
     ) -> dict[str, FetchedGroup | OffsetMgrError]:
         async def ask(address: Address, groups: list[str]) -> dict[str, FetchedGroup | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
             now = asyncio.get_running_loop().time
             started = now()
-            named = await self._named(connection, {group: asked[group] for group in groups}, deadline)
+            named = await self._with_partitions(
+                connection, {group: partitions_by_group[group] for group in groups}, deadline
+            )
             until = deadline + now() - started  # the read of the offsets topic has its own limits
             batches = list(_batches(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
@@ -183,19 +185,22 @@ class Client:
                 )
             )
             return {
-                str(found.group_id): requests.read_offset_fetch(found) for answer in answers for found in answer.groups
+                str(found.group_id): requests.parse_offset_fetch(found) for answer in answers for found in answer.groups
             }
 
-        return await self.per_group(list(asked), ask, deadline)
+        return await self.per_group(list(partitions_by_group), ask, deadline)
 
-    async def _named(
-        self, connection: BrokerConnection, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+    async def _with_partitions(
+        self,
+        connection: BrokerConnection,
+        partitions_by_group: Mapping[str, Sequence[TopicPartition] | None],
+        deadline: float,
     ) -> Mapping[str, Sequence[TopicPartition] | None]:
         """Adds the partitions of groups whose offsets this broker cannot list."""
-        everything = [group for group, partitions in asked.items() if partitions is None]
-        if not everything or self.offsets_topic is None or READS_ALL_OFFSETS.on(connection.versions):
-            return asked
-        return {**asked, **await self.offsets_topic.partitions(everything, deadline)}
+        everything = [group for group, partitions in partitions_by_group.items() if partitions is None]
+        if not everything or self.offsets_topic is None or READS_ALL_OFFSETS.supported_by(connection.versions):
+            return partitions_by_group
+        return {**partitions_by_group, **await self.offsets_topic.partitions(everything, deadline)}
 
     async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription | OffsetMgrError]:
         """Returns the state and members of many groups, of the classic protocol and of KIP-848. On brokers of 0.8.2,
@@ -203,12 +208,12 @@ class Client:
 
         async def ask(address: Address, groups: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
-            if not DESCRIBES_MEMBERS.on(connection.versions):
-                return {group: requests.undescribed(group, str(address)) for group in groups}
+            if not DESCRIBES_MEMBERS.supported_by(connection.versions):
+                return {group: requests.group_without_membership(group, str(address)) for group in groups}
             answer = await connection.call(
                 requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline)
             )
-            found = {str(g.group_id): requests.read_described(g, str(address)) for g in answer.groups}
+            found = {str(g.group_id): requests.parse_described_group(g, str(address)) for g in answer.groups}
             # A classic request does not see a group of the new protocol, so these are asked for with the new request.
             dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD"]
             if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
@@ -216,7 +221,7 @@ class Client:
                     requests.consumer_group_describe(dead), ConsumerGroupDescribeResponse, remaining(deadline)
                 )
                 found |= {
-                    str(g.group_id): requests.read_new_described(g, str(address))
+                    str(g.group_id): requests.parse_consumer_group(g, str(address))
                     for g in more.groups
                     if int(g.error_code) == ErrorCode.NONE
                 }
@@ -246,9 +251,9 @@ class Client:
         async def ask(
             address: Address, groups: list[str]
         ) -> dict[str, dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError]:
-            async with self.node(address).lane(deadline) as lane:
-                answer = await lane.connection.call(request, OffsetCommitResponse, remaining(deadline))
-            return dict.fromkeys(groups, commit_outcomes(group, answer, passed_on=member is not None))
+            async with self.node(address).dedicated_connection(deadline) as dedicated:
+                answer = await dedicated.connection.call(request, OffsetCommitResponse, remaining(deadline))
+            return dict.fromkeys(groups, commit_outcomes(group, answer, forwarded=member is not None))
 
         result = (await self.per_group([group], ask, deadline, at))[group]
         if isinstance(result, OffsetMgrError):
@@ -312,25 +317,25 @@ class Client:
         for pause in backoff():
             if not pending:
                 break
-            done |= await self._ask_once(pending, ask, deadline, at)
+            done |= await self._attempt(pending, ask, deadline, at)
             at = None
             if asyncio.get_running_loop().time() + pause >= deadline:
                 break
             pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and is_retriable(e)]
             if any(isinstance(done[group], NotCoordinator) for group in pending):
-                self._ask_somebody_else()
+                self._rotate_lookup_broker()
             if pending:
                 await asyncio.sleep(pause)
         return done
 
-    def _ask_somebody_else(self) -> None:
+    def _rotate_lookup_broker(self) -> None:
         """Makes the next lookup of coordinators go to another broker: a restarted broker may not know yet that they
         have moved, and would return the wrong one again."""
         known = self.addresses
         if self._known_good in known:
             self._known_good = known[(known.index(self._known_good) + 1) % len(known)]
 
-    async def _ask_once(
+    async def _attempt(
         self,
         groups: list[str],
         ask: Callable[[Address, list[str]], Awaitable[Mapping[str, T | OffsetMgrError]]],

@@ -26,7 +26,7 @@ class CommitResult(NamedTuple):
     commit may be the reason for a conflict."""
 
     outcomes: Outcomes
-    repeated: bool
+    retried: bool
 
 
 async def commit_if(
@@ -43,21 +43,21 @@ async def commit_if(
     `NotAMember` if the group has members, else the coordinator's error for the whole group.
     """
     request = conditional_commit(group, offsets, expected)
-    tries = 0
+    attempts = 0
 
     async def ask(address: Address, groups: list[str]) -> dict[str, Outcomes | OffsetMgrError]:
-        nonlocal tries
-        async with client.node(address).lane(deadline) as lane:
-            if CONDITIONAL_FEATURE not in await features(lane.connection, remaining(deadline)):
+        nonlocal attempts
+        async with client.node(address).dedicated_connection(deadline) as dedicated:
+            if CONDITIONAL_FEATURE not in await features(dedicated.connection, remaining(deadline)):
                 raise UnsupportedOperation(f"coordinator {address}", "it announces no conditional commits")
-            tries += 1
-            answer = await lane.connection.call(request, OffsetCommitResponse, remaining(deadline))
+            attempts += 1
+            answer = await dedicated.connection.call(request, OffsetCommitResponse, remaining(deadline))
         return dict.fromkeys(groups, _outcomes(group, answer))
 
     result = (await client.per_group([group], ask, deadline))[group]
     if isinstance(result, OffsetMgrError):
         raise result
-    return CommitResult(result, tries > 1)
+    return CommitResult(result, attempts > 1)
 
 
 def _outcomes(group: str, answer: OffsetCommitResponse) -> Outcomes | OffsetMgrError:

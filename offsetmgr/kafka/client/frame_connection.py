@@ -27,11 +27,11 @@ from offsetmgr.kafka.protocol.releases import Versions
 
 R = TypeVar("R", bound=Payload)
 
-_LARGEST_FRAME: Final = 256 * 1024 * 1024
+_MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 
-_MOST_IN_FLIGHT: Final = 200
+_MAX_IN_FLIGHT: Final = 200
 
-_SILENT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
+TIMEOUT_HINT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
 
 _HEADER: Final = struct.Struct(">hhi")
 
@@ -47,14 +47,14 @@ class ConnectionClosedByBroker(Exception):
         """The API versions of the broker if they are known; None if ApiVersions has to be sent."""
 
 
-def _named(request: Payload | EncodedRequest) -> tuple[int, int, bytes | None]:
+def _parts_of(request: Payload | EncodedRequest) -> tuple[int, int, bytes | None]:
     """Returns the API key, the version, and the body if it is already encoded."""
     if isinstance(request, EncodedRequest):
         return request
     return int(request.__api_key__), int(request.__version__), None
 
 
-def _shown(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Rounds for messages: 3 s minus a millisecond is shown as 3 s."""
     return f"{round(seconds, 1 if seconds >= 1 else 3):g}"
 
@@ -74,12 +74,12 @@ class FrameConnection:
         self._client_id = struct.pack(">h", len(name)) + name
         self._correlation = itertools.count(1)
         self._waiting: deque[tuple[int, asyncio.Future[bytes]]] = deque()
-        self._in_flight = asyncio.Semaphore(_MOST_IN_FLIGHT)
+        self._in_flight = asyncio.Semaphore(_MAX_IN_FLIGHT)
         self._failure: OffsetMgrError | None = None
         self._answered = False
-        self._unproved = False
+        self._login_unproven = False
         """Whether the broker has so far answered only requests that need no login, and we sent none."""
-        self._bare = False
+        self._raw_tokens = False
         """Whether SASL tokens without headers are exchanged now."""
         self._receiver = asyncio.create_task(self._receive())
 
@@ -88,7 +88,7 @@ class FrameConnection:
         return self._failure is not None
 
     async def call(
-        self, request: Payload | EncodedRequest, response: type[R], timeout: float, *, yielding: bool = False
+        self, request: Payload | EncodedRequest, response: type[R], timeout: float, *, use_codec_thread: bool = False
     ) -> R:
         """Sends a request and waits for its response, at most ``timeout`` seconds. If the broker does not support the
         version of the request, `old_versions` translates it.
@@ -98,38 +98,38 @@ class FrameConnection:
 
         Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the response is not valid).
         """
-        api_key, version, _ = _named(request)
-        if self.speaks(api_key, version):
+        api_key, version, _ = _parts_of(request)
+        if self.supports(api_key, version):
             frame = await self._exchange(request, timeout)
         else:
-            frame = await self._translated(request, timeout)
+            frame = await self._exchange_translated(request, timeout)
         flexible = response.__flexible__ and response is not ApiVersionsResponse
         try:
             start = 5 if flexible else 4  # the correlation id and, in flexible headers, an empty set of tags
-            if yielding and len(frame) > LARGE_BYTES:
+            if use_codec_thread and len(frame) > LARGE_BYTES:
                 return (await in_codec_thread(entity_reader(response), frame, start))[0]
             return entity_reader(response)(frame, start)[0]
         except (SerialError, ValueError, IndexError) as error:
             self._fail(self._not_kafka())
             raise self._not_kafka() from error
 
-    def speaks(self, api_key: int, version: int) -> bool:
+    def supports(self, api_key: int, version: int) -> bool:
         """Returns whether the broker supports this version of an API; True until its versions are known."""
         low, high = self.versions.get(api_key, (0, -1))
         return low <= version <= high or not self.versions
 
-    async def _translated(self, request: Payload | EncodedRequest, timeout: float) -> bytes:
+    async def _exchange_translated(self, request: Payload | EncodedRequest, timeout: float) -> bytes:
         """Returns the response as a broker with the version of the request would send it."""
-        from offsetmgr.kafka.protocol.old_versions import ask_older
+        from offsetmgr.kafka.protocol.old_versions import send_translated
         from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
 
-        api_key, version, body = _named(request)
+        api_key, version, body = _parts_of(request)
         if body is None:
             buffer = io.BytesIO()
             payload = cast(Payload, request)
             entity_writer(type(payload))(buffer, payload)
             body = buffer.getvalue()
-        answer = await ask_older(self, api_key, version, decode_request(api_key, version, body, 0), timeout)
+        answer = await send_translated(self, api_key, version, decode_request(api_key, version, body, 0), timeout)
         head = bytes(5 if request_is_flexible(api_key, version) else 4)
         return head + encode_response(api_key, version, answer)
 
@@ -157,7 +157,7 @@ class FrameConnection:
                 async with asyncio.timeout(timeout):
                     return await answer
             except TimeoutError:
-                error = TimedOut(f"broker {self.address}", f"no answer within {_shown(timeout)} s")
+                error = TimedOut(f"broker {self.address}", f"no answer within {format_seconds(timeout)} s")
                 self._fail(error)
                 raise error from None
 
@@ -180,25 +180,25 @@ class FrameConnection:
         try:
             while True:
                 (length,) = _INT32.unpack(await self._reader.readexactly(4))
-                if not (0 if self._bare else 4) <= length <= _LARGEST_FRAME:
+                if not (0 if self._raw_tokens else 4) <= length <= _MAX_FRAME_BYTES:
                     raise self._not_kafka()
                 frame = await self._reader.readexactly(length)
-                correlation = 0 if self._bare else _INT32.unpack_from(frame)[0]
+                correlation = 0 if self._raw_tokens else _INT32.unpack_from(frame)[0]
                 # Kafka 0.8.2 sends the correlation id 0 with some failed requests.
                 if not self._waiting or correlation not in (self._waiting[0][0], 0):
                     raise self._not_kafka()
-                self._answered, self._unproved = True, False
+                self._answered, self._login_unproven = True, False
                 _, answer = self._waiting.popleft()
                 if not answer.done():
                     answer.set_result(frame)
         except OffsetMgrError as error:
             self._fail(error)
         except (OSError, asyncio.IncompleteReadError):
-            self._fail(self._broke() if self._answered else self._not_kafka())
+            self._fail(self._connection_lost() if self._answered else self._not_kafka())
 
-    def _broke(self) -> Unreachable:
+    def _connection_lost(self) -> Unreachable:
         hint = "a listener that wants a login hangs up so: is security.protocol set (--command-config FILE)?"
-        return Unreachable(f"broker {self.address}", "the connection broke", hint if self._unproved else "")
+        return Unreachable(f"broker {self.address}", "the connection broke", hint if self._login_unproven else "")
 
     def _not_kafka(self) -> ServerError:
         return ServerError(

@@ -27,7 +27,7 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 
-_OFFSET_HOLDERS: Final = frozenset({"consumer", "streams", ""})
+_OFFSET_PROTOCOL_TYPES: Final = frozenset({"consumer", "streams", ""})
 """Protocol types of groups that commit offsets (simple consumers have none). Connect's workers, for example, do not."""
 _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED})
 """Without authorization for the offsets topic or for any group there is no such proof."""
@@ -49,13 +49,17 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
     for pause in backoff():
         try:
             _, brokers = await client.cluster(deadline)
-            spoken = {at: known for at, known in (await client.spoken(brokers, deadline)).items() if known is not None}
-            if client.offsets_topic is not None and not all(map(LISTS_GROUPS.on, spoken.values())):
-                active = [at for at, versions in spoken.items() if DESCRIBES_MEMBERS.on(versions)]
-                listed = await asyncio.gather(*(_listed(client, broker, deadline) for broker in active))
+            broker_versions = {
+                at: known
+                for at, known in (await client.broker_versions(brokers, deadline)).items()
+                if known is not None
+            }
+            if client.offsets_topic is not None and not all(map(LISTS_GROUPS.supported_by, broker_versions.values())):
+                active = [at for at, versions in broker_versions.items() if DESCRIBES_MEMBERS.supported_by(versions)]
+                listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in active))
                 return sorted({*itertools.chain.from_iterable(listed), *await client.offsets_topic.groups(deadline)})
             before = await _layout(client, deadline)
-            listed = await asyncio.gather(*(_listed(client, broker, deadline) for broker in before.brokers))
+            listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in before.brokers))
             if before != await _layout(client, deadline):
                 raise CoordinatorNotAvailable("list of groups", "coordinators moved while they were asked")
             return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
@@ -67,12 +71,12 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
     raise AssertionError("back-off has no end")
 
 
-async def _listed(client: Client, broker: Address, deadline: float) -> list[str]:
+async def _list_of_broker(client: Client, broker: Address, deadline: float) -> list[str]:
     connection = await client.node(broker).connection(deadline)
     answer = await connection.call(requests.list_groups(), ListGroupsResponse, remaining(deadline))
     if answer.error_code:
         raise kafka_error(int(answer.error_code), f"groups of broker {broker}")
-    return [str(group.group_id) for group in answer.groups if group.protocol_type in _OFFSET_HOLDERS]
+    return [str(group.group_id) for group in answer.groups if group.protocol_type in _OFFSET_PROTOCOL_TYPES]
 
 
 async def _layout(client: Client, deadline: float) -> _Layout:
@@ -137,13 +141,13 @@ def probe_groups(partitions: int) -> list[str]:
         if len(found) == partitions:
             return [found[partition] for partition in range(partitions)]
         name = f"offsetmgr-probe-{number}"
-        hashed = java_hash(name)
+        hashed = unsigned_java_hash(name)
         if hashed < 2**31:
             found.setdefault(hashed % partitions, name)
     raise AssertionError("counting has no end")
 
 
-def java_hash(ascii_text: str) -> int:
+def unsigned_java_hash(ascii_text: str) -> int:
     """Returns Java's ``String.hashCode`` of ASCII text as an unsigned 32-bit number."""
     value = 0
     for byte in ascii_text.encode("ascii"):

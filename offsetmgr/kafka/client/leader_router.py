@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from kio.schema.metadata.v8.response import MetadataResponse
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client
@@ -25,9 +26,9 @@ T = TypeVar("T")
 
 UNKNOWN_TOPIC_TIMEOUT_S: Final = 2.0
 """Seconds for which an unknown topic is asked for again: the topic may be new, or all brokers may have just started."""
-_SHARE: Final = 3
+_ATTEMPT_SHARE: Final = 3
 """A broker that does not respond gets a third of the remaining time, so that the others have theirs."""
-_SHORTEST_S: Final = 1.0
+_MIN_ATTEMPT_S: Final = 1.0
 
 
 class PartitionLeaders:
@@ -51,16 +52,18 @@ class PartitionLeaders:
         reached.
         """
         loop = asyncio.get_running_loop()
-        wait_s = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
+        unknown_topic_deadline = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
         done: dict[TopicPartition, T | OffsetMgrError] = {}
         pending = list(partitions)
         for pause in backoff():
             now = loop.time()
-            attempt = min(deadline, now + wait + max((deadline - now) / _SHARE, _SHORTEST_S))
-            answers, unknown = await self._ask_once(pending, ask, attempt)
+            attempt = min(deadline, now + wait + max((deadline - now) / _ATTEMPT_SHARE, _MIN_ATTEMPT_S))
+            answers, unknown = await self._attempt(pending, ask, attempt)
             done |= answers
             now = loop.time()
-            pending = [tp for tp in pending if _again(done[tp], now < wait_s or tp not in unknown)]
+            pending = [
+                tp for tp in pending if _worth_retrying(done[tp], now < unknown_topic_deadline or tp not in unknown)
+            ]
             for tp in pending:
                 self._known.pop(tp, None)
             if not pending or now + pause >= deadline:
@@ -68,7 +71,7 @@ class PartitionLeaders:
             await asyncio.sleep(pause)
         raise AssertionError("the pauses do not end")
 
-    async def _ask_once(
+    async def _attempt(
         self,
         partitions: Sequence[TopicPartition],
         ask: Callable[[Address, list[TopicPartition], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
@@ -90,13 +93,17 @@ class PartitionLeaders:
             if tp not in unknown:
                 by_leader.setdefault(self._known[tp], []).append(tp)
 
-        async def ask_at(leader: Address, of_it: list[TopicPartition]) -> Mapping[TopicPartition, T | OffsetMgrError]:
+        async def ask_at(
+            leader: Address, its_partitions: list[TopicPartition]
+        ) -> Mapping[TopicPartition, T | OffsetMgrError]:
             try:
-                return await ask(leader, of_it, deadline)
+                return await ask(leader, its_partitions, deadline)
             except OffsetMgrError as error:
-                return dict.fromkeys(of_it, error)
+                return dict.fromkeys(its_partitions, error)
 
-        for found in await asyncio.gather(*(ask_at(leader, of_it) for leader, of_it in by_leader.items())):
+        for found in await asyncio.gather(
+            *(ask_at(leader, its_partitions) for leader, its_partitions in by_leader.items())
+        ):
             answers |= found
         return answers, unknown.keys()
 
@@ -107,7 +114,7 @@ class PartitionLeaders:
         if not partitions:
             return {}
         failed: dict[TopicPartition, OffsetMgrError] = {}
-        for tp, found in (await layout(self._client, partitions, deadline)).items():
+        for tp, found in (await find_leaders(self._client, partitions, deadline)).items():
             if isinstance(found, Address):
                 self._known[tp] = found
             else:
@@ -115,7 +122,7 @@ class PartitionLeaders:
         return failed
 
 
-async def layout(
+async def find_leaders(
     client: Client, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
     """Returns the leader of each partition, or the reason why none is known.
@@ -124,7 +131,7 @@ async def layout(
     knows none. Raises the errors of `Client.any_connection`.
     """
     first = await client.any_connection(deadline)
-    found = await _layout_of(first, partitions, deadline)
+    found = await _leaders_from(first, partitions, deadline)
     for address in client.addresses:
         missing = [tp for tp, answer in found.items() if isinstance(answer, UnknownTopicOrPartition)]
         if not missing:
@@ -132,15 +139,15 @@ async def layout(
         if address != first.address:
             try:
                 # Waits only briefly for a broker that does not respond, because the others have responded.
-                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST_S)
+                by_then = min(deadline, asyncio.get_running_loop().time() + _MIN_ATTEMPT_S)
                 connection = await client.node(address).connection(by_then)
-                found |= await _layout_of(connection, missing, by_then)
+                found |= await _leaders_from(connection, missing, by_then)
             except OffsetMgrError:
                 continue
     return found
 
 
-async def _layout_of(
+async def _leaders_from(
     connection: BrokerConnection, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
     """Returns the same according to one broker."""
@@ -160,14 +167,14 @@ async def _layout_of(
         if leader is not None:
             found[tp] = leader
         elif part is not None:
-            found[tp] = kafka_error(int(part.error_code) or 5, str(tp))
+            found[tp] = kafka_error(int(part.error_code) or ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
         else:
-            found[tp] = kafka_error(codes.get(tp.topic) or 3, str(tp))
+            found[tp] = kafka_error(codes.get(tp.topic) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(tp))
     return found
 
 
-def _again(answer: object, patient: bool) -> bool:
+def _worth_retrying(answer: object, wait_for_topic: bool) -> bool:
     """Returns whether to ask for the partition again."""
     if isinstance(answer, UnknownTopicOrPartition):
-        return patient
+        return wait_for_topic
     return isinstance(answer, OffsetMgrError) and answer.retriable

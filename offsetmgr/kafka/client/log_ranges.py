@@ -19,7 +19,7 @@ from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 
-_SHORTEST_S: Final = 1.0
+_OTHER_BROKER_TIMEOUT_S: Final = 1.0
 """Seconds to wait for a broker that does not respond after another one has responded."""
 
 
@@ -42,7 +42,7 @@ async def partition_counts(client: Client, topics: Collection[str] | None, deadl
             break
         if address != first.address:
             try:
-                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST_S)
+                by_then = min(deadline, asyncio.get_running_loop().time() + _OTHER_BROKER_TIMEOUT_S)
                 found |= await _counts_of(await client.node(address).connection(by_then), missing, by_then)
             except OffsetMgrError:
                 continue
@@ -62,10 +62,10 @@ async def log_ranges(
     """Returns one outcome for each partition. The leader is asked twice: for the start of the log and then for its end.
     Raises only if no broker was ever reached. A topic with an impossible name is not asked for."""
     leaders = PartitionLeaders(client)
-    found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_impossible(partitions)}
+    found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_invalid_name_errors(partitions)}
     asked = [tp for tp in dict.fromkeys(partitions) if tp not in found]
-    starts = await _edge(client, leaders, asked, EARLIEST, deadline)
-    ends = await _edge(client, leaders, [tp for tp in asked if isinstance(starts[tp], int)], LATEST, deadline)
+    starts = await _list_offsets(client, leaders, asked, EARLIEST, deadline)
+    ends = await _list_offsets(client, leaders, [tp for tp in asked if isinstance(starts[tp], int)], LATEST, deadline)
     for tp in asked:
         start, end = starts[tp], ends.get(tp)
         if isinstance(start, OffsetMgrError):
@@ -83,13 +83,13 @@ async def offsets_for_time(
 ) -> dict[TopicPartition, int | OffsetMgrError | None]:
     """Returns the first offset whose record has a timestamp at or after ``timestamp_ms``, None if there is none; one
     outcome for each partition. Raises only if no broker was ever reached."""
-    impossible = _impossible(partitions)
-    asked = [tp for tp in dict.fromkeys(partitions) if tp not in impossible]
-    found = await _edge(client, PartitionLeaders(client), asked, timestamp_ms, deadline)
-    return {**impossible, **{tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}}
+    invalid = _invalid_name_errors(partitions)
+    asked = [tp for tp in dict.fromkeys(partitions) if tp not in invalid]
+    found = await _list_offsets(client, PartitionLeaders(client), asked, timestamp_ms, deadline)
+    return {**invalid, **{tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}}
 
 
-def _impossible(partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMgrError]:
+def _invalid_name_errors(partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMgrError]:
     """Returns the errors of partitions whose topic has an impossible name."""
     return {
         tp: UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
@@ -98,13 +98,13 @@ def _impossible(partitions: Collection[TopicPartition]) -> dict[TopicPartition, 
     }
 
 
-async def _edge(
-    client: Client, leaders: PartitionLeaders, partitions: list[TopicPartition], edge: int, deadline: float
+async def _list_offsets(
+    client: Client, leaders: PartitionLeaders, partitions: list[TopicPartition], timestamp: int, deadline: float
 ) -> dict[TopicPartition, int | OffsetMgrError]:
     async def ask(
-        leader: Address, of_it: list[TopicPartition], attempt: float
+        leader: Address, its_partitions: list[TopicPartition], attempt: float
     ) -> dict[TopicPartition, int | OffsetMgrError]:
         connection = await client.node(leader).connection(attempt)
-        return await fetch.begin_and_end_offsets(connection, dict.fromkeys(of_it, edge), remaining(attempt))
+        return await fetch.list_offsets(connection, dict.fromkeys(its_partitions, timestamp), remaining(attempt))
 
     return await leaders.per_partition(partitions, ask, deadline) if partitions else {}

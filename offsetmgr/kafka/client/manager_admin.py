@@ -14,8 +14,8 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.manager_api import FIRST_MANAGER_ID, INSPECT, VERSION
 from offsetmgr.kafka.client.retries import remaining
-from offsetmgr.kafka.client.run_manager_admin import FIRST_MANAGER, INSPECT, VERSION
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 
@@ -29,7 +29,7 @@ async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]
     _check(connection)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
     return sorted(
-        (int(b.node_id), Address(b.host, int(b.port))) for b in answer.brokers if int(b.node_id) >= FIRST_MANAGER
+        (int(b.node_id), Address(b.host, int(b.port))) for b in answer.brokers if int(b.node_id) >= FIRST_MANAGER_ID
     )
 
 

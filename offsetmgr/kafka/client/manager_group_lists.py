@@ -34,9 +34,9 @@ async def list_manager_groups(client: Client, deadline: float) -> list[str]:
         try:
             before = await _owners(client, deadline)
             probes = [(at, [p for p, owner in before.items() if owner == at]) for at in dict.fromkeys(before.values())]
-            await asyncio.gather(*(_prove(client, at, groups, deadline) for at, groups in probes))
-            listed = await asyncio.gather(*(_listed(client, at, deadline) for at, _ in probes))
-            await asyncio.gather(*(_prove(client, at, groups, deadline) for at, groups in probes))
+            await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
+            listed = await asyncio.gather(*(_list_of_manager(client, at, deadline) for at, _ in probes))
+            await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
             if await _owners(client, deadline) == before:
                 return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
         except OffsetMgrError as error:
@@ -57,17 +57,17 @@ async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
     return owners
 
 
-async def _prove(client: Client, manager: Address, probes: Sequence[str], deadline: float) -> None:
+async def _check_ownership(client: Client, manager: Address, probes: Sequence[str], deadline: float) -> None:
     """Raises an error unless the manager owns the shard groups of these groups now."""
     connection = await client.node(manager).connection(deadline)
-    question = requests.offset_fetch(dict.fromkeys(probes, ()))
-    answer = await connection.call(question, OffsetFetchResponse, remaining(deadline))
+    request = requests.offset_fetch(dict.fromkeys(probes, ()))
+    answer = await connection.call(request, OffsetFetchResponse, remaining(deadline))
     for group in answer.groups:
         if group.error_code:
             raise kafka_error(int(group.error_code), "list of groups")
 
 
-async def _listed(client: Client, manager: Address, deadline: float) -> list[str]:
+async def _list_of_manager(client: Client, manager: Address, deadline: float) -> list[str]:
     connection = await client.node(manager).connection(deadline)
     answer = await connection.call(requests.list_groups(), ListGroupsResponse, remaining(deadline))
     if answer.error_code:

@@ -12,7 +12,7 @@ from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, UsageError
 from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.manager_admin import inspect, managers
-from offsetmgr.kafka.client.run_manager_admin import MOST_ROWS
+from offsetmgr.kafka.client.manager_api import MAX_DUMP_ROWS
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 
@@ -41,7 +41,7 @@ class Managers:
         `offsetmgr.kafka.client.manager_admin.managers`."""
         return self._runner.run(self._reports())
 
-    def owned(self, partition: int) -> Mapping[str, Any] | None:
+    def owned_shard(self, partition: int) -> Mapping[str, Any] | None:
         """Returns the status of a shard from its owner; None if no manager owns it."""
         for report in self.reports():
             for shard in (report.status or {}).get("shards", ()):
@@ -65,15 +65,15 @@ class Managers:
             raise NotCoordinator(f"shard {partition}", "no manager owns it at this moment", "see `manager status`")
         after: list[Any] | None = None
         while True:
-            question = {"what": "dump", "partition": partition, "after": after, "most": MOST_ROWS}
-            rows = self._runner.run(self._ask(owner, question))["rows"]
+            request = {"what": "dump", "partition": partition, "after": after, "most": MAX_DUMP_ROWS}
+            rows = self._runner.run(self._ask(owner, request))["rows"]
             yield from rows
-            if len(rows) < MOST_ROWS:
+            if len(rows) < MAX_DUMP_ROWS:
                 return
             after = [rows[-1]["group"], rows[-1]["topic"], rows[-1]["partition"]]
 
-    async def _ask(self, address: Address, question: dict[str, Any]) -> dict[str, Any]:
-        return await inspect(self._client, address, question, asyncio.get_running_loop().time() + self._timeout)
+    async def _ask(self, address: Address, request: dict[str, Any]) -> dict[str, Any]:
+        return await inspect(self._client, address, request, asyncio.get_running_loop().time() + self._timeout)
 
     async def _reports(self) -> list[ManagerReport]:
         async def report(node_id: int, address: Address) -> ManagerReport:

@@ -17,9 +17,9 @@ from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import Versions
 
-BUSY_LANES: Final = 32
+MAX_ACTIVE_CONNECTIONS: Final = 32
 """The number of lanes that work at the same time. Lanes whose request waits in the broker do not count (see
-`DedicatedConnection.park`)."""
+`DedicatedConnection.mark_waiting`)."""
 
 
 class DedicatedConnection:
@@ -30,7 +30,7 @@ class DedicatedConnection:
         self._admission = admission
         self._counted = True
 
-    def park(self) -> None:
+    def mark_waiting(self) -> None:
         """Marks this lane as waiting (for a rebalance), so that another one may work."""
         if self._counted:
             self._counted = False
@@ -48,7 +48,7 @@ class BrokerNode:
         self._opening = asyncio.Lock()
         self._idle: list[BrokerConnection] = []
         self._busy: set[BrokerConnection] = set()
-        self._admission = asyncio.Semaphore(BUSY_LANES)
+        self._admission = asyncio.Semaphore(MAX_ACTIVE_CONNECTIONS)
 
     async def connection(self, deadline: float) -> BrokerConnection:
         """Returns the shared connection. Raises the errors of `BrokerConnection.open`."""
@@ -69,29 +69,29 @@ class BrokerNode:
         return connection
 
     @asynccontextmanager
-    async def lane(self, deadline: float) -> AsyncIterator[DedicatedConnection]:
+    async def dedicated_connection(self, deadline: float) -> AsyncIterator[DedicatedConnection]:
         """Borrows a connection that no other task uses meanwhile."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._admission.acquire()
         except TimeoutError:
             raise TimedOut(f"broker {self.address}", "too much was waiting for it") from None
-        lane: DedicatedConnection | None = None
+        dedicated: DedicatedConnection | None = None
         try:
             while self._idle and self._idle[-1].closed:
                 self._idle.pop()
             connection = self._idle.pop() if self._idle else await self.open(deadline)
             self._busy.add(connection)
-            lane = DedicatedConnection(connection, self._admission)
-            yield lane
+            dedicated = DedicatedConnection(connection, self._admission)
+            yield dedicated
         finally:
-            if lane is None:
+            if dedicated is None:
                 self._admission.release()
             else:
-                lane.park()
-                self._busy.discard(lane.connection)
-                if not lane.connection.closed:
-                    self._idle.append(lane.connection)
+                dedicated.mark_waiting()
+                self._busy.discard(dedicated.connection)
+                if not dedicated.connection.closed:
+                    self._idle.append(dedicated.connection)
 
     async def close(self) -> None:
         """Closes all connections."""

@@ -16,7 +16,7 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 
-_NOT_THIS_MEMBER: Final = NOT_A_MEMBER | {82}
+_REJECTS_MEMBER: Final = NOT_A_MEMBER | {ErrorCode.FENCED_INSTANCE_ID}
 
 
 class OffsetsTopic(Protocol):
@@ -32,7 +32,7 @@ class OffsetsTopic(Protocol):
 
 
 def commit_outcomes(
-    group: str, answer: OffsetCommitResponse, *, passed_on: bool = False
+    group: str, answer: OffsetCommitResponse, *, forwarded: bool = False
 ) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
     """Returns the outcome of each partition of a commit. If a commit is ``passed_on`` for a member that the coordinator
     rejects, the outcome keeps the broker's code.
@@ -45,8 +45,8 @@ def commit_outcomes(
         for part in topic.partitions:
             tp = TopicPartition(str(topic.name), int(part.partition_index))
             code = int(part.error_code)
-            if passed_on and code in _NOT_THIS_MEMBER:
-                return ServerError(f"commit of group {group}", reason(code), wire_code=code)
+            if forwarded and code in _REJECTS_MEMBER:
+                return ServerError(f"commit of group {group}", reason(code), kafka_code=code)
             if code in NOT_A_MEMBER:
                 error = kafka_error(code, f"commit of group {group}")
                 return error if code == ErrorCode.ILLEGAL_GENERATION else NotAMember(error.what, error.why)

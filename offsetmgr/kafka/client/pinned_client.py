@@ -8,7 +8,7 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS
+from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS
 
 
 class PinnedCoordinatorClient(Client):
@@ -18,7 +18,7 @@ class PinnedCoordinatorClient(Client):
     """
 
     def __init__(self, address: Address, security: Security) -> None:
-        super().__init__(f"[{address.host}]:{address.port}", security, NEEDED_OF_MANAGERS)
+        super().__init__(f"[{address.host}]:{address.port}", security, MANAGER_API_VERSIONS)
         self._address = address
 
     async def find_coordinators(self, groups: Sequence[str], deadline: float) -> dict[str, Address | OffsetMgrError]:

@@ -12,16 +12,14 @@ from offsetmgr.core.errors import (
     TimedOut,
 )
 
-_FIRST_BACKOFF_S: Final = 0.02
-_LONGEST_BACKOFF_S: Final = 0.5
+_INITIAL_BACKOFF_S: Final = 0.02
+_MAX_BACKOFF_S: Final = 0.5
 
 
 def backoff() -> itertools.chain[float]:
     """Yields pauses between attempts in seconds, without end; the caller checks the deadline."""
-    growing = itertools.takewhile(
-        lambda p: p < _LONGEST_BACKOFF_S, (_FIRST_BACKOFF_S * 2**n for n in itertools.count())
-    )
-    return itertools.chain(growing, itertools.repeat(_LONGEST_BACKOFF_S))
+    growing = itertools.takewhile(lambda p: p < _MAX_BACKOFF_S, (_INITIAL_BACKOFF_S * 2**n for n in itertools.count()))
+    return itertools.chain(growing, itertools.repeat(_MAX_BACKOFF_S))
 
 
 def is_retriable(error: OffsetMgrError) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from offsetmgr.core.errors import ConfigError, UnsupportedOperation
 from offsetmgr.kafka.client.sasl import Mechanism, mechanism
-from offsetmgr.kafka.protocol.releases import Versions, fallback
+from offsetmgr.kafka.protocol.releases import Versions, fallback_versions
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _UNSUPPORTED = ("ssl.keystore.location", "ssl.engine.location", "ssl.providers")
@@ -46,7 +46,7 @@ class Security:
             name = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
             sasl = (name, properties.get("sasl.username", ""), properties.get("sasl.password", ""))
             mechanism(*sasl)
-        assumed = fallback(properties.get("broker.version.fallback", ""))
+        assumed = fallback_versions(properties.get("broker.version.fallback", ""))
         return cls(tls, check, sasl, properties.get("client.id", "offsetmgr"), assumed)
 
     def login(self) -> Mechanism | None:

@@ -16,7 +16,7 @@ def _state(state: Any) -> str:
     return state.name.replace("REBALANCING", "REBALANCE") if state is not None else "UNKNOWN"
 
 
-def _description(found: Any) -> GroupDescription:
+def group_description(found: Any) -> GroupDescription:
     coordinator = found.coordinator
     return GroupDescription(
         group=found.group_id,

@@ -38,7 +38,7 @@ from offsetmgr.core.model import (
     TopicPartition,
     is_valid_topic_name,
 )
-from offsetmgr.kafka.cluster.group_descriptions import _description
+from offsetmgr.kafka.cluster.group_descriptions import group_description
 from offsetmgr.kafka.protocol.errors import kafka_error
 
 T = TypeVar("T")
@@ -48,16 +48,16 @@ _OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
 _ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
 _ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
 
-_SLICE_S: Final = 0.05
-_RETRY_PAUSE_S: Final = 0.1
+_POLL_INTERVAL_S: Final = 0.05
+_RETRY_INTERVAL_S: Final = 0.1
 _FIRST_ATTEMPT_S: Final = 1.0
-_DESCRIBED_AT_ONCE: Final = 500
+_MAX_GROUPS_PER_CALL: Final = 500
 """Groups in one call of the Admin client. It sends one request for each group at once, and with 20,000 requests
 confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
-_REPORTS_KEPT: Final = 100
-_SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
+_MAX_REPORTS: Final = 100
+_SILENCED_LOG: Final = logging.getLogger("offsetmgr.librdkafka")
+_SILENCED_LOG.addHandler(logging.NullHandler())
+_SILENCED_LOG.propagate = False
 
 _UNREACHABLE: Final = frozenset(
     {ck.KafkaError._TRANSPORT, ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._RESOLVE, ck.KafkaError._FAIL}
@@ -113,7 +113,7 @@ class Admin:
         """Addresses of the brokers by id."""
         self._config = config
         self._client: AdminClient | None = None
-        self._reported: deque[ck.KafkaError] = deque(maxlen=_REPORTS_KEPT)
+        self._reported: deque[ck.KafkaError] = deque(maxlen=_MAX_REPORTS)
 
     def client(self, timeout: float | None = None) -> AdminClient:
         """Returns the connected client; ``timeout`` (seconds) replaces the configured one.
@@ -160,11 +160,11 @@ class Admin:
                 except concurrent.futures.TimeoutError:
                     done[key] = TimedOut(f"{name}{key}", "no answer within the timeout")
                     again.append(key)
-            if time.monotonic() + _RETRY_PAUSE_S >= deadline:
+            if time.monotonic() + _RETRY_INTERVAL_S >= deadline:
                 break
             pending = again
             if pending:
-                time.sleep(_RETRY_PAUSE_S)
+                time.sleep(_RETRY_INTERVAL_S)
             if stale:
                 self._client = None
                 client = self.client(max(deadline - time.monotonic(), 0.1))
@@ -186,7 +186,7 @@ class Admin:
             "error_cb": self._reported.append,
         }
         try:
-            return AdminClient(settings, logger=_SILENT)
+            return AdminClient(settings, logger=_SILENCED_LOG)
         except ck.KafkaException as error:
             raise ConfigError("Kafka connection settings", error.args[0].str()) from None
 
@@ -196,21 +196,21 @@ class Admin:
         future = client.describe_cluster(request_timeout=max(timeout, 0.1))
         while True:
             try:
-                return future.result(_SLICE_S)
+                return future.result(_POLL_INTERVAL_S)
             except ck.KafkaException as error:
-                raise self._why_nobody(what) or error_of(error.args[0], what) from None
+                raise self._reported_error(what) or error_of(error.args[0], what) from None
             except concurrent.futures.TimeoutError:
                 client.poll(0)
-                if self._hopeless():
-                    raise self._why_nobody(what) or Unreachable(what, "no broker can be reached") from None
+                if self._is_unreachable():
+                    raise self._reported_error(what) or Unreachable(what, "no broker can be reached") from None
                 if time.monotonic() >= deadline:
-                    raise self._why_nobody(what) or TimedOut(what, f"no answer within {timeout:g} s") from None
+                    raise self._reported_error(what) or TimedOut(what, f"no answer within {timeout:g} s") from None
 
-    def _hopeless(self) -> bool:
+    def _is_unreachable(self) -> bool:
         codes = {error.code() for error in tuple(self._reported)}
         return bool(codes & {ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._AUTHENTICATION})
 
-    def _why_nobody(self, what: str) -> OffsetMgrError | None:
+    def _reported_error(self, what: str) -> OffsetMgrError | None:
         reported = tuple(self._reported)
         # The most specific report comes first, in any order of arrival.
         for error in reported:
@@ -224,7 +224,7 @@ class Admin:
             if "ApiVersion" in text or "Invalid response" in text or "correlation" in text:
                 return _not_kafka(what)
             if error.code() in (ck.KafkaError._TRANSPORT, ck.KafkaError._RESOLVE):
-                return Unreachable(what, _plain(text), "is it running, and are host and port right?")
+                return Unreachable(what, _short_reason(text), "is it running, and are host and port right?")
         # librdkafka reports a silently dropped connection only in its summary.
         return _not_kafka(what) if self._reported else None
 
@@ -237,7 +237,7 @@ def _not_kafka(what: str) -> ServerError:
     )
 
 
-def _plain(text: str) -> str:
+def _short_reason(text: str) -> str:
     """Returns librdkafka's text without its internals: ``Connection refused``."""
     head = text.split(" (after ", maxsplit=1)[0]
     return head.rsplit("failed: ", 1)[-1].rsplit(": ", 1)[-1] or text
@@ -283,7 +283,7 @@ class LibrdkafkaCluster:
             if isinstance(start, int) and isinstance(end, int):
                 ranges[tp] = LogRange(start, end)
             else:
-                ranges[tp] = start if isinstance(start, OffsetMgrError) else _certain(end, tp)
+                ranges[tp] = start if isinstance(start, OffsetMgrError) else _error_of_end(end, tp)
         return ranges
 
     def offsets_for_time(
@@ -299,14 +299,14 @@ class LibrdkafkaCluster:
         described: dict[str, GroupDescription | OffsetMgrError] = {}
         # The first group alone: while a new cluster creates its offsets topic no group has a coordinator, and a call
         # for hundreds of groups made librdkafka 2.16.1 crash (in rd_kafka_enq_once_del_source_return).
-        for at in (0, *range(1, len(asked), _DESCRIBED_AT_ONCE)):
+        for at in (0, *range(1, len(asked), _MAX_GROUPS_PER_CALL)):
             found = self._admin.ask_each(
-                asked[at : at + _DESCRIBED_AT_ONCE if at else 1],
+                asked[at : at + _MAX_GROUPS_PER_CALL if at else 1],
                 lambda client, names, left: client.describe_consumer_groups(names, request_timeout=left),
                 "group ",
             )
             for group, value in found.items():
-                described[group] = value if isinstance(value, OffsetMgrError) else _description(value)
+                described[group] = value if isinstance(value, OffsetMgrError) else group_description(value)
         return described
 
     def offsets_retention_ms(self) -> int | None:
@@ -357,7 +357,7 @@ class LibrdkafkaCluster:
         answers |= {tp: _no_such_name(tp) for tp in partitions if not is_valid_topic_name(tp.topic)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)
-            answers |= {tp: v if isinstance(v, OffsetMgrError) else _told(v, tp) for tp, v in found.items()}
+            answers |= {tp: v if isinstance(v, OffsetMgrError) else _offset_of(v, tp) for tp, v in found.items()}
         return answers
 
 
@@ -365,7 +365,7 @@ def _no_such_name(tp: TopicPartition) -> UnknownTopicOrPartition:
     return UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
 
 
-def _told(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
+def _offset_of(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
     """Returns the offset of a response. If no response came in time, librdkafka returns its own constant and no
     error."""
     if found.offset == ck.OFFSET_INVALID:
@@ -373,5 +373,5 @@ def _told(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
     return int(found.offset)
 
 
-def _certain(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrError:
+def _error_of_end(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrError:
     return end if isinstance(end, OffsetMgrError) else ServerError(str(tp), "the broker did not answer for it")

@@ -47,7 +47,7 @@ class Channel(Protocol):
         """The API versions of the broker; empty until they are known."""
         ...
 
-    def speaks(self, api_key: int, version: int) -> bool:
+    def supports(self, api_key: int, version: int) -> bool:
         """Returns whether the broker supports this version of an API."""
         ...
 

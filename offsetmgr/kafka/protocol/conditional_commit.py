@@ -26,12 +26,12 @@ CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
 
 EXPECTED_TAG: Final = 10_001
 """Tagged field of a partition in OffsetCommit: 8 bytes, the offset that must be committed for the change to happen;
-`NOTHING` for none. With it, a new offset of -1 deletes the commit. Tags from 10,000 on are offsetmgr's; Kafka numbers
+`NO_OFFSET` for none. With it, a new offset of -1 deletes the commit. Tags from 10,000 on are offsetmgr's; Kafka numbers
 its own from 0."""
 
 EXPECTED: Final = struct.Struct(">q")
 
-NOTHING: Final = -1
+NO_OFFSET: Final = -1
 
 CONFLICT: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
 """The code for a partition whose condition does not hold, or cannot be checked yet because another commit to it is in
@@ -70,10 +70,10 @@ def conditional_commit(
         body += string(topic, flexible=True)
         body += count(len(parts), flexible=True)
         for partition, after in parts:
-            wanted = OffsetAndMetadata(NOTHING) if after is None else after
-            epoch = -1 if wanted.leader_epoch is None else wanted.leader_epoch
-            body += _PARTITION.pack(partition, wanted.offset, epoch)
-            body += string(wanted.metadata, flexible=True)
+            new = OffsetAndMetadata(NO_OFFSET) if after is None else after
+            epoch = -1 if new.leader_epoch is None else new.leader_epoch
+            body += _PARTITION.pack(partition, new.offset, epoch)
+            body += string(new.metadata, flexible=True)
             body += _TAG
             body += EXPECTED.pack(expected[TopicPartition(topic, partition)])
         body += NO_TAGS

@@ -172,4 +172,4 @@ def kafka_error(code: int, what: str, *, detail: str = "", hint: str = "") -> Of
     if known is not None:
         return known(what, why, hint)
     kind = PartitionUnavailable if code in LEADER_UNKNOWN else ServerError
-    return kind(what, why, hint, wire_code=code)
+    return kind(what, why, hint, kafka_code=code)

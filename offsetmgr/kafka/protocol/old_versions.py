@@ -19,23 +19,23 @@ from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, Channel, EncodedRequest
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
 from offsetmgr.kafka.protocol.releases import Capability, release
-from offsetmgr.kafka.protocol.request_codec import ask_exactly
+from offsetmgr.kafka.protocol.request_codec import send_in_version
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.kafka.protocol.schema_codec import Message
 
-NO_TOPIC: Final = "?"
+IMPOSSIBLE_TOPIC: Final = "?"
 """A name that no topic can have: a request for it returns no topic and creates none."""
 
-_CHECKS_PARTITIONS: Final = 4
+_CHECKS_PARTITIONS_VERSION: Final = 4
 """The version of OffsetCommit of Kafka 2.0: from then on brokers reject partitions that do not exist."""
-_COUNTS_LAST_S: Final = 5.0
-_counts: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
+_PARTITION_COUNTS_TTL_S: Final = 5.0
+_partition_counts_cache: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
 """The time (of the event loop) of the last request for the partitions of a cluster's topics, and their numbers, by
 broker."""
 _PARTITION: Final = struct.Struct(">hiii")
 """A partition in Metadata 0 to 3: error, number, leader, and the number of replica ids that follow."""
 _NO_REPLICAS: Final[Mapping[str, Any]] = {"replica_nodes": (), "isr_nodes": ()}
-_OF_THE_GROUP: Final = frozenset(
+_GROUP_ERRORS: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -45,7 +45,7 @@ _OF_THE_GROUP: Final = frozenset(
 )
 """Codes of a whole group. OffsetFetch before version 2 returns them for each partition."""
 
-_NEEDED: Final[Mapping[int, Capability]] = {
+_REQUIRED_CAPABILITIES: Final[Mapping[int, Capability]] = {
     **{capability.api_key: capability for capability in reversed(releases.CAPABILITIES)},
     ApiKey.HEARTBEAT: releases.HOLDS_LOCK,
     ApiKey.LEAVE_GROUP: releases.HOLDS_LOCK,
@@ -61,101 +61,105 @@ class _Broker(NamedTuple):
     connection: Channel
     timeout: float
 
-    def version(self, api_key: int, asked: int) -> int:
+    def version(self, api_key: int, requested: int) -> int:
         """Returns the highest version up to ``asked`` that the broker supports. Raises `UnsupportedOperation`."""
         low, high = self.connection.versions.get(api_key, (0, -1))
-        if high < 0 and api_key in _NEEDED:
-            raise _NEEDED[api_key].refusal(str(self.connection.address), self.connection.versions)
-        if not low <= min(asked, high):
+        if high < 0 and api_key in _REQUIRED_CAPABILITIES:
+            raise _REQUIRED_CAPABILITIES[api_key].unsupported_error(
+                str(self.connection.address), self.connection.versions
+            )
+        if not low <= min(requested, high):
             raise UnsupportedOperation(
                 f"broker {self.connection.address}",
                 f"Kafka {release(self.connection.versions)} speaks versions {low} to {high} of API {api_key}, "
-                f"and offsetmgr needs {asked} or lower",
+                f"and offsetmgr needs {requested} or lower",
             )
-        return min(asked, high)
+        return min(requested, high)
 
-    async def ask(self, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
-        return await ask_exactly(self.connection, api_key, version, message, self.timeout)
+    async def send(self, api_key: int, version: int, message: Mapping[str, Any]) -> Message:
+        return await send_in_version(self.connection, api_key, version, message, self.timeout)
 
-    async def by_hand(self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], Message]) -> Message:
+    async def exchange_encoded(
+        self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], Message]
+    ) -> Message:
         """Sends a body that was encoded by hand, and decodes the response with ``read``."""
         frame = await self.connection.exchange(EncodedRequest(api_key, version, body), self.timeout)
         try:
-            return read(Cursor(frame, 4, flexible=False, answer=True))
+            return read(Cursor(frame, 4, flexible=False, is_response=True))
         except InvalidRequest as error:
             why = f"its answer is not Kafka's: {error.why}"
             raise ServerError(f"broker {self.connection.address}", why) from error
 
 
-async def ask_older(
+async def send_translated(
     connection: Channel, api_key: int, version: int, message: Mapping[str, Any], timeout: float
 ) -> Message:
     """Returns the response in ``version`` from a broker that does not support this version of the API."""
-    translate = _TRANSLATIONS.get(api_key, _nearest)
+    translate = _TRANSLATIONS.get(api_key, _nearest_version)
     return await translate(_Broker(connection, timeout), api_key, version, message)
 
 
-async def _nearest(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+async def _nearest_version(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """The same request in the nearest version: fields that it does not have are left out, or have their default."""
-    return await broker.ask(api_key, broker.version(api_key, asked), message)
+    return await broker.send(api_key, broker.version(api_key, requested), message)
 
 
-async def _join_group(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+async def _join_group(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """Version 4 refuses the first attempt of a member without a name, so a broker before 2.3 is asked in version 3."""
-    version = broker.version(api_key, asked)
-    return await broker.ask(api_key, version if version >= 5 else min(version, 3), message)
+    version = broker.version(api_key, requested)
+    return await broker.send(api_key, version if version >= 5 else min(version, 3), message)
 
 
-async def _leave_group(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+async def _leave_group(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """Before version 3 a request names one member."""
     (member,) = message["members"]
-    version = broker.version(api_key, asked)
-    return await broker.ask(api_key, version, {"group_id": message["group_id"], "member_id": member["member_id"]}) | {
+    version = broker.version(api_key, requested)
+    return await broker.send(api_key, version, {"group_id": message["group_id"], "member_id": member["member_id"]}) | {
         "members": []
     }
 
 
-async def _list_groups(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+async def _list_groups(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """Before version 4 the answer has no states."""
-    answer = await _nearest(broker, api_key, asked, message)
+    answer = await _nearest_version(broker, api_key, requested, message)
     return {**answer, "groups": [{"group_state": "", **group} for group in answer["groups"]]}
 
 
-async def _find_coordinators(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+async def _find_coordinators(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """Before version 4 a request names one group."""
-    version = broker.version(api_key, asked)
+    version = broker.version(api_key, requested)
 
     async def find(key: str) -> Message:
-        answer = await broker.ask(api_key, version, {"key": key, "key_type": message["key_type"]})
+        answer = await broker.send(api_key, version, {"key": key, "key_type": message["key_type"]})
         return {"error_message": None, **answer, "key": key}
 
     return {"coordinators": await asyncio.gather(*map(find, message["coordinator_keys"]))}
 
 
-async def _offset_fetch(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+async def _offset_fetch(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """Before version 8 a request names one group."""
-    version = broker.version(api_key, min(asked, 7))
+    version = broker.version(api_key, min(requested, 7))
 
     async def fetch(group: Mapping[str, Any]) -> Message:
         topics = group["topics"]
         if topics is None and version < 2:
-            if not releases.READS_ALL_OFFSETS.on(broker.connection.versions):
+            if not releases.READS_ALL_OFFSETS.supported_by(broker.connection.versions):
                 where = str(broker.connection.address)
-                raise releases.READS_ALL_OFFSETS.refusal(where, broker.connection.versions)
+                raise releases.READS_ALL_OFFSETS.unsupported_error(where, broker.connection.versions)
             return await _all_offsets(broker, version, group["group_id"])
         if topics is not None and not topics:
             return {"group_id": group["group_id"], "topics": [], "error_code": 0}
         wanted = {"group_id": group["group_id"], "topics": topics, "require_stable": message["require_stable"]}
-        answer = await broker.ask(api_key, version, wanted)
+        answer = await broker.send(api_key, version, wanted)
         error = answer.get("error_code", 0)
         if version < 2:
             parts = [(topic["name"], part) for topic in answer["topics"] for part in topic["partitions"]]
-            error = next((part["error_code"] for _, part in parts if part["error_code"] in _OF_THE_GROUP), 0)
+            error = next((part["error_code"] for _, part in parts if part["error_code"] in _GROUP_ERRORS), 0)
             unknown = [
                 (name, part) for name, part in parts if part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             ]
             if unknown and not error:
-                error = await _forget_unknown_topics(broker, unknown)
+                error = await _check_unknown_partitions(broker, unknown)
         return {"group_id": group["group_id"], "topics": [] if error else answer["topics"], "error_code": error}
 
     return {"groups": await asyncio.gather(*map(fetch, message["groups"]))}
@@ -168,19 +172,19 @@ async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
     an empty answer counts only if DescribeGroups shows before and after it that the broker has loaded the group.
     """
     wanted = {"group_id": group, "topics": []}
-    answer = await broker.ask(ApiKey.OFFSET_FETCH, version, wanted)
+    answer = await broker.send(ApiKey.OFFSET_FETCH, version, wanted)
     error = 0
     for again in (True, False):
         if answer["topics"] or error:
             break
-        (described,) = (await broker.ask(ApiKey.DESCRIBE_GROUPS, 0, {"groups": [group]}))["groups"]
+        (described,) = (await broker.send(ApiKey.DESCRIBE_GROUPS, 0, {"groups": [group]}))["groups"]
         error = described["error_code"]
         if again and not error:
-            answer = await broker.ask(ApiKey.OFFSET_FETCH, version, wanted)
+            answer = await broker.send(ApiKey.OFFSET_FETCH, version, wanted)
     return {"group_id": group, "topics": [] if error else answer["topics"], "error_code": error}
 
 
-async def _forget_unknown_topics(broker: _Broker, unknown: list[tuple[str, Message]]) -> int:
+async def _check_unknown_partitions(broker: _Broker, unknown: list[tuple[str, Message]]) -> int:
     """Brokers 0.8.2 answer UNKNOWN_TOPIC_OR_PARTITION for a partition that they do not know, committed or not: if the
     partition does not exist, nothing is committed for it.
 
@@ -196,19 +200,19 @@ async def _forget_unknown_topics(broker: _Broker, unknown: list[tuple[str, Messa
     return 0
 
 
-async def _offset_commit(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+async def _offset_commit(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """Version 0 commits to ZooKeeper; version 1 is the only other one of brokers 0.8.2.
 
     Brokers up to 1.1 take commits for partitions that do not exist, so those are refused here.
     """
-    version = broker.version(api_key, asked)
-    if version >= _CHECKS_PARTITIONS:
-        return await broker.ask(api_key, version, {"retention_time": -1, **message})
-    there = await _partitions(broker, message)
+    version = broker.version(api_key, requested)
+    if version >= _CHECKS_PARTITIONS_VERSION:
+        return await broker.send(api_key, version, {"retention_time": -1, **message})
+    counts = await _partition_counts(broker, message)
     topics: list[Message] = []
-    refused: list[Message] = []
+    rejected: list[Message] = []
     for topic in message["topics"]:
-        known = [part for part in topic["partitions"] if part["partition_index"] < there.get(topic["name"], 0)]
+        known = [part for part in topic["partitions"] if part["partition_index"] < counts.get(topic["name"], 0)]
         unknown = [part["partition_index"] for part in topic["partitions"] if part not in known]
         if known:
             topics.append({"name": topic["name"], "partitions": known})
@@ -216,29 +220,29 @@ async def _offset_commit(broker: _Broker, api_key: int, asked: int, message: Map
             codes = [
                 {"partition_index": number, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} for number in unknown
             ]
-            refused.append({"name": topic["name"], "partitions": codes})
+            rejected.append({"name": topic["name"], "partitions": codes})
     answer: Message = {"topics": []}
     if topics and version >= 2:
-        answer = await broker.ask(api_key, version, {"retention_time": -1, **message, "topics": topics})
+        answer = await broker.send(api_key, version, {"retention_time": -1, **message, "topics": topics})
     elif topics:
-        body = offset_commit_1({**message, "topics": topics}, timestamp=-1)
-        answer = await broker.by_hand(api_key, 1, body, _read_offset_commit_1)
-    return {**answer, "topics": [*answer["topics"], *refused]}
+        body = encode_offset_commit_v1({**message, "topics": topics}, timestamp=-1)
+        answer = await broker.exchange_encoded(api_key, 1, body, _read_offset_commit_v1)
+    return {**answer, "topics": [*answer["topics"], *rejected]}
 
 
-async def _partitions(broker: _Broker, commit: Mapping[str, Any]) -> Mapping[str, int]:
+async def _partition_counts(broker: _Broker, commit: Mapping[str, Any]) -> Mapping[str, int]:
     """Partitions of the cluster's topics, as known for some seconds; asked for again where a topic is missing."""
     now = asyncio.get_running_loop().time()
-    at, counts = _counts.get(broker.connection.address, (0.0, {}))
+    at, counts = _partition_counts_cache.get(broker.connection.address, (0.0, {}))
     wanted = {topic["name"]: max(part["partition_index"] for part in topic["partitions"]) for topic in commit["topics"]}
-    if now - at > _COUNTS_LAST_S or any(counts.get(name, 0) <= most for name, most in wanted.items()):
+    if now - at > _PARTITION_COUNTS_TTL_S or any(counts.get(name, 0) <= most for name, most in wanted.items()):
         answer = await _metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
         counts = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
-        _counts[broker.connection.address] = (now, counts)
+        _partition_counts_cache[broker.connection.address] = (now, counts)
     return counts
 
 
-def offset_commit_1(message: Mapping[str, Any], timestamp: int) -> bytes:
+def encode_offset_commit_v1(message: Mapping[str, Any], timestamp: int) -> bytes:
     """The body of OffsetCommit version 1; ``timestamp``: milliseconds from which the offsets' life counts, or -1 for
     the broker's time."""
     body = bytearray(_text(message["group_id"]))
@@ -257,11 +261,13 @@ async def expire_offsets(connection: Channel, commit: Mapping[str, Any], timeout
     offsets (every 10 minutes by default). ``commit`` is an OffsetCommit of version 7, and so is the answer."""
     broker = _Broker(connection, timeout)
     if broker.version(ApiKey.OFFSET_COMMIT, 2) == 2:
-        return await broker.ask(ApiKey.OFFSET_COMMIT, 2, {**commit, "retention_time": 1})
-    return await broker.by_hand(ApiKey.OFFSET_COMMIT, 1, offset_commit_1(commit, timestamp=0), _read_offset_commit_1)
+        return await broker.send(ApiKey.OFFSET_COMMIT, 2, {**commit, "retention_time": 1})
+    return await broker.exchange_encoded(
+        ApiKey.OFFSET_COMMIT, 1, encode_offset_commit_v1(commit, timestamp=0), _read_offset_commit_v1
+    )
 
 
-def _read_offset_commit_1(cursor: Cursor) -> Message:
+def _read_offset_commit_v1(cursor: Cursor) -> Message:
     def part() -> Message:
         return {"partition_index": cursor.int32(), "error_code": cursor.number(INT16)}
 
@@ -271,24 +277,24 @@ def _read_offset_commit_1(cursor: Cursor) -> Message:
     return {"topics": [topic() for _ in range(cursor.count(6))]}
 
 
-async def _list_offsets(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+async def _list_offsets(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """Version 0 knows the ends of a log and of its segments, and no other times."""
-    version = broker.version(api_key, asked)
+    version = broker.version(api_key, requested)
     if version:
-        return await broker.ask(api_key, version, {**message, "isolation_level": 0})
+        return await broker.send(api_key, version, {**message, "isolation_level": 0})
     for topic in message["topics"]:
         if any(part["timestamp"] >= 0 for part in topic["partitions"]):
             where = str(broker.connection.address)
-            raise releases.FINDS_BY_TIME.refusal(where, broker.connection.versions)
+            raise releases.FINDS_BY_TIME.unsupported_error(where, broker.connection.versions)
     body = bytearray(INT32.pack(message["replica_id"]) + INT32.pack(len(message["topics"])))
     for topic in message["topics"]:
         body += _text(topic["name"]) + INT32.pack(len(topic["partitions"]))
         for part in topic["partitions"]:
             body += INT32.pack(part["partition_index"]) + INT64.pack(part["timestamp"]) + INT32.pack(1)
-    return await broker.by_hand(api_key, 0, bytes(body), _read_list_offsets_0)
+    return await broker.exchange_encoded(api_key, 0, bytes(body), _read_list_offsets_v0)
 
 
-def _read_list_offsets_0(cursor: Cursor) -> Message:
+def _read_list_offsets_v0(cursor: Cursor) -> Message:
     def part() -> Message:
         found: Message = {"partition_index": cursor.int32(), "error_code": cursor.number(INT16)}
         offsets = [cursor.int64() for _ in range(cursor.count(8))]
@@ -300,11 +306,11 @@ def _read_list_offsets_0(cursor: Cursor) -> Message:
     return {"topics": [topic() for _ in range(cursor.count(6))]}
 
 
-async def _fetch(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+async def _fetch(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """Versions before 4 are written by hand."""
-    version = broker.version(api_key, asked)
+    version = broker.version(api_key, requested)
     if version >= 4:
-        answer = await broker.ask(api_key, version, message)
+        answer = await broker.send(api_key, version, message)
     else:
         body = bytearray(INT32.pack(message["replica_id"]) + INT32.pack(message["max_wait"]))
         body += INT32.pack(message["min_bytes"])
@@ -316,7 +322,7 @@ async def _fetch(broker: _Broker, api_key: int, asked: int, message: Mapping[str
             for part in topic["partitions"]:
                 body += INT32.pack(part["partition"]) + INT64.pack(part["fetch_offset"])
                 body += INT32.pack(part["partition_max_bytes"])
-        answer = await broker.by_hand(api_key, version, bytes(body), _fetch_reader(version))
+        answer = await broker.exchange_encoded(api_key, version, bytes(body), _fetch_reader(version))
     return {"error_code": 0, **answer}
 
 
@@ -342,21 +348,21 @@ def _fetch_reader(version: int) -> Callable[[Cursor], Message]:
     return read
 
 
-async def _metadata(broker: _Broker, api_key: int, asked: int, message: Mapping[str, Any]) -> Message:
+async def _metadata(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
     """Before version 4 a request that names a missing topic may create it, so all topics are asked for instead.
 
     Version 0 has no words for "no topic". A broker 0.8.2 names no broker while the cluster has no topic: the list then
     contains only the responding broker, with the id -1.
     """
-    version = broker.version(api_key, asked)
+    version = broker.version(api_key, requested)
     names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]
     if version >= 4:
-        return await broker.ask(api_key, version, message)
+        return await broker.send(api_key, version, message)
     everything = b"\xff\xff\xff\xff" if version else INT32.pack(0)
-    nothing = INT32.pack(0) if version else INT32.pack(1) + _text(NO_TOPIC)
+    nothing = INT32.pack(0) if version else INT32.pack(1) + _text(IMPOSSIBLE_TOPIC)
     wanted = None if names is None else frozenset(names)
     body = nothing if names == [] else everything
-    answer = await broker.by_hand(api_key, version, body, _metadata_reader(version, wanted))
+    answer = await broker.exchange_encoded(api_key, version, body, _metadata_reader(version, wanted))
     if not answer["brokers"]:
         host, port = broker.connection.address
         answer["brokers"] = [{"node_id": -1, "host": host, "port": port}]

@@ -23,9 +23,9 @@ FLOAT64: Final = struct.Struct(">d")
 
 NO_TAGS: Final = b"\0"
 
-_MOST_ITEMS: Final = 200_000
+_MAX_ITEMS: Final = 200_000
 """The maximum number of array items in one message: as objects, small items take hundreds of times their bytes."""
-_ITEM_BYTES: Final = 4
+_MIN_ITEM_BYTES: Final = 4
 """The minimum average size of an item of a response, which is that of a replica id. A Metadata response of a large
 cluster has millions of them."""
 
@@ -47,7 +47,7 @@ DECODING: Final = DecodingLimits()
 class Cursor:
     """A position in a message. Every method raises `InvalidRequest` for invalid bytes."""
 
-    __slots__ = ("at", "data", "flexible", "items_left", "longest")
+    __slots__ = ("at", "data", "flexible", "items_left", "max_string_bytes")
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class Cursor:
         at: int,
         *,
         flexible: bool,
-        answer: bool = False,
+        is_response: bool = False,
     ) -> None:
         """``answer``: the message is a broker's response. Its size limits its strings and items, since the connection
         limits that size."""
-        self.longest = len(data) if answer else DECODING.string_bytes
+        self.max_string_bytes = len(data) if is_response else DECODING.string_bytes
         self.data = data
         self.at = at
         self.flexible = flexible
-        self.items_left = max(_MOST_ITEMS, len(data) // _ITEM_BYTES) if answer else _MOST_ITEMS
+        self.items_left = max(_MAX_ITEMS, len(data) // _MIN_ITEM_BYTES) if is_response else _MAX_ITEMS
 
     def number(self, form: struct.Struct) -> int:
         """Reads a number of a fixed size."""
@@ -117,14 +117,14 @@ class Cursor:
             raise InvalidRequest("message", f"a string of {value} bytes")
         return value
 
-    def count(self, smallest: int) -> int:
+    def count(self, min_item_bytes: int) -> int:
         """Reads the length of an array whose items have at least ``smallest`` bytes."""
-        return self._not_null(self.nullable_count(smallest))
+        return self._not_null(self.nullable_count(min_item_bytes))
 
-    def nullable_count(self, smallest: int) -> int:
+    def nullable_count(self, min_item_bytes: int) -> int:
         """Reads the length of an array, -1 for null."""
         count = self.varint() - 1 if self.flexible else self.int32()
-        if count < -1 or count * smallest > len(self.data) - self.at:
+        if count < -1 or count * min_item_bytes > len(self.data) - self.at:
             raise InvalidRequest("message", f"an array of {count} items does not fit in it")
         self.items_left -= count
         if self.items_left < 0:
@@ -168,8 +168,8 @@ class Cursor:
         return length
 
     def _text(self, length: int) -> str:
-        if length > self.longest:
-            raise InvalidRequest("message", f"a string of {length} bytes, allowed are {self.longest}")
+        if length > self.max_string_bytes:
+            raise InvalidRequest("message", f"a string of {length} bytes, allowed are {self.max_string_bytes}")
         at = self.take(length)
         try:
             return self.data[at : self.at].decode()

@@ -42,7 +42,7 @@ KAFKA_0_9: Final[Versions] = {
     ApiKey.LIST_GROUPS: (0, 0),
 }
 
-_SIGNS: Final[tuple[tuple[str, int, int], ...]] = (
+_INTRODUCED_BY: Final[tuple[tuple[str, int, int], ...]] = (
     ("4.1", ApiKey.FETCH, 18),
     ("4.0", ApiKey.METADATA, 13),
     ("3.9", ApiKey.FETCH, 17),
@@ -71,24 +71,24 @@ _SIGNS: Final[tuple[tuple[str, int, int], ...]] = (
 )
 """The API version that a release introduced, latest release first. Releases that cannot be distinguished from their
 predecessor are omitted."""
-_FIRST: Final = "0.8.2"
+_OLDEST: Final = "0.8.2"
 
 
 def release(versions: Versions) -> str:
     """Returns the oldest release with these versions, such as ``2.8``."""
-    for name, api_key, version in _SIGNS:
+    for name, api_key, version in _INTRODUCED_BY:
         if versions.get(api_key, (0, -1))[1] >= version:
             return name
-    return _FIRST
+    return _OLDEST
 
 
-def before(name: str, versions: Versions) -> bool:
+def is_before(name: str, versions: Versions) -> bool:
     """Returns whether a broker with these versions is older than the named release, which must be one of the table."""
-    api_key, version = next((api_key, version) for known, api_key, version in _SIGNS if known == name)
+    api_key, version = next((api_key, version) for known, api_key, version in _INTRODUCED_BY if known == name)
     return versions.get(api_key, (0, -1))[1] < version
 
 
-def fallback(text: str) -> Versions | None:
+def fallback_versions(text: str) -> Versions | None:
     """Returns the versions of the release that ``broker.version.fallback`` names; None for a release with
     ApiVersions."""
     if text.startswith("0.8"):
@@ -111,11 +111,11 @@ class Capability(NamedTuple):
     weakens: bool = False
     """Whether a guarantee of edits is weaker on brokers without it."""
 
-    def on(self, versions: Versions) -> bool:
+    def supported_by(self, versions: Versions) -> bool:
         """Returns whether a broker with these versions has the capability."""
         return versions.get(self.api_key, (0, -1))[1] >= self.version
 
-    def refusal(self, where: str, versions: Versions) -> UnsupportedOperation:
+    def unsupported_error(self, where: str, versions: Versions) -> UnsupportedOperation:
         """Returns the error for an operation that needs the capability, on the broker ``where`` without it."""
         return UnsupportedOperation(
             f"broker {where}",
@@ -139,17 +139,17 @@ HOLDS_LOCK: Final = Capability(
     "writes are not atomic: offsetmgr reads and compares just before each write, and reads again after it",
     weakens=True,
 )
-LOGS_IN: Final = Capability("takes SASL logins", "0.10.0", ApiKey.API_VERSIONS, 0)
+ACCEPTS_LOGINS: Final = Capability("takes SASL logins", "0.10.0", ApiKey.API_VERSIONS, 0)
 """Detected by ApiVersions, which Kafka introduced with SaslHandshake: offset managers without login do not list the
 latter. A broker of 0.9 with SASL accepts only Kerberos tickets, which offsetmgr does not send."""
 LISTS_GROUPS: Final = Capability(
     "lists groups", "0.10.1", ApiKey.METADATA, 2, "offsetmgr finds groups without members in __consumer_offsets"
 )
 FINDS_BY_TIME: Final = Capability("finds offsets by time", "0.10.1", ApiKey.LIST_OFFSETS, 1)
-TELLS_CLUSTER_ID: Final = Capability(
+REPORTS_CLUSTER_ID: Final = Capability(
     "tells the cluster's id", "0.10.1", ApiKey.METADATA, 2, "offsetmgr tells clusters apart by their brokers' addresses"
 )
-TELLS_SETTINGS: Final = Capability(
+REPORTS_CONFIGURATION: Final = Capability(
     "tells its settings",
     "0.11",
     ApiKey.DESCRIBE_CONFIGS,
@@ -161,8 +161,8 @@ FENCES_WRITERS: Final = Capability("fences writers", "0.11", ApiKey.INIT_PRODUCE
 DELETES_GROUPS: Final = Capability(
     "deletes groups", "1.1", ApiKey.DELETE_GROUPS, 0, "offsetmgr deletes the group's offsets instead"
 )
-KEEPS_IN_USE: Final = Capability(
-    model.KEEPS_IN_USE,
+KEEPS_ACTIVE_OFFSETS: Final = Capability(
+    model.KEEPS_ACTIVE_OFFSETS,
     "2.1",
     ApiKey.OFFSET_COMMIT,
     5,
@@ -173,7 +173,7 @@ KEEPS_IN_USE: Final = Capability(
 KEEPS_EPOCHS: Final = Capability(
     "keeps leader epochs", "2.1", ApiKey.OFFSET_COMMIT, 6, "offsets are written without epochs"
 )
-KEEPS_PLACES: Final = Capability(
+STATIC_MEMBERSHIP: Final = Capability(
     "keeps a member's place by name",
     "2.3",
     ApiKey.JOIN_GROUP,
@@ -190,14 +190,14 @@ DELETES_OFFSETS: Final = Capability(
     "consumer that starts before that starts from it",
     weakens=True,
 )
-SEES_TRANSACTIONS: Final = Capability(
+REPORTS_TRANSACTIONS: Final = Capability(
     "tells of open transactions",
     "2.5",
     ApiKey.OFFSET_FETCH,
     7,
     "offsets in a transaction that has not ended are not seen",
 )
-TELLS_TOPIC_IDS: Final = Capability(
+REPORTS_TOPIC_IDS: Final = Capability(
     "tells topic ids",
     "2.8",
     ApiKey.METADATA,
@@ -211,34 +211,36 @@ CAPABILITIES: Final = (
     READS_ALL_OFFSETS,
     DESCRIBES_MEMBERS,
     HOLDS_LOCK,
-    LOGS_IN,
+    ACCEPTS_LOGINS,
     LISTS_GROUPS,
     FINDS_BY_TIME,
-    TELLS_CLUSTER_ID,
-    TELLS_SETTINGS,
+    REPORTS_CLUSTER_ID,
+    REPORTS_CONFIGURATION,
     FENCES_WRITERS,
     DELETES_GROUPS,
-    KEEPS_IN_USE,
+    KEEPS_ACTIVE_OFFSETS,
     KEEPS_EPOCHS,
-    KEEPS_PLACES,
+    STATIC_MEMBERSHIP,
     DELETES_OFFSETS,
-    SEES_TRANSACTIONS,
-    TELLS_TOPIC_IDS,
+    REPORTS_TRANSACTIONS,
+    REPORTS_TOPIC_IDS,
 )
 """All capabilities, by the release that introduced them."""
 
 
-def weaknesses(spoken: Collection[Versions]) -> tuple[Weakness, ...]:
+def weaknesses(broker_versions: Collection[Versions]) -> tuple[Weakness, ...]:
     """Returns the guarantees of edits that are weaker in a cluster of such brokers than on Kafka 3.0."""
     found = []
     for capability in CAPABILITIES:
-        lacking = [versions for versions in spoken if not capability.on(versions)]
-        if capability is KEEPS_PLACES:  # only a lock can outlive its process
-            lacking = [versions for versions in lacking if HOLDS_LOCK.on(versions)]
+        lacking = [versions for versions in broker_versions if not capability.supported_by(versions)]
+        if capability is STATIC_MEMBERSHIP:  # only a lock can outlive its process
+            lacking = [versions for versions in lacking if HOLDS_LOCK.supported_by(versions)]
         if not lacking:
             continue
         # Before 0.11 there are no transactions.
-        if capability.weakens or (capability is SEES_TRANSACTIONS and any(map(FENCES_WRITERS.on, lacking))):
+        if capability.weakens or (
+            capability is REPORTS_TRANSACTIONS and any(map(FENCES_WRITERS.supported_by, lacking))
+        ):
             oldest = min((release(versions) for versions in lacking), key=_number)
             lacks = f'Kafka {oldest} lacks "{capability.name}" (from {capability.since} on)'
             found.append(Weakness(capability.name, f"{lacks}: {capability.without}"))

@@ -12,14 +12,14 @@ from offsetmgr.kafka.protocol.primitives import NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import Message, decode_response, encode_request, request_is_flexible
 
 
-async def ask_exactly(
+async def send_in_version(
     connection: Channel,
     api_key: int,
     version: int,
     message: Mapping[str, Any],
     timeout: float,
     *,
-    yielding: bool = False,
+    use_codec_thread: bool = False,
 ) -> Message:
     """Returns the broker's response in this version. Raises `TimedOut`, `Unreachable`, `ServerError`."""
     flexible = request_is_flexible(api_key, version)
@@ -27,7 +27,7 @@ async def ask_exactly(
     frame = await connection.exchange(EncodedRequest(api_key, version, NO_TAGS + body if flexible else body), timeout)
     start = 5 if flexible else 4
     try:
-        if yielding and len(frame) > LARGE_BYTES:
+        if use_codec_thread and len(frame) > LARGE_BYTES:
             return await in_codec_thread(decode_response, api_key, version, frame, start)
         return decode_response(api_key, version, frame, start)
     except InvalidRequest as error:

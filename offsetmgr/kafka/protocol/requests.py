@@ -43,7 +43,7 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 OFFSET_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 7)
 
-NEEDED_OF_MANAGERS: Final[Mapping[int, tuple[str, int]]] = {
+MANAGER_API_VERSIONS: Final[Mapping[int, tuple[str, int]]] = {
     3: ("Metadata", 8),
     9: ("OffsetFetch", 8),
     8: ("OffsetCommit", 7),
@@ -106,7 +106,7 @@ def consumer_group_describe(groups: Sequence[str]) -> ConsumerGroupDescribeReque
     return ConsumerGroupDescribeRequest(group_ids=tuple(map(GroupId, groups)), include_authorized_operations=False)
 
 
-def offset_fetch(asked: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
+def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
     """Requests only stable offsets: pending commits of a transaction make a partition unreadable, not old (KIP-447)."""
     return OffsetFetchRequest(
         groups=tuple(
@@ -119,13 +119,13 @@ def offset_fetch(asked: Mapping[str, Sequence[TopicPartition] | None]) -> Offset
                     for topic, numbers in by_topic(partitions).items()
                 ),
             )
-            for group, partitions in asked.items()
+            for group, partitions in partitions_by_group.items()
         ),
         require_stable=True,
     )
 
 
-def read_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | OffsetMgrError:
+def parse_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | OffsetMgrError:
     """Returns one group of an OffsetFetch response."""
     if answer.error_code:
         return kafka_error(int(answer.error_code), f"group {answer.group_id}")
@@ -165,15 +165,15 @@ def offset_commit(
     for topic, parts in topics.items():
         body += _string(topic)
         body += _INT32.pack(len(parts))
-        for partition, wanted in parts:
-            epoch = -1 if wanted.leader_epoch is None else wanted.leader_epoch
-            metadata = wanted.metadata.encode()
-            body += _PARTITION.pack(partition, wanted.offset, epoch, len(metadata))
+        for partition, new in parts:
+            epoch = -1 if new.leader_epoch is None else new.leader_epoch
+            metadata = new.metadata.encode()
+            body += _PARTITION.pack(partition, new.offset, epoch, len(metadata))
             body += metadata
     return EncodedRequest(*OFFSET_COMMIT, bytes(body))
 
 
-def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
+def parse_described_group(answer: DescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
     """Returns one group of a DescribeGroups response; Kafka's ``PreparingRebalance`` becomes PREPARING_REBALANCE."""
     group = str(answer.group_id)
     if answer.error_code:
@@ -198,12 +198,12 @@ def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription
     )
 
 
-def undescribed(group: str, coordinator: str) -> GroupDescription:
+def group_without_membership(group: str, coordinator: str) -> GroupDescription:
     """Returns the description of a group on a broker without group members (0.8.2)."""
     return GroupDescription(group, "UNKNOWN", coordinator=coordinator, membership=False)
 
 
-def read_new_described(answer: NewDescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
+def parse_consumer_group(answer: NewDescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
     """Returns one group of a ConsumerGroupDescribe response: groups of the protocol of KIP-848."""
     group = str(answer.group_id)
     if answer.error_code:

@@ -59,7 +59,7 @@ def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> b
 def decode_response(api_key: int, version: int, frame: bytes, at: int) -> Message:
     """Returns the response whose body begins at ``at``. Raises `InvalidRequest` for invalid bytes."""
     schema = _response(api_key, version)
-    return schema.read(Cursor(frame, at, flexible=schema.flexible, answer=True))
+    return schema.read(Cursor(frame, at, flexible=schema.flexible, is_response=True))
 
 
 def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:
@@ -105,7 +105,7 @@ class _Field(NamedTuple):
     """As ``write``, for one item of an array field."""
     tag: int | None
     default: Any
-    smallest: int
+    min_bytes: int
 
 
 class _Schema:
@@ -119,7 +119,7 @@ class _Schema:
         self._reads = [(field.name, field.read) for field in self._plain]
         self._writes = [(field.name, field.default, field.write) for field in self._plain]
         self._tagged = {field.tag: field for field in fields if field.tag is not None}
-        self.smallest = sum(field.smallest for field in self._plain) + (1 if self.flexible else 0)
+        self.min_bytes = sum(field.min_bytes for field in self._plain) + (1 if self.flexible else 0)
 
     def encode(self, message: Mapping[str, Any]) -> bytes:
         out = bytearray()
@@ -160,13 +160,13 @@ class _Schema:
             out += NO_TAGS
 
     def _write_tags(self, out: bytearray, message: Mapping[str, Any]) -> None:
-        said = [
+        present = [
             (tag, field)
             for tag, field in sorted(self._tagged.items())
             if message.get(field.name, field.default) != field.default
         ]
-        out += varint(len(said))
-        for tag, field in said:
+        out += varint(len(present))
+        for tag, field in present:
             value = bytearray()
             field.write(value, message[field.name])
             out += varint(tag) + varint(len(value)) + value
@@ -194,14 +194,14 @@ def _field(field: dataclasses.Field[Any], hint: Any, flexible: bool) -> _Field:
     else:
         items_nullable, item = nullable, hint
     if dataclasses.is_dataclass(item):
-        read, write, smallest = _nested(_Schema(item), items_nullable)
+        read, write, min_bytes = _nested(_Schema(item), items_nullable)
     else:
-        read, write, smallest = _primitive(field.metadata["kafka_type"], items_nullable, flexible)
+        read, write, min_bytes = _primitive(field.metadata["kafka_type"], items_nullable, flexible)
     write_item = write
     if array:
-        read, write = _array(read, write_item, smallest, nullable, flexible)
-        smallest = 1 if flexible else 4
-    return _Field(field.name, read, write, write_item, field.metadata.get("tag"), _default(field), smallest)
+        read, write = _array(read, write_item, min_bytes, nullable, flexible)
+        min_bytes = 1 if flexible else 4
+    return _Field(field.name, read, write, write_item, field.metadata.get("tag"), _default(field), min_bytes)
 
 
 def _not_null(hint: Any) -> tuple[bool, Any]:
@@ -298,22 +298,22 @@ def _write_uuid(out: bytearray, value: uuid.UUID | None) -> None:
 def _nested(schema: _Schema, nullable: bool) -> tuple[_Read, _Write, int]:
     """A nested message. If it may be null, a byte before it says whether it is present."""
     if not nullable:
-        return schema.read, schema.write, schema.smallest
+        return schema.read, schema.write, schema.min_bytes
 
-    def read_it(cursor: Cursor) -> Message | None:
+    def read_nullable(cursor: Cursor) -> Message | None:
         return schema.read(cursor) if cursor.number(INT8) >= 0 else None
 
-    def write_it(out: bytearray, value: Message | None) -> None:
+    def write_nullable(out: bytearray, value: Message | None) -> None:
         out += INT8.pack(-1 if value is None else 1)
         if value is not None:
             schema.write(out, value)
 
-    return read_it, write_it, 1
+    return read_nullable, write_nullable, 1
 
 
-def _array(read: _Read, write: _Write, smallest: int, nullable: bool, flexible: bool) -> tuple[_Read, _Write]:
+def _array(read: _Read, write: _Write, min_bytes: int, nullable: bool, flexible: bool) -> tuple[_Read, _Write]:
     def read_all(cursor: Cursor) -> list[Any] | None:
-        number = cursor.nullable_count(smallest)
+        number = cursor.nullable_count(min_bytes)
         if number < 0:
             if nullable:
                 return None

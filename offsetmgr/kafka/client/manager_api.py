@@ -9,8 +9,8 @@ INSPECT: Final = 30_001
 
 VERSION: Final = 0
 
-FIRST_MANAGER: Final = 1_000_000_000
+FIRST_MANAGER_ID: Final = 1_000_000_000
 """The lowest node id of a manager; brokers have lower ids."""
 
-MOST_ROWS: Final = 5_000
+MAX_DUMP_ROWS: Final = 5_000
 """The maximum number of rows of a dump in one response."""

@@ -11,9 +11,9 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.releases import TELLS_SETTINGS, Versions, before
+from offsetmgr.kafka.protocol.releases import REPORTS_CONFIGURATION, Versions, is_before
+from offsetmgr.kafka.protocol.request_sender import send_request
 
 _BROKER: Final = 4
 """Kafka's number of the resource type broker."""
@@ -27,7 +27,7 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
     not support the request, None if it denies it. Raises `Unreachable`, `TimedOut`, and the errors of
     `Client.any_connection`."""
     connection = await client.any_connection(deadline)
-    if not TELLS_SETTINGS.on(connection.versions):
+    if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return default_retention_ms(connection.versions)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
     if not answer.brokers:
@@ -38,7 +38,7 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
 
 def default_retention_ms(versions: Versions) -> int:
     """Returns the default retention of offsets: one day, and one week from 2.0 on (KIP-186)."""
-    return _DAY_MS if before("2.0", versions) else 7 * _DAY_MS
+    return _DAY_MS if is_before("2.0", versions) else 7 * _DAY_MS
 
 
 async def broker_setting(client: Client, broker: int, name: str, deadline: float) -> str | None:
@@ -50,12 +50,12 @@ async def broker_setting(client: Client, broker: int, name: str, deadline: float
     if where is None:
         raise Unreachable(f"broker {broker}", "the cluster does not name it: it is down, or is no broker of it")
     connection = await client.node(where).connection(deadline)
-    if not TELLS_SETTINGS.on(connection.versions):
+    if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return None
     asked = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": [name]}
     wanted = {"resources": [asked], "include_synonyms": False}
     try:
-        found = await ask(connection, ApiKey.DESCRIBE_CONFIGS, _VERSION, wanted, remaining(deadline))
+        found = await send_request(connection, ApiKey.DESCRIBE_CONFIGS, _VERSION, wanted, remaining(deadline))
     except TimedOut as error:
         raise TimedOut(f"broker {broker}", error.why) from None
     values = [

@@ -86,12 +86,12 @@ class KafkaCluster:
         return self._run(lambda deadline: self._client.describe(asked, deadline)) if asked else {}
 
     def offsets_retention_ms(self) -> int | None:
-        from offsetmgr.kafka.client.settings import offsets_retention_ms
+        from offsetmgr.kafka.client.broker_settings import offsets_retention_ms
 
         return self._run(lambda deadline: offsets_retention_ms(self._client, deadline))
 
     def broker_setting(self, broker: int, name: str) -> str | None:
-        from offsetmgr.kafka.client.settings import broker_setting
+        from offsetmgr.kafka.client.broker_settings import broker_setting
 
         return self._run(lambda deadline: broker_setting(self._client, broker, name, deadline))
 

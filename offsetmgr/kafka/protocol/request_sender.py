@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from offsetmgr.kafka.protocol.channel import Channel
-from offsetmgr.kafka.protocol.old_versions import ask_older
-from offsetmgr.kafka.protocol.request_codec import ask_exactly
+from offsetmgr.kafka.protocol.old_versions import send_translated
+from offsetmgr.kafka.protocol.request_codec import send_in_version
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 
-async def ask(
+async def send_request(
     connection: Channel,
     api_key: int,
     version: int,
     message: Mapping[str, Any],
     timeout: float,
     *,
-    yielding: bool = False,
+    use_codec_thread: bool = False,
 ) -> Message:
     """Returns the broker's response within ``timeout`` seconds. ``yielding``: see `BrokerConnection.call`.
 
     Raises `TimedOut`, `Unreachable`, `ServerError`, `UnsupportedOperation`.
     """
-    if connection.speaks(api_key, version):
-        return await ask_exactly(connection, api_key, version, message, timeout, yielding=yielding)
-    return await ask_older(connection, api_key, version, message, timeout)
+    if connection.supports(api_key, version):
+        return await send_in_version(connection, api_key, version, message, timeout, use_codec_thread=use_codec_thread)
+    return await send_translated(connection, api_key, version, message, timeout)
