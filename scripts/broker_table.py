@@ -91,11 +91,11 @@ class Broker:
         if isinstance(found, OffsetMgrError):
             raise found
 
-    def tells_the_clusters_id(self) -> None:
+    def reports_the_cluster_id(self) -> None:
         assert bool(self.cluster.cluster_id()) == releases.REPORTS_CLUSTER_ID.supported_by(self._versions())
         self._unless(releases.REPORTS_CLUSTER_ID)
 
-    def tells_its_settings(self) -> None:
+    def reports_its_configuration(self) -> None:
         told = self.cluster.broker_setting(self.broker.broker_id, "offsets.retention.minutes")
         assert (told is not None) == releases.REPORTS_CONFIGURATION.supported_by(self._versions())
         self._unless(releases.REPORTS_CONFIGURATION)
@@ -115,7 +115,7 @@ class Broker:
                     raise Lacking("refused: " + line.removeprefix("error: ").strip())
         raise AssertionError("the manager ended without a word")
 
-    def takes_sasl_logins(self) -> None:
+    def accepts_sasl_logins(self) -> None:
         """Brokers answer a login, here at a port that wants none; offsetmgr refuses it before 0.10.0."""
         login = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
         config = ConnectionConfig(kafka={**login, "sasl.username": "u", "sasl.password": "p"}, timeout_ms=5_000)
@@ -154,7 +154,7 @@ class Broker:
         assert (held.leader_epoch == 0) == releases.KEEPS_EPOCHS.supported_by(self._versions())
         self._unless(releases.KEEPS_EPOCHS)
 
-    def keeps_a_members_place_by_name(self) -> None:
+    def supports_static_membership(self) -> None:
         if releases.HOLDS_LOCK.supported_by(self._versions()):
             first = self.store.lock("held", holder="me")
             if releases.STATIC_MEMBERSHIP.supported_by(self._versions()):
@@ -171,7 +171,7 @@ class Broker:
         assert (self.in_the_log("erased") is None) == releases.DELETES_OFFSETS.supported_by(self._versions())
         self._unless(releases.DELETES_OFFSETS)
 
-    def tells_of_open_transactions(self) -> None:
+    def reports_open_transactions(self) -> None:
         if releases.FENCES_WRITERS.supported_by(self._versions()):
             settings = {"bootstrap.servers": self.broker.bootstrap, "log_level": 0}
             producer = Producer({**settings, "transactional.id": "tried"})
@@ -192,7 +192,7 @@ class Broker:
             raise Lacking("there are no transactions")
         self._unless(releases.REPORTS_TRANSACTIONS)
 
-    def tells_topic_ids(self) -> None:
+    def reports_topic_ids(self) -> None:
         assert bool(self.store.topic_ids([TP.topic])) == releases.REPORTS_TOPIC_IDS.supported_by(self._versions())
         self._unless(releases.REPORTS_TOPIC_IDS)
 

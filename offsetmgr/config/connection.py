@@ -155,7 +155,9 @@ def _load_toml(path: Path, *, required: bool) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         if required:
-            raise ConfigError(f"config file {path}", "does not exist", "OFFSETMGR_CONFIG names it") from None
+            raise ConfigError(
+                f"config file {path}", "does not exist", "correct the environment variable OFFSETMGR_CONFIG"
+            ) from None
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path}", getattr(error, "strerror", None) or "is not UTF-8 text") from error
@@ -229,7 +231,7 @@ def _timeout(value: int | str | None, where: str) -> int | None:
     except ValueError:
         milliseconds = 0
     if milliseconds <= 0:
-        raise ConfigError(where, f"{value!r} is not a number of milliseconds above 0")
+        raise ConfigError(where, f"{value!r} is not a positive number of milliseconds")
     return milliseconds
 
 

@@ -74,7 +74,7 @@ _UNSUPPORTED: Final = {
     "metric.reporters": "a Java class cannot be loaded here: remove it",
     "interceptor.classes": "a Java class cannot be loaded here: remove it",
     "group.id": "groups are chosen with --group: remove it",
-    "retries": "bound the waiting with --timeout instead",
+    "retries": "limit the wait with --timeout instead",
 }
 
 _JAAS_OPTION: Final = re.compile(
@@ -101,7 +101,9 @@ def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
     kafka: dict[str, str] = {}
     for key, value in properties.items():
         if "${" in value and re.search(r"\$\{[^}]*:[^}]*\}", value):
-            raise _unsupported(source, key, "configuration providers (${...:...}) are Java's: write the value itself")
+            raise _unsupported(
+                source, key, "configuration providers (${...:...}) work only in Java: write the value itself"
+            )
         if key in _UNCHANGED:
             kafka[key] = value
         elif key in _RENAMED:
@@ -137,7 +139,7 @@ def parse_zookeeper_auth(text: str, source: str) -> tuple[str, str]:
 
 
 def _unsupported(source: str, key: str, instead: str) -> ConfigError:
-    return ConfigError(f"{source}: {key}", "this key cannot be honoured", instead)
+    return ConfigError(f"{source}: {key}", "this setting is not supported", instead)
 
 
 def _hint_for_unknown(key: str) -> str:
@@ -146,7 +148,7 @@ def _hint_for_unknown(key: str) -> str:
     if key.startswith(("acks", "batch.", "linger.", "compression.", "transactional.", "enable.idempotence")):
         return "it is a setting for producing records, which offsetmgr does not do: remove it"
     if key.startswith("zookeeper."):
-        return "of ZooKeeper's settings zookeeper.auth and zookeeper.acl are known: remove it"
+        return "the only ZooKeeper settings are zookeeper.auth and zookeeper.acl: remove it"
     return "it is not a setting that offsetmgr knows: remove it, or use librdkafka's name for it"
 
 
@@ -217,7 +219,7 @@ def _keystore(properties: Mapping[str, str], source: str) -> dict[str, str]:
     location = properties.get("ssl.keystore.location")
     if location is None:
         if "ssl.keystore.password" in properties:
-            raise _unsupported(source, "ssl.keystore.password", "there is no ssl.keystore.location that it could open")
+            raise _unsupported(source, "ssl.keystore.password", "it has no effect without ssl.keystore.location")
         if "ssl.keystore.type" in properties and properties["ssl.keystore.type"].upper() != "PEM":
             raise _unsupported(source, "ssl.keystore.type", "only PEM can be given without ssl.keystore.location")
         return {}
@@ -242,5 +244,5 @@ def _milliseconds(properties: Mapping[str, str], key: str, source: str) -> int |
     except ValueError:
         value = 0
     if value <= 0:
-        raise ConfigError(f"{source}: {key}", "not a number of milliseconds above 0")
+        raise ConfigError(f"{source}: {key}", "not a positive number of milliseconds")
     return value

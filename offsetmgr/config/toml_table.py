@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import ConfigError
 
-_FIX_HINT: Final = "correct the file, and start again"
+_FIX_HINT: Final = "correct the file and start again"
 _LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 

@@ -1,7 +1,7 @@
-"""Replaces a file atomically, with one writer at a time: a reader sees the old content or the new, never a mixture.
+"""Replaces files atomically: a reader sees the old content or the new content, never a mixture.
 
-Ordering contract: the writer writes and fsyncs a temporary file, renames it over the old file, and fsyncs the
-directory. After `replace_file` returns, a power failure loses nothing.
+Ordering contract: `replace_file` writes and fsyncs a temporary file, renames it over the old file, and fsyncs the
+directory. After it returns, the new content survives a power failure. `exclusive_writer` excludes concurrent writers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _POLL_S: Final = 0.02
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
-    """Writes the new content of ``path`` through ``write`` and returns the result of ``write``.
+    """Replaces the content of ``path`` with the output of ``write``, and returns the result of ``write``.
 
-    Raises `FileFailure`; the old file is then unchanged. With ``overwrite`` False an existing file is an error, also a
-    file that another process creates during the write.
+    Raises `FileFailure` if that fails; the old file is then unchanged. If ``overwrite`` is False, an existing file is
+    an error, even if another process creates it during the write.
     """
     target = Path(os.path.realpath(path))
     what = f"file {path}"
@@ -60,7 +60,7 @@ def _write_temporary(target: Path, temporary: Path, write: Callable[[BinaryIO], 
         stream.flush()
         os.fsync(descriptor)
     except BaseException:
-        with contextlib.suppress(OSError):  # close would flush the failed bytes again
+        with contextlib.suppress(OSError):  # close() would try to flush the failed bytes again
             stream.close()
         raise
     stream.close()
@@ -69,7 +69,8 @@ def _write_temporary(target: Path, temporary: Path, write: Callable[[BinaryIO], 
 
 @contextlib.contextmanager
 def exclusive_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None]:
-    """Holds an exclusive lock (flock) on a file next to ``path``, and removes that file afterwards.
+    """Holds an exclusive lock (flock) on a lock file in the directory of ``path``, and removes the lock file
+    afterwards.
 
     Raises `FileFailure` if another process holds the lock for longer than ``timeout_ms``.
     """
@@ -95,7 +96,7 @@ def _try_lock(lock_file: Path, path: Path) -> int | None:
         raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # the previous holder may have removed the file that we locked
+        # The previous owner may have removed the lock file between our open and our lock.
         if os.fstat(descriptor).st_ino == lock_file.stat().st_ino:
             return descriptor
     except (BlockingIOError, FileNotFoundError):

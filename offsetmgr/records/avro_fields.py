@@ -107,7 +107,7 @@ class AvroFieldReader:
         try:
             return self._data[self.position - length : self.position].decode()
         except UnicodeDecodeError as error:
-            raise self.corrupt(f"{field} is no UTF-8: {error.reason}") from error
+            raise self.corrupt(f"{field} is not UTF-8: {error.reason}") from error
 
     def skip_string(self, field: str) -> int:
         """Skips a string without decoding it and returns its length in bytes."""
@@ -149,5 +149,5 @@ class AvroFieldReader:
             if shift > 70 or number >= 1 << bits:
                 raise self.corrupt(f"{field} does not fit into {bits} bits")
         if byte == 0 and shift > 7:
-            raise self.corrupt(f"{field} is longer than need be")
+            raise self.corrupt(f"{field} is not in its shortest form")
         return (number >> 1) ^ -(number & 1)

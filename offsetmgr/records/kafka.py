@@ -210,7 +210,7 @@ class KafkaRecordFormat:
     def decode_group(self, value: bytes) -> GroupValue:
         last_active = decode_group_metadata(value).current_state_timestamp
         if last_active is None:
-            raise CorruptData("group value", "it does not tell since when the group is in its state")
+            raise CorruptData("group value", "the time of the group's last state change is unknown")
         return GroupValue(last_active)
 
 

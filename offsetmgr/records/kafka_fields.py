@@ -66,7 +66,7 @@ class KafkaFieldReader:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise self.corrupt(f"{field} is no UTF-8: {error.reason}") from error
+            raise self.corrupt(f"{field} is not UTF-8: {error.reason}") from error
 
     def blob(self, field: str) -> bytes:
         data = self._sized(4, field)

@@ -91,7 +91,7 @@ def test_zookeepers_port_is_reported_apart_from_a_broker(zookeeper: ZooKeeperSer
     errors = refused(zookeeper.connect, timeout_ms=5_000)
 
     assert {type(e) for e in errors} == {ServerError}
-    assert {e.why for e in errors} == {"what listens there does not answer as a Kafka broker does"}
+    assert {e.why for e in errors} == {"the server at this address does not respond like a Kafka broker"}
 
 
 def test_a_listener_that_says_nothing_times_out_within_the_time_out() -> None:
@@ -396,7 +396,10 @@ def test_a_handshake_that_fails_is_reported_the_same_whichever_code_librdkafka_g
     error = admin._why_nobody("Kafka at h:1")
 
     assert isinstance(error, ServerError)
-    assert (error.why, error.hint) == ("no TLS connection", "is this the TLS listener's port, and its CA trusted?")
+    assert (error.why, error.hint) == (
+        "no TLS connection",
+        "check that this is the port of a TLS listener, and that its CA is trusted",
+    )
 
 
 def test_plain_text_to_a_tls_listener_says_what_to_check(encrypted: tuple[str, Path]) -> None:

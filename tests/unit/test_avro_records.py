@@ -95,15 +95,15 @@ def test_an_epoch_of_minus_one_is_unknown_however_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ("4f00 8200 0274 00", "group is longer than need be"),
-        ("4f00 0267 820074 00", "topic is longer than need be"),
-        ("4f00 0267 0274 8000", "partition is longer than need be"),
+        ("4f00 8200 0274 00", "group is not in its shortest form"),
+        ("4f00 0267 820074 00", "topic is not in its shortest form"),
+        ("4f00 0267 0274 8000", "partition is not in its shortest form"),
         ("4f00 0267 0274 8080808010", "partition does not fit into 32 bits"),
         ("4f00 0167 0274 00", "the length of group is -1"),
         ("4f00 0267 0274 0000", "1 bytes too many"),
         ("4f00 0267 0374 00", "the length of topic is -2"),
         ("4f00 0267 fe7f74 00", "it ends within topic"),
-        ("4f00 02ff 0274 00", "group is no UTF-8"),
+        ("4f00 02ff 0274 00", "group is not UTF-8"),
     ],
 )
 def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: str) -> None:
@@ -118,14 +118,14 @@ def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: st
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ("4f00 5400 00 8080808080800000", "commit_timestamp is longer than need be"),
-        ("4f00 d400 0000 80a0abfef962 00", "offset is longer than need be"),
+        ("4f00 5400 00 8080808080800000", "commit_timestamp is not in its shortest form"),
+        ("4f00 d400 0000 80a0abfef962 00", "offset is not in its shortest form"),
         ("4f00 ffffffffffffffffff02 0000 80a0abfef962 00", "offset does not fit into 64 bits"),
         ("4f00 54 04 00 80a0abfef962 00", "the union leader_epoch has no branch 2"),
         ("4f00 54 00 00 80a0abfef962 04", "the union expire_timestamp has no branch 2"),
         ("4f00 54 02 8080808010 00 80a0abfef962 00", "leader_epoch does not fit into 32 bits"),
         ("4f00 54 00 03 80a0abfef962 00", "the length of metadata is -2"),
-        ("4f00 54 00 02ff 80a0abfef962 00", "metadata is no UTF-8"),
+        ("4f00 54 00 02ff 80a0abfef962 00", "metadata is not UTF-8"),
         ("4f00 54 00 00 80a0abfef962 0000", "1 bytes too many"),
         ("4f00 54 00 00 80a0abfef962", "it ends within expire_timestamp"),
     ],

@@ -76,7 +76,7 @@ def test_secrets_are_in_no_repr(environ: dict[str, str]) -> None:
     [
         ("[context.a]\nbootstrap = 'x'\n", "unknown key 'bootstrap'"),
         ("[context.a]\ntimeout = 'x'\n", "timeout must be milliseconds"),
-        ("[context.a]\ntimeout = 0\n", "0 is not a number of milliseconds above 0"),
+        ("[context.a]\ntimeout = 0\n", "0 is not a positive number of milliseconds"),
         ("context = 3\n", "must be tables"),
         ("default-context = 'b'\n[context.a]\n", "not in"),
         ("[store.a]\nthird = 'x'\n", "unknown key 'third'"),

@@ -16,8 +16,8 @@ def test_consumers_are_to_be_stopped() -> None:
 def test_a_lock_that_a_killed_command_left_ends_by_itself() -> None:
     error = GroupActive("group g", "has active members", "stop its consumers first", members=(LOCK,))
     assert error.hint == (
-        "another offsetmgr command edits this group at this moment, or was killed while it did, and then its lock"
-        " ends within 10 s: repeat it then"
+        "another offsetmgr command is editing this group: try again when it has finished; if it was killed, its"
+        " lock expires within 10 s"
     )
 
 

@@ -188,7 +188,7 @@ def test_names_longer_than_kafkas_records_can_hold_are_refused(call: Callable[[]
         ("0001 0001 67 0001 74 000000", "it ends within partition"),
         ("0001 0001 67 0001 74 0000000000", "1 bytes too many"),
         ("0002 0001 67 00", "1 bytes too many"),
-        ("0002 0001 ff", "group is no UTF-8"),
+        ("0002 0001 ff", "group is not UTF-8"),
         ("0001 0001 67 8000" + "74" * 0x8000 + "00000000", "the length of topic is -32768"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_key_that_breaks_its_format_is_unreadable(data: str, why: str) -> None
     ("data", "why"),
     [
         ("0003 000000000000002a ffffffff ffff 0000018bcfe56800", "metadata is null"),
-        ("0003 000000000000002a ffffffff 0001ff 0000018bcfe56800", "metadata is no UTF-8"),
+        ("0003 000000000000002a ffffffff 0001ff 0000018bcfe56800", "metadata is not UTF-8"),
         ("0003 000000000000002a ffffffff 0000 0000018bcfe5680000", "1 bytes too many"),
         ("0004 000000000000002a ffffffff 00 0000018bcfe56800 00", "metadata is null"),
         ("0004 000000000000002a ffffffff 818002" + "6d" * 0x8000 + "0000018bcfe56800 00", "metadata has 32768 bytes"),

@@ -41,5 +41,5 @@ async def _request_features(connection: BrokerConnection, timeout: float) -> Map
     try:
         answer = decode_response(ApiKey.API_VERSIONS, _VERSION, frame, 4)
     except InvalidRequest as error:
-        raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error
+        raise ServerError(f"broker {connection.address}", f"its response is not valid: {error.why}") from error
     return {feature["name"]: feature["max_version"] for feature in answer.get("supported_features", ())}

@@ -48,7 +48,7 @@ async def broker_setting(client: Client, broker: int, name: str, deadline: float
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
     where = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}.get(broker)
     if where is None:
-        raise Unreachable(f"broker {broker}", "the cluster does not name it: it is down, or is no broker of it")
+        raise Unreachable(f"broker {broker}", "the cluster does not list it: it is down, or belongs to another cluster")
     connection = await client.node(where).connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return None

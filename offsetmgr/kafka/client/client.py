@@ -380,8 +380,8 @@ def _check_versions(connection: BrokerConnection, versions: Mapping[int, tuple[s
         if not low <= needed <= high:
             raise UnsupportedOperation(
                 f"broker {connection.address}",
-                f"it does not speak {name} version {needed}",
-                "is this an offset manager?",
+                f"it does not support {name} version {needed}",
+                "check that this is the address of an offset manager",
             )
 
 

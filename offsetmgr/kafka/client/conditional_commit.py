@@ -72,7 +72,7 @@ def _outcomes(group: str, answer: OffsetCommitResponse) -> Outcomes | OffsetMgrE
             if code in RETRIABLE:
                 return kafka_error(code, f"commit of group {group}")
             if code == CONFLICT:
-                outcomes[tp] = Conflict(f"group {group}, {tp}", "its committed offset is another one by now")
+                outcomes[tp] = Conflict(f"group {group}, {tp}", "its committed offset is not the expected one")
             else:
                 outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
     return outcomes

@@ -95,17 +95,21 @@ class BrokerConnection(FrameConnection):
                 address.host, address.port, ssl=security.tls, server_hostname=name, limit=1 << 20
             )
         except ssl.SSLCertVerificationError as error:
-            raise AuthenticationFailed(f"broker {address}", f"its certificate: {error.verify_message}") from None
+            raise AuthenticationFailed(
+                f"broker {address}", f"certificate verification failed: {error.verify_message}"
+            ) from None
         except ssl.SSLError as error:
             raise ServerError(
-                f"broker {address}", f"no TLS connection ({error.reason})", "is this the TLS listener's port?"
+                f"broker {address}",
+                f"no TLS connection ({error.reason})",
+                "check that this is the port of a TLS listener",
             ) from None
         except OSError as error:
             # asyncio has its own text for refused connections; resolver errors have negative numbers and their own
             # text.
             number = error.errno or 0
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
-            hint = "is it running, and are host and port right?"
+            hint = "check that it is running, and that host and port are right"
             raise Unreachable(f"broker {address}", why, hint) from None
 
     async def _prepare(
@@ -176,7 +180,11 @@ class BrokerConnection(FrameConnection):
             offered = (
                 "" if int(handshake.error_code) == ErrorCode.ILLEGAL_SASL_STATE else ", ".join(handshake.mechanisms)
             )
-            hint = f"it offers {offered}" if offered else "it takes no logins at this port: is there another for them?"
+            hint = (
+                f"it offers {offered}"
+                if offered
+                else "this port accepts no SASL logins: use the port of a SASL listener"
+            )
             raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
         message: bytes | None = login.start()
         if is_before("1.0", self.versions):
@@ -209,7 +217,7 @@ class BrokerConnection(FrameConnection):
             raise AuthenticationFailed(
                 f"login to broker {self.address}",
                 "the broker closed the connection during the login",
-                f"check the user name and password; Kafka {release(self.versions)} does not say why it rejects a login",
+                f"check the user name and password; Kafka {release(self.versions)} gives no reason when it rejects a login",
             ) from None
         finally:
             self._raw_tokens = False

@@ -140,7 +140,7 @@ async def _segment_offsets(
                 offsets = [cursor.int64() for _ in range(cursor.count(8))]
                 found[tp] = kafka_error(code, f"offsets of {tp}") if code else offsets
     except InvalidRequest as error:
-        raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error
+        raise ServerError(f"broker {connection.address}", f"its response is not valid: {error.why}") from error
     return found
 
 

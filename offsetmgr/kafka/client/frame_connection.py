@@ -31,7 +31,7 @@ _MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 
 _MAX_IN_FLIGHT: Final = 200
 
-TIMEOUT_HINT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
+TIMEOUT_HINT: Final = "check that this is a broker's port; if the broker is only slow, use a longer --timeout"
 
 _HEADER: Final = struct.Struct(">hhi")
 
@@ -197,13 +197,15 @@ class FrameConnection:
             self._fail(self._connection_lost() if self._answered else self._not_kafka())
 
     def _connection_lost(self) -> Unreachable:
-        hint = "a listener that wants a login hangs up so: is security.protocol set (--command-config FILE)?"
+        hint = (
+            "the listener may require a login: set security.protocol in the client properties (--command-config FILE)"
+        )
         return Unreachable(f"broker {self.address}", "the connection broke", hint if self._login_unproven else "")
 
     def _not_kafka(self) -> ServerError:
         return ServerError(
             f"broker {self.address}",
-            "what listens there does not answer as a Kafka broker does",
+            "the server at this address does not respond like a Kafka broker",
             "check the port, and security.protocol (a TLS listener closes plain-text connections)",
         )
 

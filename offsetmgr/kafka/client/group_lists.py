@@ -61,7 +61,7 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
             before = await _layout(client, deadline)
             listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in before.brokers))
             if before != await _layout(client, deadline):
-                raise CoordinatorNotAvailable("list of groups", "coordinators moved while they were asked")
+                raise CoordinatorNotAvailable("list of groups", "coordinators moved during the request")
             return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
         except OffsetMgrError as error:
             late = asyncio.get_running_loop().time() + pause >= deadline
@@ -114,7 +114,7 @@ def _leaders(topics: tuple[MetadataResponseTopic, ...], brokers: dict[int, Addre
                 raise CoordinatorNotAvailable(
                     "list of groups",
                     f"{OFFSETS_TOPIC}-{part.partition_index} has no leader, so its groups cannot be listed",
-                    "are all brokers up?",
+                    "check that all brokers are up",
                 )
             leaders[int(part.partition_index)] = (leader, int(part.leader_epoch))
     return leaders

@@ -63,7 +63,7 @@ class BrokerNode:
         """Returns a new connection, which the caller closes."""
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
-            raise TimedOut(f"broker {self.address}", "the timeout is over")
+            raise TimedOut(f"broker {self.address}", "the timeout has expired")
         connection = await BrokerConnection.open(self.address, self._security, left, self._versions)
         self._versions = connection.versions
         return connection
@@ -75,7 +75,7 @@ class BrokerNode:
             async with asyncio.timeout_at(deadline):
                 await self._admission.acquire()
         except TimeoutError:
-            raise TimedOut(f"broker {self.address}", "too much was waiting for it") from None
+            raise TimedOut(f"broker {self.address}", "all connections to it were busy until the timeout") from None
         dedicated: DedicatedConnection | None = None
         try:
             while self._idle and self._idle[-1].closed:

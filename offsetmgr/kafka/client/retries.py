@@ -31,5 +31,5 @@ def remaining(deadline: float) -> float:
     """Returns the seconds until the deadline. Raises `TimedOut` after it."""
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
-        raise TimedOut("Kafka", "the timeout is over")
+        raise TimedOut("Kafka", "the timeout has expired")
     return left

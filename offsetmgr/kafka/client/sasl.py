@@ -58,7 +58,7 @@ class Scram:
     def answer(self, server: bytes) -> bytes | None:
         fields = dict(part.split("=", 1) for part in server.decode().split(",") if "=" in part)
         if "e" in fields:
-            raise AuthenticationFailed("SASL login", f"the broker refused the credentials ({fields['e']})")
+            raise AuthenticationFailed("SASL login", f"the broker rejected the credentials ({fields['e']})")
         if self._server_signature is None:
             return self._final(server.decode(), fields)
         if not hmac.compare_digest(_decode(fields.get("v", "")), self._server_signature):
@@ -101,6 +101,6 @@ def mechanism(name: str, username: str, password: str) -> Mechanism:
         return Scram(upper, username, password)
     raise UnsupportedOperation(
         f"SASL mechanism {name}",
-        "the group lock speaks PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 only",
+        "the group lock supports PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 only",
         "use one of these mechanisms, or TLS client certificates, for edits",
     )

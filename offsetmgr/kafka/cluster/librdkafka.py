@@ -92,9 +92,9 @@ def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
     if code in _UNREACHABLE:
         return Unreachable(what, error.str())
     if code == ck.KafkaError._AUTHENTICATION:
-        return AuthenticationFailed(what, "the broker refused the credentials (SASL_AUTHENTICATION_FAILED)")
+        return AuthenticationFailed(what, "the broker rejected the credentials (SASL_AUTHENTICATION_FAILED)")
     if code in _UNKNOWN:
-        return UnknownTopicOrPartition(what, "the broker knows no such topic or partition")
+        return UnknownTopicOrPartition(what, "the topic or partition does not exist on the broker")
     if code == ck.KafkaError._UNSUPPORTED_FEATURE:
         return UnsupportedOperation(what, "the brokers are too old for it")
     if code < 0 and code != -1:
@@ -218,13 +218,17 @@ class Admin:
                 return error_of(error, what)
         # librdkafka reports the same failed handshake as _SSL or as _TRANSPORT with the text of OpenSSL.
         if any(error.code() == ck.KafkaError._SSL or "SSL routines" in error.str() for error in reported):
-            return ServerError(what, "no TLS connection", "is this the TLS listener's port, and its CA trusted?")
+            return ServerError(
+                what, "no TLS connection", "check that this is the port of a TLS listener, and that its CA is trusted"
+            )
         for error in reported:
             text = error.str()
             if "ApiVersion" in text or "Invalid response" in text or "correlation" in text:
                 return _not_kafka(what)
             if error.code() in (ck.KafkaError._TRANSPORT, ck.KafkaError._RESOLVE):
-                return Unreachable(what, _short_reason(text), "is it running, and are host and port right?")
+                return Unreachable(
+                    what, _short_reason(text), "check that it is running, and that host and port are right"
+                )
         # librdkafka reports a silently dropped connection only in its summary.
         return _not_kafka(what) if self._reported else None
 
@@ -232,7 +236,7 @@ class Admin:
 def _not_kafka(what: str) -> ServerError:
     return ServerError(
         what,
-        "what listens there does not answer as a Kafka broker does",
+        "the server at this address does not respond like a Kafka broker",
         "check the port, and security.protocol (a TLS listener closes plain-text connections)",
     )
 

@@ -82,7 +82,7 @@ class GroupLock:
             except OffsetMgrError as error:
                 # A coordinator that finds too few replicas may have appended the commit.
                 if writes and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
-                    unconfirmed = type(error)(error.what, f"{error.why}; whether it wrote is not known")
+                    unconfirmed = type(error)(error.what, f"{error.why}; the outcome of the write is unknown")
                     error = unconfirmed
                 if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= self._deadline:
                     raise error from None

@@ -350,7 +350,7 @@ class KafkaGroupMember:
     def _log_recovery(self) -> None:
         if self._last_problem:
             self._last_problem = ""
-            _log.info("managers' group %s: its coordinator answers again", self._group)
+            _log.info("managers' group %s: the coordinator responds again", self._group)
 
 
 def _ms(seconds: float) -> int:

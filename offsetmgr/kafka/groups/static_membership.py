@@ -134,7 +134,7 @@ class StaticMemberLock:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._heartbeat_task
         if self._lost is None:
-            self._lost = LockLost(f"hold of group {self.group}", "was released")
+            self._lost = LockLost(f"lock of group {self.group}", "was released")
             if self.locked:
                 await self._leave(deadline)
 
@@ -142,12 +142,12 @@ class StaticMemberLock:
         left = max(deadline - asyncio.get_running_loop().time(), 0.001)
         code = await self._retry(lambda c: lock_membership.heartbeat(c, self._membership, left), deadline)
         if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            self._lost = kafka_error(code, f"hold of group {self.group}")
+            self._lost = kafka_error(code, f"lock of group {self.group}")
             raise self._lock_lost(self._lost)
 
     def _lock_lost(self, lost: OffsetMgrError) -> LockLost:
         """Every call after the loss of the lock raises the same error."""
-        return lost if isinstance(lost, LockLost) else LockLost(f"hold of group {self.group}", f"was lost: {lost}")
+        return lost if isinstance(lost, LockLost) else LockLost(f"lock of group {self.group}", f"was lost: {lost}")
 
     async def _retry(
         self, attempt: Callable[[BrokerConnection], Awaitable[T]], deadline: float, *, dedicated: bool = False
@@ -163,7 +163,7 @@ class StaticMemberLock:
                 async with node.dedicated_connection(deadline) as own:
                     return await attempt(own.connection)
             except LockLost as error:
-                self._lost = type(error)(f"hold of group {self.group}", error.why)
+                self._lost = type(error)(f"lock of group {self.group}", error.why)
                 raise self._lock_lost(self._lost) from None
             except OffsetMgrError as error:
                 if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
@@ -198,7 +198,7 @@ class StaticMemberLock:
             if code == ErrorCode.REBALANCE_IN_PROGRESS:
                 await self._leave_to_others(deadline)
             elif code not in (ErrorCode.NONE, *_COORDINATOR_MOVED):
-                self._lost = kafka_error(code, f"hold of group {self.group}")
+                self._lost = kafka_error(code, f"lock of group {self.group}")
 
     async def _leave_to_others(self, deadline: float) -> None:
         names: list[str] = []

@@ -71,7 +71,7 @@ class _Broker(NamedTuple):
         if not low <= min(requested, high):
             raise UnsupportedOperation(
                 f"broker {self.connection.address}",
-                f"Kafka {release(self.connection.versions)} speaks versions {low} to {high} of API {api_key}, "
+                f"Kafka {release(self.connection.versions)} supports versions {low} to {high} of API {api_key}, "
                 f"and offsetmgr needs {requested} or lower",
             )
         return min(requested, high)
@@ -87,7 +87,7 @@ class _Broker(NamedTuple):
         try:
             return read(Cursor(frame, 4, flexible=False, is_response=True))
         except InvalidRequest as error:
-            why = f"its answer is not Kafka's: {error.why}"
+            why = f"its response is not valid: {error.why}"
             raise ServerError(f"broker {self.connection.address}", why) from error
 
 

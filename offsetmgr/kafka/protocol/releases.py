@@ -139,7 +139,7 @@ HOLDS_LOCK: Final = Capability(
     "writes are not atomic: offsetmgr reads and compares just before each write, and reads again after it",
     weakens=True,
 )
-ACCEPTS_LOGINS: Final = Capability("takes SASL logins", "0.10.0", ApiKey.API_VERSIONS, 0)
+ACCEPTS_LOGINS: Final = Capability("accepts SASL logins", "0.10.0", ApiKey.API_VERSIONS, 0)
 """Detected by ApiVersions, which Kafka introduced with SaslHandshake: offset managers without login do not list the
 latter. A broker of 0.9 with SASL accepts only Kerberos tickets, which offsetmgr does not send."""
 LISTS_GROUPS: Final = Capability(
@@ -147,14 +147,18 @@ LISTS_GROUPS: Final = Capability(
 )
 FINDS_BY_TIME: Final = Capability("finds offsets by time", "0.10.1", ApiKey.LIST_OFFSETS, 1)
 REPORTS_CLUSTER_ID: Final = Capability(
-    "tells the cluster's id", "0.10.1", ApiKey.METADATA, 2, "offsetmgr tells clusters apart by their brokers' addresses"
+    "reports the cluster id",
+    "0.10.1",
+    ApiKey.METADATA,
+    2,
+    "offsetmgr distinguishes clusters by the addresses of their brokers",
 )
 REPORTS_CONFIGURATION: Final = Capability(
-    "tells its settings",
+    "reports its configuration",
     "0.11",
     ApiKey.DESCRIBE_CONFIGS,
     0,
-    "lifetimes of offsets are the defaults of the release, unless server.properties has others",
+    "offsetmgr assumes the default retention of offsets of the release, which server.properties may override",
     weakens=True,
 )
 FENCES_WRITERS: Final = Capability("fences writers", "0.11", ApiKey.INIT_PRODUCER_ID, 0)
@@ -174,11 +178,11 @@ KEEPS_EPOCHS: Final = Capability(
     "keeps leader epochs", "2.1", ApiKey.OFFSET_COMMIT, 6, "offsets are written without epochs"
 )
 STATIC_MEMBERSHIP: Final = Capability(
-    "keeps a member's place by name",
+    "supports static membership",
     "2.3",
     ApiKey.JOIN_GROUP,
     5,
-    "a group that a killed mirror held stays locked for 10 seconds",
+    "the group lock of a killed mirror remains for 10 seconds",
     weakens=True,
 )
 DELETES_OFFSETS: Final = Capability(
@@ -191,18 +195,18 @@ DELETES_OFFSETS: Final = Capability(
     weakens=True,
 )
 REPORTS_TRANSACTIONS: Final = Capability(
-    "tells of open transactions",
+    "reports open transactions",
     "2.5",
     ApiKey.OFFSET_FETCH,
     7,
-    "offsets in a transaction that has not ended are not seen",
+    "offsets in an open transaction are not visible",
 )
 REPORTS_TOPIC_IDS: Final = Capability(
-    "tells topic ids",
+    "reports topic ids",
     "2.8",
     ApiKey.METADATA,
     10,
-    "offsetmgr recognises recreated topics by their time of creation in ZooKeeper, where the command names it",
+    "offsetmgr recognises recreated topics by their creation time in ZooKeeper, if the command names ZooKeeper",
 )
 
 CAPABILITIES: Final = (

@@ -31,4 +31,4 @@ async def send_in_version(
             return await in_codec_thread(decode_response, api_key, version, frame, start)
         return decode_response(api_key, version, frame, start)
     except InvalidRequest as error:
-        raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error
+        raise ServerError(f"broker {connection.address}", f"its response is not valid: {error.why}") from error
