@@ -1,6 +1,6 @@
-"""Translates settings of the Java client, as ``--command-config`` files have them, into librdkafka's.
+"""Translates the settings of Kafka's Java client, from ``--command-config`` files, into settings of librdkafka.
 
-Each key is kept, translated, or rejected with the name of its replacement; none is ignored. Sources: Kafka's
+Each key is kept, translated, or rejected with a hint at its replacement; no key is ignored. Sources: Kafka's
 AdminClientConfig, SslConfigs and SaslConfigs; librdkafka's CONFIGURATION.md. Values may be secrets, so no error
 contains one.
 """
@@ -56,7 +56,7 @@ _SPECIAL: Final = frozenset(
         "zookeeper.acl",
     }
 )
-"""Keys that need more than another name; functions below handle them."""
+"""Keys that need more than a new name; the functions below handle them."""
 
 _UNSUPPORTED: Final = {
     "ssl.protocol": "OpenSSL negotiates the TLS version by itself: remove it",
@@ -84,7 +84,8 @@ _JAAS_OPTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """The content of a ``.properties`` file; ``timeout_ms`` is ``default.api.timeout.ms``."""
+    """The translated content of a ``.properties`` file. ``kafka`` contains librdkafka's settings, and ``timeout_ms`` is
+    ``default.api.timeout.ms``."""
 
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -96,7 +97,7 @@ class ClientProperties:
 def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
     """Returns librdkafka settings for Java's ``properties``; ``source`` is the name of the file in errors.
 
-    Raises `ConfigError` with the key that is not supported and its replacement.
+    Raises `ConfigError` for an unsupported key, with a hint at its replacement.
     """
     kafka: dict[str, str] = {}
     for key, value in properties.items():
@@ -129,8 +130,8 @@ def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
 
 
 def parse_zookeeper_auth(text: str, source: str) -> tuple[str, str]:
-    """Returns the scheme and the credential of ``digest:user:password`` (or ``sasl:user:password``, for SASL with
-    DIGEST-MD5). Raises `ConfigError`, which does not contain the text."""
+    """Splits ``digest:user:password`` (or ``sasl:user:password``, for SASL with DIGEST-MD5) into scheme and credential.
+    Raises `ConfigError`, which does not contain ``text``."""
     scheme, colon, credential = text.partition(":")
     user, second, _ = credential.partition(":")
     if not colon or not scheme or (scheme in ("digest", "sasl") and not (user and second)):
@@ -144,16 +145,16 @@ def _unsupported(source: str, key: str, instead: str) -> ConfigError:
 
 def _hint_for_unknown(key: str) -> str:
     if key.startswith(("key.", "value.", "enable.auto", "auto.", "max.poll", "fetch.", "isolation.")):
-        return "it is a setting for consuming records, which offsetmgr does not do: remove it"
+        return "it is a setting for consumers of records, and offsetmgr consumes none: remove it"
     if key.startswith(("acks", "batch.", "linger.", "compression.", "transactional.", "enable.idempotence")):
-        return "it is a setting for producing records, which offsetmgr does not do: remove it"
+        return "it is a setting for producers of records, and offsetmgr produces none: remove it"
     if key.startswith("zookeeper."):
         return "the only ZooKeeper settings are zookeeper.auth and zookeeper.acl: remove it"
     return "it is not a setting that offsetmgr knows: remove it, or use librdkafka's name for it"
 
 
 def _jaas(text: str, source: str) -> dict[str, str]:
-    """Returns the credentials of a JAAS line: ``MODULE required key="value" ...;``."""
+    """Returns librdkafka's settings for the credentials of a JAAS line, ``MODULE required key="value" ...;``."""
     key = "sasl.jaas.config"
     module, _, rest = text.strip().partition(" ")
     flag, _, options_text = rest.strip().partition(" ")
@@ -185,7 +186,7 @@ def _jaas_options(text: str, source: str) -> dict[str, str]:
     while text[at:].strip() not in ("", ";"):
         match = _JAAS_OPTION.match(text, at)
         if match is None:
-            raise ConfigError(f"{source}: sasl.jaas.config", f"cannot be read after {len(options)} options")
+            raise ConfigError(f"{source}: sasl.jaas.config", f"cannot be parsed after {len(options)} options")
         quoted = match[2] if match[2] is not None else match[3]
         options[match[1]] = match[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
         at = match.end()
@@ -193,7 +194,8 @@ def _jaas_options(text: str, source: str) -> dict[str, str]:
 
 
 def _store_type(properties: Mapping[str, str], which: str) -> str:
-    """Returns PEM, PKCS12 or JKS: the configured type, else the type of the file's suffix, else Java's default."""
+    """Returns PEM, PKCS12 or JKS: the configured type, else the type that the file's suffix implies, else Java's
+    default, JKS."""
     if store_type := properties.get(f"ssl.{which}.type"):
         return store_type.upper()
     ending = properties[f"ssl.{which}.location"].lower().rpartition(".")[2]

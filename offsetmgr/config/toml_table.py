@@ -1,4 +1,7 @@
-"""Reads TOML files of the listener (credentials, rules). Errors contain the file, the line and the field."""
+"""Reads the TOML files of the listener (credentials and authorization rules) and checks their fields.
+
+Errors contain the file, the line and the field.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,24 @@ _LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
 class TomlTable:
-    """One table of a file and its position. Errors contain no values, because values may be secrets."""
+    """One table of a TOML file. ``path`` is its name for errors, such as ``rule 2``; empty for the top table.
 
-    def __init__(self, file: str, path_in_file: str, values: Mapping[str, Any]) -> None:
+    Errors contain no values, because values may be secrets.
+    """
+
+    def __init__(self, file: str, path: str, values: Mapping[str, Any]) -> None:
         self.file = file
-        self.path = path_in_file
+        self.path = path
         self.values = values
 
     def error(self, why: str, field: str = "") -> ConfigError:
-        """Returns an error with the reason ``why`` for the field or the table."""
+        """Returns an error for ``field``, or for the table if ``field`` is empty; ``why`` is the reason."""
         where = f"{self.path}.{field}" if self.path and field else self.path or field
         return ConfigError(f"{self.file}: {where}" if where else self.file, why, _FIX_HINT)
 
     def reject_unknown(self, known: Collection[str]) -> None:
-        """Raises `ConfigError` for an unknown field, because a misspelled field must not change access."""
+        """Raises `ConfigError` for a field that is not in ``known``. If a misspelled field were ignored, it could
+        change who has access."""
         for name in self.values:
             if name not in known:
                 raise self.error(f"unknown field; known are {', '.join(known)}", name)
@@ -43,7 +50,7 @@ class TomlTable:
         """Returns a list of strings; empty if the field is missing."""
         value = self.values.get(field, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise self.error("must be a list of strings, none of them empty", field)
+            raise self.error("must be a list of strings that are not empty", field)
         return value
 
     def table(self, field: str) -> TomlTable:
@@ -61,7 +68,7 @@ class TomlTable:
 
 
 def load(path: Path | str) -> TomlTable:
-    """Returns the top table of the file. Raises `ConfigError` if the file cannot be read or is not TOML."""
+    """Reads a file and returns its top table. Raises `ConfigError` if the file cannot be read or is not TOML."""
     name = str(path)
     try:
         return TomlTable(name, "", tomllib.loads(Path(path).read_text(encoding="utf-8")))

@@ -341,8 +341,8 @@ class CallbackFailed(OffsetMgrError):
 
 
 class LegacyMembersPresent(OffsetMgrError):
-    """Processes of an older version are running or have left znodes of an old format. They ignore the checks of this
-    version, so both versions cannot run at the same time."""
+    """The znodes have an old format. The processes that write it ignore the checks of this version, so both versions
+    cannot run at the same time."""
 
 
 class SwitchInProgress(OffsetMgrError):

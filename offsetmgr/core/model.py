@@ -244,8 +244,8 @@ class GroupDescription:
 
     @property
     def lock_ends_s(self) -> float:
-        """Returns the seconds after which the group lock of a killed process has certainly expired; 0 if the members
-        are not group locks.
+        """Returns the seconds after which the group lock of a killed process has certainly expired; 0 if no member
+        is such a lock.
 
         The coordinator reports the protocol only for a stable group, so in a rebalance the client ids identify the
         locks. In a rebalance the coordinator keeps a dead member for the rebalance timeout (which equals the session

@@ -1,4 +1,4 @@
-"""`KafkaRecordFormat`: keys and values as Kafka's group coordinator writes them to ``__consumer_offsets``.
+"""`KafkaRecordFormat`: the record format in which Kafka's group coordinator writes to ``__consumer_offsets``.
 
 Source: Kafka's message schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue. The reader
 accepts all their versions; the writer uses the versions that brokers from 2.1 to 4.x read.
@@ -55,8 +55,8 @@ KEY_NAMES: Final[Mapping[int, str]] = MappingProxyType(
         23: "StreamsGroupTopology",
     }
 )
-"""Kafka's names of the key versions; 9 and 18 exist only in releases before 4.1. Versions from 3 on are not offsets of
-classic groups, and are `UnknownKey` here."""
+"""Kafka's names of the key versions. Versions 9 and 18 exist only in releases before 4.1. `KafkaRecordFormat` decodes
+versions from 3 on as `UnknownKey`, because they contain neither offsets nor classic groups."""
 
 _GROUP_KEY_VERSION: Final = 2
 _OFFSET_KEY_VERSION: Final = 1
@@ -69,16 +69,16 @@ _TOPIC_ID_TAG: Final = 0
 _VERSION_AND_OFFSET: Final = struct.Struct(">hq")
 """Version and offset."""
 _BEFORE_METADATA: Final = struct.Struct(">hqih")
-"""Version 3: version, offset, leader epoch, length of the metadata."""
+"""The fields of a value of version 3 before the metadata: version, offset, leader epoch, length of the metadata."""
 _TIMESTAMP_BYTES: Final = 8
 
 
 class KafkaRecordFormat:
-    """The methods are those of `RecordFormat`.
+    """Implements `RecordFormat`.
 
-    Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's limits. A commit with its own expiry has
-    version 1, which has no leader epoch, as in Kafka. The two versions of offset keys mean the same offset but are two
-    keys of the log, with different prefixes; new keys have version 1.
+    Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's limits. As in Kafka, the value of a
+    commit with its own expiry has version 1, which has no leader epoch. An offset can have a key of version 0 and one
+    of version 1; these are different keys of the log with different prefixes. New keys have version 1.
     """
 
     name = version_prefix.KAFKA
@@ -126,7 +126,7 @@ class KafkaRecordFormat:
         return version_prefix.pack_version(_GROUP_KEY_VERSION) + string(group, "group")
 
     def encode_group(self, group: str, value: GroupValue) -> Record:
-        """Returns the record as Kafka writes it for a consumer group that has no members since
+        """Returns the record that Kafka writes for a consumer group that has been empty since
         `GroupValue.last_active`."""
         return self.encode_group_key(group), encode_empty_group(value.last_active)
 
@@ -144,7 +144,7 @@ class KafkaRecordFormat:
         except IndexError:
             pass
         self.decode_key(key)
-        raise AssertionError("only a key of an offset's length can be decoded as one")
+        raise AssertionError("decode_key accepted an offset key of the wrong length")
 
     def read_offset(self, value: bytes) -> tuple[int, int, str]:
         try:
@@ -158,7 +158,7 @@ class KafkaRecordFormat:
             try:
                 return offset, epoch, value[_BEFORE_METADATA.size : end].decode()
             except UnicodeDecodeError:
-                pass  # reported in full below
+                pass  # decode_value reports the error
         decoded = self.decode_value(value)
         return decoded.offset, -1 if decoded.leader_epoch is None else decoded.leader_epoch, decoded.metadata
 
@@ -176,7 +176,7 @@ class KafkaRecordFormat:
         return decoded
 
     def decode_value(self, value: bytes) -> OffsetValue:
-        # Decodes the version of recent brokers directly; the general reader takes eight times as long.
+        # This is a fast path for version 3. The general reader takes eight times as long.
         try:
             version, offset, epoch, length = _BEFORE_METADATA.unpack_from(value)
             end = _BEFORE_METADATA.size + length
@@ -185,7 +185,7 @@ class KafkaRecordFormat:
                 last_active = INT64.unpack_from(value, end)[0]
                 return OffsetValue(offset, None if epoch == -1 else epoch, metadata, last_active)
         except (struct.error, UnicodeDecodeError):
-            pass  # reported in full below
+            pass  # the general reader reports the error
         return self._decode_value_slowly(value)
 
     def _decode_value_slowly(self, value: bytes) -> OffsetValue:
@@ -215,7 +215,7 @@ class KafkaRecordFormat:
 
 
 def _tail(epoch: int, metadata: str, commit_timestamp: int, expire_timestamp: int | None) -> bytes:
-    """Returns the bytes after the offset."""
+    """Returns the part of an offset value that follows the offset."""
     text = string(metadata, "metadata")
     if expire_timestamp is not None:
         return text + INT64.pack(commit_timestamp) + INT64.pack(expire_timestamp)

@@ -1,7 +1,7 @@
-"""Kafka's primitive types (KIP-482 for the flexible ones): `KafkaFieldReader` reads one field after the other.
+"""Reads and writes the primitive types of Kafka's records, in the classic and the flexible encoding (KIP-482).
 
 In flexible versions a length is an unsigned varint of the length plus one, and every structure ends with tagged fields.
-A reader skips tagged fields that it does not know.
+Readers skip unknown tagged fields.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def string(text: str, what: str) -> bytes:
 
 
 class KafkaFieldReader:
-    """Every method raises `CorruptData` if the bytes are not such a field."""
+    """Reads the fields of a record one after the other. Every method raises `CorruptData` for invalid bytes."""
 
     def __init__(self, data: bytes, what: str, *, position: int = 2, flexible: bool = False) -> None:
         self._data = data
@@ -61,7 +61,7 @@ class KafkaFieldReader:
         data = self._sized(2, field)
         if data is None:
             return None
-        if len(data) > 0x7FFF:  # Kafka rejects it, although a flexible version could encode it
+        if len(data) > 0x7FFF:  # Kafka rejects longer strings, although a flexible version could encode them.
             raise self.corrupt(f"{field} has {len(data)} bytes")
         try:
             return data.decode()
@@ -75,14 +75,15 @@ class KafkaFieldReader:
         return data
 
     def count(self, field: str) -> int:
-        """Returns the number of elements of an array."""
+        """Reads the length of an array."""
         count = self._unsigned(field) - 1 if self._flexible else self.int32(field)
         if count < 0:
             raise self.corrupt(f"{field} is null")
         return count
 
     def tagged(self) -> Mapping[int, bytes]:
-        """Returns the tagged fields at the end of a structure; none before the flexible versions."""
+        """Reads the tagged fields at the end of a structure, by tag. The result is empty if the version is not
+        flexible."""
         if not self._flexible:
             return {}
         return {
@@ -96,7 +97,7 @@ class KafkaFieldReader:
             raise self.corrupt(f"{left} bytes too many")
 
     def corrupt(self, why: str) -> CorruptData:
-        """Returns the error for the caller to raise."""
+        """Returns an error with the reason ``why`` and the first bytes of the data, for the caller to raise."""
         shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
         return CorruptData(f"{self._what} {shown}", why)
 

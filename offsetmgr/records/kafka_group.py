@@ -1,4 +1,7 @@
-"""The value that Kafka's coordinator writes for a classic group under its `GroupKey` (schema GroupMetadataValue)."""
+"""The record that Kafka's coordinator writes for a classic group: its members and state (schema GroupMetadataValue).
+
+The key is a `GroupKey`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class MemberMetadata(NamedTuple):
     client_id: str
     client_host: str
     rebalance_timeout_ms: int | None
-    """None before version 1, which has only the session timeout."""
+    """None in version 0, which has only the session timeout."""
     session_timeout_ms: int
     subscription: bytes
     assignment: bytes
@@ -36,8 +39,8 @@ class GroupMetadata(NamedTuple):
     protocol: str | None
     leader: str | None
     current_state_timestamp: int | None
-    """The time at which the group entered its state (for an empty group: when the last member left), in milliseconds
-    since 1970; None if unknown, as before version 2."""
+    """The time of the last state change in milliseconds since 1970. For an empty group this is the time at which the
+    last member left. None if unknown, as in versions 0 and 1."""
     members: tuple[MemberMetadata, ...]
 
 
@@ -79,8 +82,8 @@ def _member(reader: KafkaFieldReader, version: int) -> MemberMetadata:
 
 
 def encode_empty_group(timestamp: int) -> bytes:
-    """Encodes a consumer group without members since that time (milliseconds since 1970), in the version that brokers
-    from 2.3 to 4.x read. Raises `UnsupportedOperation` for more than 64 bits."""
+    """Encodes a consumer group that has been empty since ``timestamp`` (milliseconds since 1970), in the version that
+    brokers from 2.3 to 4.x read. Raises `UnsupportedOperation` for more than 64 bits."""
     try:
         return _EMPTY_GROUP.pack(_WRITE_VERSION, len(b"consumer"), b"consumer", 0, -1, -1, timestamp, 0)
     except struct.error as error:
