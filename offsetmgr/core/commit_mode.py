@@ -122,10 +122,10 @@ UNSAFE_CHANGES: Mapping[CommitModeChange, str] = {
         " ZooKeeper alone, so a partition that goes back to one of them repeats what the bounced member consumed"
     ),
     CommitModeChange(CommitMode.KAFKA, CommitMode.ZOOKEEPER): (
-        "a bounced member reads ZooKeeper alone, which has received no commits since Kafka took over: everything committed to"
-        " Kafka since then is repeated (or, where ZooKeeper has no offset, skipped with auto.offset.reset=largest); and"
-        " its commits to ZooKeeper are unknown to the members not yet bounced, which repeat them when a partition goes"
-        " back"
+        "a bounced member reads ZooKeeper alone, which has received no commits since Kafka took over: it repeats"
+        " everything committed to Kafka since then (or, where ZooKeeper has no offset, skips it with"
+        " auto.offset.reset=largest); and its commits to ZooKeeper are unknown to the members not yet bounced, which"
+        " repeat what it consumed when a partition goes back to one of them"
     ),
 }
 

@@ -16,7 +16,7 @@ A = TypeVar("A")
 
 
 class EventLoopThread:
-    """An event loop in a daemon thread. The first `run` starts it and `close` ends it."""
+    """An event loop in a daemon thread. The first call of `submit` or `run` starts the thread, and `close` ends it."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -54,7 +54,7 @@ class EventLoopThread:
                     target=_serve, args=(self._loop,), name="offsetmgr-kafka-client", daemon=True
                 )
                 self._thread.start()
-                # Without this the interpreter would tear the loop down during its work, with warnings on stderr.
+                # Otherwise the interpreter destroys the loop while it is working, and prints warnings to stderr.
                 atexit.register(self.close)
             return self._loop
 

@@ -1,4 +1,4 @@
-"""Maps Kafka's error codes to errors of offsetmgr, for both Kafka clients.
+"""Maps Kafka's error codes to exceptions of offsetmgr, for its own Kafka client and for librdkafka.
 
 Source: org.apache.kafka.common.protocol.Errors.
 """
@@ -38,8 +38,8 @@ class UnstableOffset(ServerError):
 
 
 class PartitionUnavailable(ServerError):
-    """The broker does not lead the partition, or the partition has no leader now: the client looks up its leader
-    again."""
+    """The broker is not the leader of the partition, or the partition has no leader at the moment. The client looks up
+    the leader again."""
 
     retriable = True
 
@@ -81,7 +81,9 @@ _REASONS: Final[dict[int, str]] = {
     ErrorCode.OFFSET_METADATA_TOO_LARGE: "the metadata is longer than the broker's offset.metadata.max.bytes",
     ErrorCode.NETWORK_EXCEPTION: "the broker disconnected",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is still loading its groups",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "no coordinator can serve the group right now; check that enough brokers are up",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: (
+        "no coordinator can serve the group right now; check that enough brokers are up"
+    ),
     ErrorCode.NOT_COORDINATOR: "another broker coordinates the group",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic's name is not valid",
     ErrorCode.RECORD_LIST_TOO_LARGE: "the commit is larger than a segment of the offsets topic",
@@ -103,7 +105,7 @@ _REASONS: Final[dict[int, str]] = {
     ErrorCode.INVALID_PARTITIONS: "the number of partitions is not possible",
     ErrorCode.INVALID_REPLICATION_FACTOR: "the replication factor is larger than the number of brokers",
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: (
-        "the topic's messages have a format without times (before 0.10); reset it to an offset or an end of the log"
+        "the topic's messages have a format without timestamps (before 0.10); reset to an offset or an end of the log"
     ),
     ErrorCode.POLICY_VIOLATION: "the topic policy of the brokers (create.topic.policy.class.name) rejects it",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorized for this transactional id",
@@ -112,7 +114,9 @@ _REASONS: Final[dict[int, str]] = {
     ErrorCode.NON_EMPTY_GROUP: "the group has members",
     ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist on its coordinator",
     ErrorCode.FENCED_LEADER_EPOCH: "the partition's leader has changed meanwhile",
-    ErrorCode.UNKNOWN_LEADER_EPOCH: "the partition's leader has changed, and this broker does not know the new epoch yet",
+    ErrorCode.UNKNOWN_LEADER_EPOCH: (
+        "the partition's leader has changed, and this broker does not know the new epoch yet"
+    ),
     ErrorCode.OFFSET_NOT_AVAILABLE: "a new leader does not know its high watermark yet",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has reached the broker's group.max.size",
     ErrorCode.FENCED_INSTANCE_ID: "another process with the same instance id has joined the group",
@@ -129,7 +133,7 @@ RETRIABLE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Codes of a commit after which the same request may succeed a moment later."""
+"""Error codes of a commit after which the same request may succeed a moment later."""
 
 LEADER_UNKNOWN: Final = frozenset(
     {
@@ -143,7 +147,7 @@ LEADER_UNKNOWN: Final = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
-"""Codes of a partition after which the client looks up its leader again."""
+"""Error codes of a partition after which the client looks up the leader again."""
 
 NOT_A_MEMBER: Final = frozenset(
     {
@@ -153,18 +157,21 @@ NOT_A_MEMBER: Final = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-"""Codes of a commit by a client that is not a member of a group with members."""
+"""Error codes of a commit by a client that is not, or no longer, a member of a group with members."""
 
 
 def reason(code: int) -> str:
-    """Returns the meaning and the name of the code for messages."""
+    """Returns the description and the name of an error code for messages."""
     if code not in _REASONS:
         return f"unknown Kafka error (error {code})"
     return f"{_REASONS[code]} ({ErrorCode(code).name})"
 
 
 def kafka_error(code: int, what: str, *, detail: str = "", hint: str = "") -> OffsetMgrError:
-    """Returns the error for a code other than 0; ``detail`` is the broker's own text."""
+    """Returns the exception for an error code other than 0.
+
+    ``what`` names the object or operation that failed, and ``detail`` is the broker's error message.
+    """
     why = reason(code)
     if detail:
         why = f"{why}: {detail}"

@@ -1,8 +1,9 @@
-"""Translates requests for brokers that do not support their version.
+"""Translates requests for brokers that do not support the version in which offsetmgr writes them.
 
-Other modules write each request in one version and read its response in that version. This module turns it into
-requests in versions that the broker supports, and merges their responses into one of the original version. Messages are
-dicts, as in `schema_codec`. Layouts without a schema in kio are encoded by hand.
+Other modules write each request and read its response in one fixed version. For an older broker, this module translates
+the request into one or more requests in versions that the broker supports, and merges their responses into one response
+of the original version. Messages are dicts, as in `schema_codec`. The module itself encodes versions for which kio has
+no schema.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 from offsetmgr.kafka.protocol.schema_codec import Message
 
 IMPOSSIBLE_TOPIC: Final = "?"
-"""A name that no topic can have: a request for it returns no topic and creates none."""
+"""An invalid topic name. A request for it neither returns nor creates a topic."""
 
 _CHECKS_PARTITIONS_VERSION: Final = 4
-"""The version of OffsetCommit of Kafka 2.0: from then on brokers reject partitions that do not exist."""
+"""The OffsetCommit version that Kafka 2.0 introduced. From 2.0 on brokers reject commits for partitions that do not
+exist."""
 _PARTITION_COUNTS_TTL_S: Final = 5.0
 _partition_counts_cache: Final[dict[Address, tuple[float, Mapping[str, int]]]] = {}
-"""The time (of the event loop) of the last request for the partitions of a cluster's topics, and their numbers, by
-broker."""
+"""A cache of the partition counts of all topics. For each broker it has the event loop's time of the request, and the
+result."""
 _PARTITION: Final = struct.Struct(">hiii")
-"""A partition in Metadata 0 to 3: error, number, leader, and the number of replica ids that follow."""
+"""The start of a partition in Metadata 0 to 3: error code, partition number, leader, and the number of replica ids that
+follow."""
 _NO_REPLICAS: Final[Mapping[str, Any]] = {"replica_nodes": (), "isr_nodes": ()}
 _GROUP_ERRORS: Final = frozenset(
     {
@@ -43,7 +46,7 @@ _GROUP_ERRORS: Final = frozenset(
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
     }
 )
-"""Codes of a whole group. OffsetFetch before version 2 returns them for each partition."""
+"""Error codes that concern a whole group. OffsetFetch before version 2 returns them for each partition."""
 
 _REQUIRED_CAPABILITIES: Final[Mapping[int, Capability]] = {
     **{capability.api_key: capability for capability in reversed(releases.CAPABILITIES)},
@@ -52,17 +55,18 @@ _REQUIRED_CAPABILITIES: Final[Mapping[int, Capability]] = {
     ApiKey.SYNC_GROUP: releases.HOLDS_LOCK,
     ApiKey.LIST_GROUPS: releases.DESCRIBES_MEMBERS,
 }
-"""The capability that is missing in a broker without the API."""
+"""The capability that a broker without the API lacks, by API key."""
 
 
 class _Broker(NamedTuple):
-    """The broker, and the seconds that each request may take."""
+    """The connection to the older broker, and the timeout of each request in seconds."""
 
     connection: Channel
     timeout: float
 
     def version(self, api_key: int, requested: int) -> int:
-        """Returns the highest version up to ``asked`` that the broker supports. Raises `UnsupportedOperation`."""
+        """Returns the highest version up to ``requested`` that the broker supports. Raises `UnsupportedOperation` if
+        there is none."""
         low, high = self.connection.versions.get(api_key, (0, -1))
         if high < 0 and api_key in _REQUIRED_CAPABILITIES:
             raise _REQUIRED_CAPABILITIES[api_key].unsupported_error(
@@ -72,7 +76,7 @@ class _Broker(NamedTuple):
             raise UnsupportedOperation(
                 f"broker {self.connection.address}",
                 f"Kafka {release(self.connection.versions)} supports versions {low} to {high} of API {api_key}, "
-                f"and offsetmgr needs {requested} or lower",
+                f"but offsetmgr needs version {requested} or lower",
             )
         return min(requested, high)
 
@@ -82,7 +86,7 @@ class _Broker(NamedTuple):
     async def exchange_encoded(
         self, api_key: int, version: int, body: bytes, read: Callable[[Cursor], Message]
     ) -> Message:
-        """Sends a body that was encoded by hand, and decodes the response with ``read``."""
+        """Sends an encoded body, and decodes the response with ``read``."""
         frame = await self.connection.exchange(EncodedRequest(api_key, version, body), self.timeout)
         try:
             return read(Cursor(frame, 4, flexible=False, is_response=True))
@@ -94,24 +98,24 @@ class _Broker(NamedTuple):
 async def send_translated(
     connection: Channel, api_key: int, version: int, message: Mapping[str, Any], timeout: float
 ) -> Message:
-    """Returns the response in ``version`` from a broker that does not support this version of the API."""
+    """Sends a request to a broker that does not support this version of the API. Returns a response in ``version``."""
     translate = _TRANSLATIONS.get(api_key, _nearest_version)
     return await translate(_Broker(connection, timeout), api_key, version, message)
 
 
 async def _nearest_version(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """The same request in the nearest version: fields that it does not have are left out, or have their default."""
+    """Sends the request in the highest supported version. The codec omits fields that this version lacks."""
     return await broker.send(api_key, broker.version(api_key, requested), message)
 
 
 async def _join_group(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Version 4 refuses the first attempt of a member without a name, so a broker before 2.3 is asked in version 3."""
+    """Sends version 3 or lower to brokers before 2.3, because version 4 makes a new member join twice (KIP-394)."""
     version = broker.version(api_key, requested)
     return await broker.send(api_key, version if version >= 5 else min(version, 3), message)
 
 
 async def _leave_group(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Before version 3 a request names one member."""
+    """Sends the single member in the layout before version 3, which has room for only one."""
     (member,) = message["members"]
     version = broker.version(api_key, requested)
     return await broker.send(api_key, version, {"group_id": message["group_id"], "member_id": member["member_id"]}) | {
@@ -120,13 +124,13 @@ async def _leave_group(broker: _Broker, api_key: int, requested: int, message: M
 
 
 async def _list_groups(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Before version 4 the answer has no states."""
+    """Adds empty group states to the response, which has none before version 4."""
     answer = await _nearest_version(broker, api_key, requested, message)
     return {**answer, "groups": [{"group_state": "", **group} for group in answer["groups"]]}
 
 
 async def _find_coordinators(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Before version 4 a request names one group."""
+    """Sends one request for each group, since a request before version 4 names only one."""
     version = broker.version(api_key, requested)
 
     async def find(key: str) -> Message:
@@ -137,7 +141,7 @@ async def _find_coordinators(broker: _Broker, api_key: int, requested: int, mess
 
 
 async def _offset_fetch(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Before version 8 a request names one group."""
+    """Sends one request for each group, since a request before version 8 names only one."""
     version = broker.version(api_key, min(requested, 7))
 
     async def fetch(group: Mapping[str, Any]) -> Message:
@@ -166,10 +170,11 @@ async def _offset_fetch(broker: _Broker, api_key: int, requested: int, message: 
 
 
 async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
-    """All offsets of a group on brokers 0.9 to 0.10.1, which take a request that names no topic for one about all.
+    """Returns all offsets of a group from a broker of 0.9 to 0.10.1, where a request without topics means all topics.
 
-    Such a broker gives no offsets and no error also while it loads the group, and where it is not the coordinator. So
-    an empty answer counts only if DescribeGroups shows before and after it that the broker has loaded the group.
+    Such a broker returns neither offsets nor an error while it loads the group, and if it is not the coordinator. So
+    the function accepts an empty response only if DescribeGroups shows, before a second request, that the broker has
+    loaded the group, and shows the same after it.
     """
     wanted = {"group_id": group, "topics": []}
     answer = await broker.send(ApiKey.OFFSET_FETCH, version, wanted)
@@ -185,11 +190,11 @@ async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
 
 
 async def _check_unknown_partitions(broker: _Broker, unknown: list[tuple[str, Message]]) -> int:
-    """Brokers 0.8.2 answer UNKNOWN_TOPIC_OR_PARTITION for a partition that they do not know, committed or not: if the
-    partition does not exist, nothing is committed for it.
+    """Clears the error of partitions that do not exist, because nothing is committed for them.
 
-    A broker that has just started knows no partitions at all for a moment. Returns the error of the whole answer then:
-    the request is to be repeated.
+    Brokers of 0.8.2 return UNKNOWN_TOPIC_OR_PARTITION for every partition that they do not know, whether it has a
+    committed offset or not. A broker that has just started knows no partitions at all for a moment. In that case the
+    function returns a retriable error code for the whole response, else 0.
     """
     answer = await _metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
     known = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
@@ -201,9 +206,9 @@ async def _check_unknown_partitions(broker: _Broker, unknown: list[tuple[str, Me
 
 
 async def _offset_commit(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Version 0 commits to ZooKeeper; version 1 is the only other one of brokers 0.8.2.
+    """Commits in version 1 or later. Version 0 would commit to ZooKeeper; brokers of 0.8.2 support only these two.
 
-    Brokers up to 1.1 take commits for partitions that do not exist, so those are refused here.
+    Brokers up to 1.1 accept commits for partitions that do not exist, so this function rejects them.
     """
     version = broker.version(api_key, requested)
     if version >= _CHECKS_PARTITIONS_VERSION:
@@ -231,7 +236,8 @@ async def _offset_commit(broker: _Broker, api_key: int, requested: int, message:
 
 
 async def _partition_counts(broker: _Broker, commit: Mapping[str, Any]) -> Mapping[str, int]:
-    """Partitions of the cluster's topics, as known for some seconds; asked for again where a topic is missing."""
+    """Returns the partition counts of the cluster's topics, cached for some seconds. Requests them again if ``commit``
+    contains a partition that is not in the cache."""
     now = asyncio.get_running_loop().time()
     at, counts = _partition_counts_cache.get(broker.connection.address, (0.0, {}))
     wanted = {topic["name"]: max(part["partition_index"] for part in topic["partitions"]) for topic in commit["topics"]}
@@ -243,8 +249,8 @@ async def _partition_counts(broker: _Broker, commit: Mapping[str, Any]) -> Mappi
 
 
 def encode_offset_commit_v1(message: Mapping[str, Any], timestamp: int) -> bytes:
-    """The body of OffsetCommit version 1; ``timestamp``: milliseconds from which the offsets' life counts, or -1 for
-    the broker's time."""
+    """Encodes the body of OffsetCommit version 1. The retention of the offsets starts at ``timestamp`` (milliseconds
+    since 1970), or at the broker's present time if it is -1."""
     body = bytearray(_text(message["group_id"]))
     body += INT32.pack(message["generation_id_or_member_epoch"]) + _text(message["member_id"])
     body += INT32.pack(len(message["topics"]))
@@ -257,8 +263,11 @@ def encode_offset_commit_v1(message: Mapping[str, Any], timestamp: int) -> bytes
 
 
 async def expire_offsets(connection: Channel, commit: Mapping[str, Any], timeout: float) -> Message:
-    """Commits offsets whose life is over, on a broker that cannot delete them: it does at its next check for expired
-    offsets (every 10 minutes by default). ``commit`` is an OffsetCommit of version 7, and so is the answer."""
+    """Deletes offsets on a broker that cannot delete single offsets: commits them with a retention that has expired.
+
+    The broker removes them at its next check for expired offsets (every 10 minutes by default). ``commit`` is an
+    OffsetCommit request of version 7; the result is a response of that version.
+    """
     broker = _Broker(connection, timeout)
     if broker.version(ApiKey.OFFSET_COMMIT, 2) == 2:
         return await broker.send(ApiKey.OFFSET_COMMIT, 2, {**commit, "retention_time": 1})
@@ -278,7 +287,8 @@ def _read_offset_commit_v1(cursor: Cursor) -> Message:
 
 
 async def _list_offsets(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Version 0 knows the ends of a log and of its segments, and no other times."""
+    """Requests offsets in version 1 or later, or else in version 0, which supports only the start and the end of a
+    log."""
     version = broker.version(api_key, requested)
     if version:
         return await broker.send(api_key, version, {**message, "isolation_level": 0})
@@ -307,7 +317,7 @@ def _read_list_offsets_v0(cursor: Cursor) -> Message:
 
 
 async def _fetch(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Versions before 4 are written by hand."""
+    """Fetches records. kio has no schema for versions before 4, so this function encodes them."""
     version = broker.version(api_key, requested)
     if version >= 4:
         answer = await broker.send(api_key, version, message)
@@ -349,10 +359,11 @@ def _fetch_reader(version: int) -> Callable[[Cursor], Message]:
 
 
 async def _metadata(broker: _Broker, api_key: int, requested: int, message: Mapping[str, Any]) -> Message:
-    """Before version 4 a request that names a missing topic may create it, so all topics are asked for instead.
+    """Requests metadata of topics without creating missing ones.
 
-    Version 0 has no words for "no topic". A broker 0.8.2 names no broker while the cluster has no topic: the list then
-    contains only the responding broker, with the id -1.
+    Before version 4 a request that names a missing topic may create it, so the function requests all topics instead.
+    Version 0 cannot express "no topic", so the function requests an invalid name. A broker of 0.8.2 lists no broker
+    while the cluster has no topic; the result then contains only the responding broker, with the id -1.
     """
     version = broker.version(api_key, requested)
     names = None if message["topics"] is None else [topic["name"] for topic in message["topics"]]
@@ -374,8 +385,11 @@ async def _metadata(broker: _Broker, api_key: int, requested: int, message: Mapp
 
 
 def _metadata_reader(version: int, wanted: Collection[str] | None) -> Callable[[Cursor], Message]:
-    """Reads Metadata 0 to 3. It skips the replicas, which no caller needs and which are most of a large answer, and
-    the partitions of topics that are not ``wanted`` (None: all are)."""
+    """Returns a decoder of Metadata 0 to 3.
+
+    It skips the replica ids, which no caller needs and which are most of a large response. It also skips the partitions
+    of topics that are not in ``wanted``; None includes all topics.
+    """
 
     def read(cursor: Cursor) -> Message:
         def broker() -> Message:

@@ -1,4 +1,4 @@
-"""Sends one request in exactly one version, with plain dicts (see `offsetmgr.kafka.protocol.schema_codec`)."""
+"""Sends a request in a fixed version. Messages are plain dicts (see `offsetmgr.kafka.protocol.schema_codec`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ async def send_in_version(
     *,
     use_codec_thread: bool = False,
 ) -> Message:
-    """Returns the broker's response in this version. Raises `TimedOut`, `Unreachable`, `ServerError`."""
+    """Sends the request in this version and returns the broker's response. ``use_codec_thread``: see
+    `BrokerConnection.call`. Raises `TimedOut`, `Unreachable`, `ServerError`."""
     flexible = request_is_flexible(api_key, version)
     body = encode_request(api_key, version, message)
     frame = await connection.exchange(EncodedRequest(api_key, version, NO_TAGS + body if flexible else body), timeout)

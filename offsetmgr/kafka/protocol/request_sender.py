@@ -1,4 +1,4 @@
-"""Sends one request as a plain dict; `old_versions` translates it for a broker without support for its version."""
+"""Sends a request as a plain dict. If the broker does not support its version, `old_versions` translates it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ async def send_request(
     *,
     use_codec_thread: bool = False,
 ) -> Message:
-    """Returns the broker's response within ``timeout`` seconds. ``yielding``: see `BrokerConnection.call`.
+    """Sends the request and returns the broker's response, within ``timeout`` seconds.
+
+    ``use_codec_thread``: see `BrokerConnection.call`.
 
     Raises `TimedOut`, `Unreachable`, `ServerError`, `UnsupportedOperation`.
     """
