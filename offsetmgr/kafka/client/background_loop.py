@@ -28,7 +28,7 @@ class EventLoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._running())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs ``coroutine`` and waits for its result. An interrupt of the wait cancels it."""
+        """Runs ``coroutine`` and waits for its result. If the wait is interrupted, cancels it."""
         future = self.submit(coroutine)
         try:
             return future.result()
@@ -72,8 +72,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def batches(items: Iterable[A], *, first: int, max_size: int, key: Callable[[A], str]) -> Iterator[list[A]]:
-    """Splits a stream lazily into lists that grow from ``first`` to ``max_size`` items; a list never contains a key
-    twice."""
+    """Splits a stream lazily into batches that grow from ``first`` to ``max_size`` items. A batch never contains two
+    items with the same key."""
     source, size = iter(items), first
     carried: list[A] = []
     while True:

@@ -1,8 +1,8 @@
-"""`BackingClusterClient`: requests of the listener to the Kafka cluster behind it: its id, its topics, and offsets by
-time.
+"""`BackingClusterClient`: the listener's requests to the Kafka cluster behind it, for its id, its topics, and offsets
+by time.
 
-The results go to clients, so an error is a Kafka error code of its topic or partition. This client never retries,
-because the listener's clients retry.
+The listener passes the results on to its clients, so the error of a topic or partition is a Kafka error code. This
+class never retries, because the listener's clients do.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _LIST_OFFSETS_FLEXIBLE: Final = 6
 
 
 _MIN_VERSION: Final[Mapping[int, int]] = {-3: 7, -4: 8, -5: 9}
-"""The ListOffsets versions that introduced the special times: the largest timestamp (KIP-734), earliest local
-(KIP-405), latest tiered (KIP-1005)."""
+"""The ListOffsets version that introduced each special timestamp: maximum timestamp (KIP-734), earliest local offset
+(KIP-405), latest tiered offset (KIP-1005)."""
 
 
 class PartitionLayout(NamedTuple):
-    """A partition and its error code (0: none)."""
+    """A partition with its leader and error code (0 means no error)."""
 
     partition: int
     error: int
@@ -47,7 +47,7 @@ class PartitionLayout(NamedTuple):
 
 
 class TopicLayout(NamedTuple):
-    """A topic and its error code (0: none)."""
+    """A topic with its partitions and error code (0 means no error)."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -57,14 +57,14 @@ class TopicLayout(NamedTuple):
 
 
 class OffsetQuery(NamedTuple):
-    """A partition and a time (milliseconds since 1970, or a special value of ListOffsets)."""
+    """A partition and a timestamp: milliseconds since 1970, or a special value of ListOffsets."""
 
     partition: int
     timestamp: int
 
 
 class FoundOffset(NamedTuple):
-    """The response of a leader; -1 means that it found nothing."""
+    """The result of an `OffsetQuery`. An offset of -1 means that the leader found none."""
 
     partition: int
     error: int
@@ -74,10 +74,10 @@ class FoundOffset(NamedTuple):
 
 
 class BackingClusterClient:
-    """The cluster behind ``bootstrap``. Use it within one event loop; the constructor performs no I/O."""
+    """A client of the cluster at ``bootstrap``. Use it within one event loop. The constructor performs no I/O."""
 
     def __init__(self, bootstrap: str, security: Security, *, timeout: float = 10.0) -> None:
-        """``timeout`` in seconds limits every call."""
+        """``timeout`` limits each call, in seconds."""
         self._client = Client(bootstrap, security)
         self._timeout = timeout
         self._cluster_id: str | None = None
@@ -98,7 +98,8 @@ class BackingClusterClient:
                 raise capability.unsupported_error(str(address), versions)
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
-        """Returns the topics of these names and ids, each with its error; for None all topics. Creates none.
+        """Returns the topics with these names and ids, each with its error code; all topics if ``names`` is None. The
+        request creates no topics.
 
         Raises `OffsetMgrError` if the cluster cannot be reached.
         """
@@ -122,8 +123,11 @@ class BackingClusterClient:
     async def list_offsets(
         self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
-        """Asks the leader of each partition. Raises `OffsetMgrError` if the cluster cannot be reached; the error of one
-        leader is the error of its partitions."""
+        """Returns the results of the queries, by topic, from the leaders of the partitions.
+
+        If a leader cannot be reached, its partitions have the error LEADER_NOT_AVAILABLE. Raises `OffsetMgrError` if
+        the cluster cannot be reached.
+        """
         layouts = {topic.name: topic for topic in await self.topics(list(asked))}
         found: dict[str, list[FoundOffset]] = {name: [] for name in asked}
         by_leader: dict[Address, dict[str, list[OffsetQuery]]] = {}
@@ -237,16 +241,16 @@ def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
 
 
 def _version(connection: BrokerConnection, api_key: int, supported: tuple[int, int]) -> int:
-    """Returns the newest version that both sides support, but at least our oldest, so that a too old broker reports
-    it."""
+    """Returns the latest version that both sides support, but at least the oldest that this class supports. A broker
+    that is too old then returns an error."""
     return max(supported[0], min(supported[1], connection.versions.get(api_key, supported)[1]))
 
 
 def _split(
     asked: Mapping[str, Sequence[OffsetQuery]], version: int
 ) -> tuple[dict[str, list[OffsetQuery]], list[tuple[str, FoundOffset]]]:
-    """Returns the queries to send, and results for queries that the broker is too old for: it would take a special
-    value for a time."""
+    """Returns the queries to send, and error results for queries with special timestamps that this version lacks. A
+    broker would treat such a value as a time."""
     sent: dict[str, list[OffsetQuery]] = {}
     rejected: list[tuple[str, FoundOffset]] = []
     for name, parts in asked.items():

@@ -1,4 +1,4 @@
-"""Settings of brokers, from DescribeConfigs (0.11 and later) or the defaults of their release."""
+"""Reads settings of brokers with DescribeConfigs (0.11 and later); older brokers have the defaults of their release."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from offsetmgr.kafka.protocol.releases import REPORTS_CONFIGURATION, Versions, i
 from offsetmgr.kafka.protocol.request_sender import send_request
 
 _BROKER: Final = 4
-"""Kafka's number of the resource type broker."""
+"""The resource type "broker" in Kafka's protocol."""
 _VERSION: Final = 1
 _MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 24 * 60 * _MINUTE_MS
 
 
 async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
-    """Returns ``offsets.retention.minutes`` of a broker in milliseconds; the default of its release if the broker does
-    not support the request, None if it denies it. Raises `Unreachable`, `TimedOut`, and the errors of
-    `Client.any_connection`."""
+    """Returns ``offsets.retention.minutes`` of a broker in milliseconds.
+
+    Returns the default of the release if the broker does not support DescribeConfigs, and None if the broker does not
+    report the setting. Raises `Unreachable`, `TimedOut`, and the errors of `Client.any_connection`.
+    """
     connection = await client.any_connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return default_retention_ms(connection.versions)
@@ -37,7 +39,7 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
 
 
 def default_retention_ms(versions: Versions) -> int:
-    """Returns the default retention of offsets: one day, and one week from 2.0 on (KIP-186)."""
+    """Returns the default retention of offsets in milliseconds: one day before 2.0, one week from 2.0 on (KIP-186)."""
     return _DAY_MS if is_before("2.0", versions) else 7 * _DAY_MS
 
 

@@ -22,8 +22,8 @@ Outcomes = dict[TopicPartition, OffsetMgrError | None]
 
 
 class CommitResult(NamedTuple):
-    """The outcome of each partition. ``repeated`` means that an earlier attempt may have succeeded, so that our own
-    commit may be the reason for a conflict."""
+    """The outcome of each partition. ``retried`` is True if an earlier attempt may have succeeded. Its commit may then
+    be the reason for a conflict."""
 
     outcomes: Outcomes
     retried: bool
@@ -36,11 +36,11 @@ async def commit_if(
     expected: Mapping[TopicPartition, int],
     deadline: float,
 ) -> CommitResult:
-    """Commits each partition (None deletes it) if the offset in ``expected`` is committed.
+    """Commits each partition (None deletes its offset) on the condition that the offset in ``expected`` is committed.
 
-    Retries retriable errors until the deadline. A partition whose condition does not hold has the error `Conflict`.
-    Raises `UnsupportedOperation` if the coordinator does not announce conditional commits (nothing is sent then),
-    `NotAMember` if the group has members, else the coordinator's error for the whole group.
+    Retries retriable errors until the deadline. The outcome of a partition whose condition is false is `Conflict`.
+    Raises `UnsupportedOperation`, without sending the commit, if the coordinator does not announce conditional commits.
+    Raises `NotAMember` if the group has members, otherwise the coordinator's error for the whole group.
     """
     request = conditional_commit(group, offsets, expected)
     attempts = 0
@@ -61,8 +61,11 @@ async def commit_if(
 
 
 def _outcomes(group: str, answer: OffsetCommitResponse) -> Outcomes | OffsetMgrError:
-    """A retriable code in any partition makes the whole commit retriable, which is safe: a second attempt of a
-    successful commit conflicts with the first."""
+    """Returns the outcome of each partition, or the error of the whole commit.
+
+    A retriable code in any partition makes the whole commit retriable. This is safe, because a second attempt after a
+    successful commit conflicts with it and changes nothing.
+    """
     outcomes: Outcomes = {}
     for topic in answer.topics:
         for part in topic.partitions:

@@ -1,8 +1,8 @@
-"""One connection to one broker: frames, correlation, timeouts, TLS and SASL. It knows no groups and no routing.
+"""`BrokerConnection`, a connection to one broker: opening, TLS, SASL, and the detection of API versions.
 
-Ordering contract: a broker responds to the requests of a connection in order and works on one at a time. Many requests
-may be in flight, but one that waits in the broker (a JoinGroup) delays those behind it. A timeout closes the
-connection, because no later request can be answered either.
+Ordering contract: a broker processes the requests of a connection one at a time and responds in order. Many requests
+may be in flight, but a request that waits in the broker (a JoinGroup) delays those behind it. A timeout closes the
+connection, because the broker cannot respond to later requests before that one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.kafka.protocol.releases import ACCEPTS_LOGINS, KAFKA_0_8_2, KAFKA_0_9, Versions, is_before, release
 
 _VERSIONS_TIMEOUT_S: Final = 2.0
-"""Seconds without a response to ApiVersions after which a login checks whether the broker is older than that
+"""The time without a response to ApiVersions after which a login checks whether the broker is too old for that
 request."""
 
 
@@ -76,8 +76,8 @@ class BrokerConnection(FrameConnection):
                     except ConnectionClosedByBroker as closed:
                         await connection.close()
                         last_attempt = login
-                        # A stopping broker closes connections too, so only the second closed connection shows the
-                        # release.
+                        # A stopping broker closes connections, too. So only a second closed connection is evidence of
+                        # an old release.
                         probe = not login and closed.versions is not None and closed.versions is not suspected
                         suspected = closed.versions
                         known = None if probe else suspected
@@ -105,8 +105,8 @@ class BrokerConnection(FrameConnection):
                 "check that this is the port of a TLS listener",
             ) from None
         except OSError as error:
-            # asyncio has its own text for refused connections; resolver errors have negative numbers and their own
-            # text.
+            # For refused connections, asyncio sets a text of its own. Resolver errors have negative numbers and
+            # their own text.
             number = error.errno or 0
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
             hint = "check that it is running, and that host and port are right"
@@ -115,15 +115,17 @@ class BrokerConnection(FrameConnection):
     async def _prepare(
         self, security: Security, versions: Versions | None, timeout: float, *, probe: bool, last_attempt: bool
     ) -> None:
-        """``probe``: the broker may be older than ApiVersions. ``last``: do not ask for another connection.
+        """Determines the API versions and logs in.
 
-        Raises `ConnectionClosedByBroker` if the broker closed the connection after a request that it does not know, or
-        during a login.
+        ``probe``: the broker may be too old for ApiVersions, so use `probe_old_versions`. ``last_attempt``: if the
+        broker closes the connection during the login, report a failed login. Otherwise raises
+        `ConnectionClosedByBroker`, also if the broker closes the connection after a request that it does not know; the
+        caller then opens another connection.
         """
         login = security.login()
         if versions is None and probe:
             versions = await probe_old_versions(self, timeout, security.assumed_versions)
-        if versions is None or (login and not versions):  # the version of the login depends on them
+        if versions is None or (login and not versions):  # the login depends on the API versions
             if login:
                 pending_versions = asyncio.ensure_future(self._request_versions(timeout))
                 try:
@@ -136,7 +138,7 @@ class BrokerConnection(FrameConnection):
                 self._login_unproven = True
         else:
             self.versions = versions
-            self._answered = True  # an earlier connection showed that this is a Kafka broker
+            self._answered = True  # An earlier connection has shown that this is a Kafka broker.
         if login:
             await self._login(login, timeout, last_attempt=last_attempt)
 
@@ -147,10 +149,10 @@ class BrokerConnection(FrameConnection):
     async def _reject_old_broker(
         self, pending_versions: asyncio.Future[Versions], security: Security, timeout: float
     ) -> None:
-        """Raises `UnsupportedOperation` if a broker that does not respond to ApiVersions is older than that request.
+        """Raises `UnsupportedOperation` if the broker does not respond to ApiVersions because it is too old.
 
-        A second connection checks this, and only in this case: a listener that requires a login counts the check as a
-        failed login.
+        The method checks this on a second connection. It does so only if the response is late, because a listener that
+        requires a login counts the check as a failed login.
         """
         done, _ = await asyncio.wait([pending_versions], timeout=min(_VERSIONS_TIMEOUT_S, timeout / 2))
         if done and pending_versions.exception() is None:
@@ -176,7 +178,7 @@ class BrokerConnection(FrameConnection):
             raise ACCEPTS_LOGINS.unsupported_error(str(self.address), self.versions)
         handshake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
         if int(handshake.error_code) != ErrorCode.NONE:
-            # Kafka 0.10 returns mechanisms even on ports that accept none.
+            # Kafka 0.10 lists mechanisms even on ports that accept no SASL.
             offered = (
                 "" if int(handshake.error_code) == ErrorCode.ILLEGAL_SASL_STATE else ", ".join(handshake.mechanisms)
             )
@@ -202,9 +204,9 @@ class BrokerConnection(FrameConnection):
     ) -> None:
         """Logs in to Kafka 0.10 and 0.11 (KIP-43), where each token is a frame without a header.
 
-        Such a broker closes the connection on wrong credentials, without a reason, and a stopping broker closes it too.
-        So the client tries a second connection and fails if that is closed as well. Raises `ConnectionClosedByBroker`
-        for the first, unless this is the ``last`` connection.
+        If the credentials are wrong, such a broker closes the connection without a reason. A stopping broker closes it,
+        too, so the client makes a second attempt. Raises `ConnectionClosedByBroker` on the first attempt and
+        `AuthenticationFailed` on the ``last_attempt``.
         """
         self._raw_tokens = True
         try:
@@ -217,13 +219,14 @@ class BrokerConnection(FrameConnection):
             raise AuthenticationFailed(
                 f"login to broker {self.address}",
                 "the broker closed the connection during the login",
-                f"check the user name and password; Kafka {release(self.versions)} gives no reason when it rejects a login",
+                "check the user name and password;"
+                f" Kafka {release(self.versions)} gives no reason when it rejects a login",
             ) from None
         finally:
             self._raw_tokens = False
 
     async def hand_over(self, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
-        """Hands the open, authenticated connection to ``protocol``, which sends raw frames from now on.
+        """Transfers the open, authenticated connection to ``protocol``, which sends raw frames from then on.
 
         No request may be in flight. This object must live as long as the transport, because asyncio closes the
         transport of a discarded StreamWriter. Raises `Unreachable` if the connection is broken.
@@ -245,12 +248,12 @@ class BrokerConnection(FrameConnection):
 async def probe_old_versions(
     connection: BrokerConnection, timeout: float, assumed: Versions | None = None
 ) -> Versions | None:
-    """Returns the API versions of a broker before 0.10.0 (``assumed`` if given); None for a later broker, which
-    supports ApiVersions.
+    """Returns the API versions of a broker before 0.10.0; None for a later broker, which supports ApiVersions.
 
     A broker of 0.9 never responds to ApiVersions and then loses requests of other clients. So the client first sends
-    Metadata version 1 for an impossible topic: brokers before 0.10.0 respond with the layout of version 0. Of these,
-    0.9 responds to ListGroups and 0.8.2 closes the connection.
+    Metadata version 1 for an invalid topic name, to which brokers before 0.10.0 respond in the layout of version 0.
+    Then it sends ListGroups: 0.9 responds, and 0.8.2 closes the connection. If ``assumed`` is given, the client skips
+    ListGroups and returns ``assumed`` for a broker before 0.10.0.
 
     Raises `ConnectionClosedByBroker` if the broker closed the connection, and the errors of
     `BrokerConnection.exchange`.
@@ -259,8 +262,8 @@ async def probe_old_versions(
     try:
         frame = await connection.exchange(EncodedRequest(ApiKey.METADATA, 1, one_impossible_topic), timeout)
     except (Unreachable, ServerError):
-        # For example a listener that requires a login; it responds to ApiVersions. A broker of 0.9 responds to
-        # Metadata.
+        # An example is a listener that requires a login, which does respond to ApiVersions. A broker of 0.9 would have
+        # responded to Metadata.
         raise ConnectionClosedByBroker from None
     if not _is_metadata_0(frame):
         return None
@@ -274,7 +277,7 @@ async def probe_old_versions(
 
 
 def _is_metadata_0(frame: bytes) -> bool:
-    """Returns whether a response has the layout of Metadata version 0, to its last byte."""
+    """Returns whether a response has exactly the layout of Metadata version 0."""
     cursor = Cursor(frame, 4, flexible=False, is_response=True)
     try:
         for _ in range(cursor.count(10)):

@@ -1,4 +1,4 @@
-"""Requests and responses as frames on one open connection to a broker."""
+"""Exchanges requests and responses as frames on an open connection to a broker."""
 
 from __future__ import annotations
 
@@ -39,28 +39,29 @@ _INT32: Final = struct.Struct(">i")
 
 
 class ConnectionClosedByBroker(Exception):
-    """The broker closed the connection, which may not be a failure: the next connection continues."""
+    """The broker closed the connection. This may not be a failure; the caller continues with another connection."""
 
     def __init__(self, versions: Versions | None = None) -> None:
         super().__init__()
         self.versions = versions
-        """The API versions of the broker if they are known; None if ApiVersions has to be sent."""
+        """The API versions of the broker if they are known; None if the next connection has to send ApiVersions."""
 
 
 def _parts_of(request: Payload | EncodedRequest) -> tuple[int, int, bytes | None]:
-    """Returns the API key, the version, and the body if it is already encoded."""
+    """Returns the API key, the version, and the body; None instead of the body if it is not encoded yet."""
     if isinstance(request, EncodedRequest):
         return request
     return int(request.__api_key__), int(request.__version__), None
 
 
 def format_seconds(seconds: float) -> str:
-    """Rounds for messages: 3 s minus a millisecond is shown as 3 s."""
+    """Rounds a duration for messages, so that 2.999 becomes 3."""
     return f"{round(seconds, 1 if seconds >= 1 else 3):g}"
 
 
 class FrameConnection:
-    """The part of `BrokerConnection` that exchanges frames: correlation, timeouts and the end of the connection."""
+    """The part of `BrokerConnection` that exchanges frames, matches responses to requests, and handles timeouts and the
+    end of the connection."""
 
     def __init__(
         self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str
@@ -78,9 +79,10 @@ class FrameConnection:
         self._failure: OffsetMgrError | None = None
         self._answered = False
         self._login_unproven = False
-        """Whether the broker has so far answered only requests that need no login, and we sent none."""
+        """Whether the listener may still require a login: the client has sent none, and the broker has responded only
+        to ApiVersions."""
         self._raw_tokens = False
-        """Whether SASL tokens without headers are exchanged now."""
+        """Whether the frames are SASL tokens without headers at present."""
         self._receiver = asyncio.create_task(self._receive())
 
     @property
@@ -93,8 +95,8 @@ class FrameConnection:
         """Sends a request and waits for its response, at most ``timeout`` seconds. If the broker does not support the
         version of the request, `old_versions` translates it.
 
-        ``yielding``: the codec thread decodes a large response, so that the event loop can do other work. This takes
-        longer than decoding on the event loop.
+        ``use_codec_thread``: the codec thread decodes a large response, so that the event loop can do other work. This
+        takes longer than decoding on the event loop.
 
         Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the response is not valid).
         """
@@ -114,12 +116,13 @@ class FrameConnection:
             raise self._not_kafka() from error
 
     def supports(self, api_key: int, version: int) -> bool:
-        """Returns whether the broker supports this version of an API; True until its versions are known."""
+        """Returns whether the broker supports this version of an API. Returns True while the versions are unknown."""
         low, high = self.versions.get(api_key, (0, -1))
         return low <= version <= high or not self.versions
 
     async def _exchange_translated(self, request: Payload | EncodedRequest, timeout: float) -> bytes:
-        """Returns the response as a broker with the version of the request would send it."""
+        """Sends a translated request. Returns the response that a broker with support for the original version would
+        send."""
         from offsetmgr.kafka.protocol.old_versions import send_translated
         from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
 
@@ -134,18 +137,19 @@ class FrameConnection:
         return head + encode_response(api_key, version, answer)
 
     async def call_raw(self, request: EncodedRequest, timeout: float) -> bytes:
-        """Works as `call` and returns the bytes after the correlation id."""
+        """Sends an encoded request and returns the response after the correlation id."""
         return (await self._exchange(request, timeout))[4:]
 
     async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:
-        """Sends an encoded request and returns the whole response, its correlation id first.
+        """Sends an encoded request and returns the whole response, which starts with the correlation id.
 
         Raises `TimedOut`, `Unreachable` (the connection broke).
         """
         return await self._exchange(request, timeout)
 
     async def _exchange(self, request: Payload | EncodedRequest | bytes, timeout: float) -> bytes:
-        """Sends a request. Bytes are a SASL token, which has no header in either direction."""
+        """Sends a request and returns the response. A request of bytes is a SASL token; it and its response have no
+        header."""
         async with self._in_flight:
             if self._failure is not None:
                 raise self._failure
@@ -217,12 +221,12 @@ class FrameConnection:
             _, answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # a cancelled caller does not read it
+                answer.exception()  # marks the exception as retrieved, because a cancelled caller does not
         self._writer.close()
         self._receiver.cancel()
 
     async def close(self) -> None:
-        """Closes the connection; requests in flight fail."""
+        """Closes the connection. Requests in flight fail with `Unreachable`."""
         self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
         with contextlib.suppress(asyncio.CancelledError, OSError):
             await self._receiver

@@ -1,7 +1,8 @@
 """Routes requests to the leaders of partitions, with retries.
 
-It is the counterpart of `Client.per_group` for partitions: one outcome for each partition. After a *retriable* error
-(the leader moved, the connection broke) it looks the leader up again after a pause, until the deadline.
+`PartitionLeaders.per_partition` is the counterpart of `Client.per_group` for partitions and returns one outcome for
+each partition. After a *retriable* error (the leader moved, the connection broke) it waits, looks up the leader again
+and repeats the request, until the deadline.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 T = TypeVar("T")
 
 UNKNOWN_TOPIC_TIMEOUT_S: Final = 2.0
-"""Seconds for which an unknown topic is asked for again: the topic may be new, or all brokers may have just started."""
+"""How long the client retries a request about an unknown topic. The topic may be new, or all brokers may have just
+started."""
 _ATTEMPT_SHARE: Final = 3
-"""A broker that does not respond gets a third of the remaining time, so that the others have theirs."""
+"""Each attempt gets a third of the remaining time. If a broker does not respond, time remains for others."""
 _MIN_ATTEMPT_S: Final = 1.0
 
 
 class PartitionLeaders:
-    """The known leaders of partitions. Use it within the client's event loop."""
+    """Caches the leaders of partitions and sends requests to them. Use it within the client's event loop."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -45,11 +47,11 @@ class PartitionLeaders:
         deadline: float,
         wait: float = 0.0,
     ) -> dict[TopicPartition, T | OffsetMgrError]:
-        """Sends a request to the leader of each partition: ``ask`` receives the leader, its partitions, and the
-        deadline of the attempt.
+        """Sends a request to the leader of each partition, and returns one outcome for each partition.
 
-        ``wait`` is the number of seconds for which a leader may wait on purpose. Raises only if no broker was ever
-        reached.
+        ``ask`` sends the request; it receives the leader, its partitions, and the deadline of the attempt. ``wait`` is
+        the number of seconds for which a leader may delay its response on purpose (long poll). Raises an error only if
+        no broker has ever responded, or if the lookup of the leaders fails with an error that is not retriable.
         """
         loop = asyncio.get_running_loop()
         unknown_topic_deadline = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
@@ -69,7 +71,7 @@ class PartitionLeaders:
             if not pending or now + pause >= deadline:
                 return done
             await asyncio.sleep(pause)
-        raise AssertionError("the pauses do not end")
+        raise AssertionError("back-off has no end")
 
     async def _attempt(
         self,
@@ -77,7 +79,7 @@ class PartitionLeaders:
         ask: Callable[[Address, list[TopicPartition], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
         deadline: float,
     ) -> tuple[dict[TopicPartition, T | OffsetMgrError], Collection[TopicPartition]]:
-        """Makes one attempt; returns an outcome for every partition with a leader, and the partitions without one."""
+        """Makes one attempt. Returns an outcome for every partition, and the partitions without a known leader."""
         answers: dict[TopicPartition, T | OffsetMgrError] = {
             tp: ServerError(str(tp), "the broker did not answer for it") for tp in partitions
         }
@@ -110,7 +112,8 @@ class PartitionLeaders:
     async def _look_up(
         self, partitions: Sequence[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError]:
-        """Looks up the leaders of these partitions; returns the errors of partitions without a known leader."""
+        """Looks up and caches the leaders of these partitions. Returns the errors of partitions without a known
+        leader."""
         if not partitions:
             return {}
         failed: dict[TopicPartition, OffsetMgrError] = {}
@@ -125,10 +128,10 @@ class PartitionLeaders:
 async def find_leaders(
     client: Client, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
-    """Returns the leader of each partition, or the reason why none is known.
+    """Returns the leader of each partition, or an error if it is unknown.
 
-    A partition counts as missing once all known brokers that respond say so, because a broker that has just started
-    knows none. Raises the errors of `Client.any_connection`.
+    A partition counts as missing only if no responding broker knows it, because a broker that has just started knows no
+    partitions. Raises the errors of `Client.any_connection`.
     """
     first = await client.any_connection(deadline)
     found = await _leaders_from(first, partitions, deadline)
@@ -138,7 +141,7 @@ async def find_leaders(
             break
         if address != first.address:
             try:
-                # Waits only briefly for a broker that does not respond, because the others have responded.
+                # Another broker has already responded, so the client waits only briefly for this one.
                 by_then = min(deadline, asyncio.get_running_loop().time() + _MIN_ATTEMPT_S)
                 connection = await client.node(address).connection(by_then)
                 found |= await _leaders_from(connection, missing, by_then)
@@ -150,7 +153,7 @@ async def find_leaders(
 async def _leaders_from(
     connection: BrokerConnection, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
-    """Returns the same according to one broker."""
+    """Returns the leaders of the partitions according to one broker."""
     topics = list(dict.fromkeys(tp.topic for tp in partitions))
     answer = await connection.call(requests.metadata(topics), MetadataResponse, remaining(deadline))
     brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
@@ -174,7 +177,7 @@ async def _leaders_from(
 
 
 def _worth_retrying(answer: object, wait_for_topic: bool) -> bool:
-    """Returns whether to ask for the partition again."""
+    """Returns whether to repeat the request for a partition with this outcome."""
     if isinstance(answer, UnknownTopicOrPartition):
         return wait_for_topic
     return isinstance(answer, OffsetMgrError) and answer.retriable

@@ -1,4 +1,4 @@
-"""Existing topics, the ranges of their logs, and offsets by time."""
+"""Requests partition counts of topics, log ranges of partitions, and offsets by time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 
 _OTHER_BROKER_TIMEOUT_S: Final = 1.0
-"""Seconds to wait for a broker that does not respond after another one has responded."""
+"""How long to wait for the response of another broker after one broker has responded."""
 
 
 async def partition_counts(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
-    """Returns the number of partitions of those ``topics`` (None: all) that exist. Raises the errors of
-    `Client.any_connection`.
+    """Returns the partition counts of ``topics``, or of all topics if None. Missing topics are left out.
 
-    A topic counts as missing once all known brokers that respond say so (see `leader_routing.layout`).
+    A topic counts as missing only if no responding broker knows it (see `leader_router.find_leaders`). Raises the
+    errors of `Client.any_connection`.
     """
     if topics is None:
         return await _counts_of(await client.any_connection(deadline), None, deadline)
@@ -59,8 +59,11 @@ async def _counts_of(connection: BrokerConnection, topics: Collection[str] | Non
 async def log_ranges(
     client: Client, partitions: Collection[TopicPartition], deadline: float
 ) -> dict[TopicPartition, LogRange | OffsetMgrError]:
-    """Returns one outcome for each partition. The leader is asked twice: for the start of the log and then for its end.
-    Raises only if no broker was ever reached. A topic with an impossible name is not asked for."""
+    """Returns the log range of each partition, or its error.
+
+    The client sends two requests to each leader, the first for the start of the log and the second for its end. It
+    sends no request about an invalid topic name. Raises an error only if no broker has ever responded.
+    """
     leaders = PartitionLeaders(client)
     found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_invalid_name_errors(partitions)}
     asked = [tp for tp in dict.fromkeys(partitions) if tp not in found]
@@ -73,7 +76,7 @@ async def log_ranges(
         elif isinstance(end, OffsetMgrError):
             found[tp] = end
         else:
-            assert end is not None  # the partition has a start, so its end was asked for
+            assert end is not None  # The partition has a start, so the client has requested its end.
             found[tp] = LogRange(start, end)
     return found
 
@@ -81,8 +84,8 @@ async def log_ranges(
 async def offsets_for_time(
     client: Client, partitions: Collection[TopicPartition], timestamp_ms: int, deadline: float
 ) -> dict[TopicPartition, int | OffsetMgrError | None]:
-    """Returns the first offset whose record has a timestamp at or after ``timestamp_ms``, None if there is none; one
-    outcome for each partition. Raises only if no broker was ever reached."""
+    """Returns, for each partition, the first offset whose record has a timestamp at or after ``timestamp_ms`` (None if
+    there is none), or an error. Raises an error only if no broker has ever responded."""
     invalid = _invalid_name_errors(partitions)
     asked = [tp for tp in dict.fromkeys(partitions) if tp not in invalid]
     found = await _list_offsets(client, PartitionLeaders(client), asked, timestamp_ms, deadline)
@@ -90,7 +93,7 @@ async def offsets_for_time(
 
 
 def _invalid_name_errors(partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMgrError]:
-    """Returns the errors of partitions whose topic has an impossible name."""
+    """Returns an error for each partition whose topic name is not valid."""
     return {
         tp: UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
         for tp in partitions

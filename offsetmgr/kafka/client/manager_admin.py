@@ -1,7 +1,7 @@
-"""Requests to offset managers about themselves: an API of offsetmgr next to Kafka's, with JSON in both directions.
+"""Asks offset managers for their status, through an API of offsetmgr's own with JSON in both directions.
 
-It uses the same port, connection and login as other requests, so `manager status` needs no second address. Only
-managers announce the API in ApiVersions; a broker never receives it.
+The requests use the same port, connection and login as Kafka's requests, so `manager status` needs no second address.
+Only managers announce the API in ApiVersions, so the client never sends such a request to a broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]:
     """Returns the node id and address of every manager that the first responding manager knows.
 
-    Raises `UnsupportedOperation` if a broker responds, else the errors of `Client.any_connection`.
+    Raises `UnsupportedOperation` if a broker responds instead of a manager, otherwise the errors of
+    `Client.any_connection`.
     """
     connection = await client.any_connection(deadline)
     _check(connection)
@@ -34,7 +35,7 @@ async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]
 
 
 async def inspect(client: Client, address: Address, question: dict[str, Any], deadline: float) -> dict[str, Any]:
-    """Returns the response of one manager. Raises `OffsetMgrError`."""
+    """Sends ``question`` to one manager and returns its response. Raises `OffsetMgrError`."""
     connection = await client.node(address).connection(deadline)
     _check(connection)
     request = EncodedRequest(INSPECT, VERSION, json.dumps(question).encode())
@@ -58,5 +59,7 @@ def _error(address: Address, found: dict[str, Any]) -> OffsetMgrError:
 def _check(connection: BrokerConnection) -> None:
     if INSPECT not in connection.versions:
         raise UnsupportedOperation(
-            f"{connection.address}", "it is not an offset manager", "name the address that `manager serve` listens on"
+            f"{connection.address}",
+            "it is not an offset manager",
+            "specify the address on which `manager serve` listens",
         )

@@ -1,10 +1,11 @@
-"""Lists all groups of the offset managers at an address, or raises an error; it never returns only some of them.
+"""Lists all groups of a cluster of offset managers, or raises an error; it never returns an incomplete list.
 
-Each manager lists the groups of the shards that it owns, and reports a shard that is not loaded. While a shard group
-changes its owner, neither manager lists its groups. So a list counts only if every shard group had the same owner
-before and after it, and the owner responded for a group of the shard group, which only the owner does. There are at
-most 8 shard groups (`offsetmgr.manager.log.base`), so 200 groups with any names cover all of them, except with a
-probability of 1 in 10 to the power of 10.
+Each manager lists the groups of the shards that it owns, and returns an error if one of them is not loaded. While a
+shard group changes its owner, neither manager lists its groups. So the client accepts a list only under two conditions.
+Every shard group has the same owner before and after the list. And the owner responds to a fetch for a group of the
+shard group, which only the owner does. For these fetches the client uses 200 fixed group names. There are at most 8
+shard groups (`offsetmgr.manager.log.base`), so the names cover all of them, except with a probability of 1 in 10 to the
+power of 10.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ PROBES: Final = tuple(f"offsetmgr-probe-{number}" for number in range(200))
 
 
 async def list_manager_groups(client: Client, deadline: float) -> list[str]:
-    """Returns the ids of all groups with offsets. Raises `OffsetMgrError` if a manager could not be asked, or if shards
-    were moving until the deadline."""
+    """Returns the ids of all groups with offsets. Raises `OffsetMgrError` if a manager does not respond, or if shard
+    groups move until the deadline."""
     for pause in backoff():
         try:
             before = await _owners(client, deadline)
@@ -48,7 +49,7 @@ async def list_manager_groups(client: Client, deadline: float) -> list[str]:
 
 
 async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
-    """Returns the owner of the shard group of each probe."""
+    """Returns the owner of the shard group of each name in `PROBES`."""
     owners: dict[str, Address] = {}
     for probe, owner in (await client.find_coordinators(PROBES, deadline)).items():
         if isinstance(owner, OffsetMgrError):
@@ -58,7 +59,7 @@ async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
 
 
 async def _check_ownership(client: Client, manager: Address, probes: Sequence[str], deadline: float) -> None:
-    """Raises an error unless the manager owns the shard groups of these groups now."""
+    """Raises an error unless the manager owns the shard groups of these group names."""
     connection = await client.node(manager).connection(deadline)
     request = requests.offset_fetch(dict.fromkeys(probes, ()))
     answer = await connection.call(request, OffsetFetchResponse, remaining(deadline))

@@ -1,7 +1,8 @@
-"""One broker: a shared connection for quick requests, and lanes for requests that may wait in the broker.
+"""`BrokerNode`: a shared connection to a broker for quick requests, and a pool of dedicated connections.
 
-A broker works on one request of a connection at a time. A lane is a connection for one user, so that a waiting
-JoinGroup delays no other request, and commits of many groups run in parallel.
+A broker processes the requests of a connection one at a time. A dedicated connection has one user at a time, so that a
+JoinGroup that waits in the broker delays no other request, and the broker can process commits of many groups in
+parallel.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import Versions
 
 MAX_ACTIVE_CONNECTIONS: Final = 32
-"""The number of lanes that work at the same time. Lanes whose request waits in the broker do not count (see
+"""The maximum number of dedicated connections in use. Connections whose request waits in the broker do not count (see
 `DedicatedConnection.mark_waiting`)."""
 
 
 class DedicatedConnection:
-    """A borrowed connection."""
+    """A connection from the pool of a `BrokerNode`, for one user."""
 
     def __init__(self, connection: BrokerConnection, admission: asyncio.Semaphore) -> None:
         self.connection = connection
@@ -31,7 +32,8 @@ class DedicatedConnection:
         self._counted = True
 
     def mark_waiting(self) -> None:
-        """Marks this lane as waiting (for a rebalance), so that another one may work."""
+        """Marks the request on this connection as waiting in the broker (for a rebalance). The connection then no
+        longer counts towards `MAX_ACTIVE_CONNECTIONS`."""
         if self._counted:
             self._counted = False
             self._admission.release()
@@ -54,13 +56,13 @@ class BrokerNode:
         """Returns the shared connection. Raises the errors of `BrokerConnection.open`."""
         async with self._opening:
             if self._shared is not None and self._shared.closed:
-                self._shared = self._versions = None  # the broker may restart with another release
+                self._shared = self._versions = None  # After a restart the broker may have another release.
             if self._shared is None:
                 self._shared = await self.open(deadline)
             return self._shared
 
     async def open(self, deadline: float) -> BrokerConnection:
-        """Returns a new connection, which the caller closes."""
+        """Opens a new connection. The caller closes it."""
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
             raise TimedOut(f"broker {self.address}", "the timeout has expired")
@@ -70,7 +72,7 @@ class BrokerNode:
 
     @asynccontextmanager
     async def dedicated_connection(self, deadline: float) -> AsyncIterator[DedicatedConnection]:
-        """Borrows a connection that no other task uses meanwhile."""
+        """Provides a connection that no other task uses at the same time."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._admission.acquire()

@@ -1,4 +1,4 @@
-"""A client that sends every request to one given coordinator."""
+"""A client with a fixed coordinator, for all groups."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS
 
 
 class PinnedCoordinatorClient(Client):
-    """Takes ``address`` for the coordinator of every group and never looks up another one.
+    """Sends the requests of every group to the coordinator at ``address`` and never looks up another one.
 
-    If a group has another coordinator, the error is `NotCoordinator` after the usual retries.
+    If that server is not the coordinator of a group, the error is `NotCoordinator` after the usual retries.
     """
 
     def __init__(self, address: Address, security: Security) -> None:

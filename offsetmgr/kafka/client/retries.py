@@ -1,4 +1,4 @@
-"""When a request is repeated: backoff, retriable error codes and the time left."""
+"""Helpers for retries: backoff, retriable errors and the remaining time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _MAX_BACKOFF_S: Final = 0.5
 
 
 def backoff() -> itertools.chain[float]:
-    """Yields pauses between attempts in seconds, without end; the caller checks the deadline."""
+    """Returns the endless sequence of pauses between attempts, in seconds. The caller checks the deadline."""
     growing = itertools.takewhile(lambda p: p < _MAX_BACKOFF_S, (_INITIAL_BACKOFF_S * 2**n for n in itertools.count()))
     return itertools.chain(growing, itertools.repeat(_MAX_BACKOFF_S))
 
 
 def is_retriable(error: OffsetMgrError) -> bool:
-    """Returns whether the same request is worth sending again. A lost membership needs more than that."""
+    """Returns whether the client should send the same request again. After `LockLost` it should not, because it has to
+    join the group again first."""
     return error.retriable and not isinstance(error, LockLost)
 
 

@@ -1,4 +1,4 @@
-"""Topic ids (KIP-516), which distinguish a recreated topic from its predecessor of the same name."""
+"""Requests topic ids (KIP-516), which distinguish a recreated topic from its predecessor with the same name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _MAX_TOPICS_PER_REQUEST: Final = 5000
 
 
 async def topic_ids(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, str]:
-    """Returns the ids of those ``topics`` (None: all) that exist, in Kafka's text form; none from brokers without topic
-    ids.
+    """Returns the ids of ``topics`` (all topics if None) in Kafka's text form. Missing topics are left out.
+
+    The result is empty if the brokers do not support topic ids.
 
     Raises the errors of `Client.any_connection`.
     """
@@ -50,7 +51,7 @@ async def topic_ids(client: Client, topics: Collection[str] | None, deadline: fl
 
 
 def format_topic_id(topic_id: bytes) -> str:
-    """Returns a topic id in URL-safe Base64 without padding (``org.apache.kafka.common.Uuid``)."""
+    """Formats a topic id like ``org.apache.kafka.common.Uuid``: URL-safe Base64 without padding."""
     from base64 import urlsafe_b64encode
 
     return urlsafe_b64encode(topic_id).decode().rstrip("=")

@@ -173,8 +173,8 @@ async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
     """Returns all offsets of a group from a broker of 0.9 to 0.10.1, where a request without topics means all topics.
 
     Such a broker returns neither offsets nor an error while it loads the group, and if it is not the coordinator. So
-    the function accepts an empty response only if DescribeGroups shows, before a second request, that the broker has
-    loaded the group, and shows the same after it.
+    the function accepts an empty response only if DescribeGroups shows, both before and after the request, that the
+    broker has loaded the group.
     """
     wanted = {"group_id": group, "topics": []}
     answer = await broker.send(ApiKey.OFFSET_FETCH, version, wanted)
