@@ -181,7 +181,7 @@ class GroupActive(OffsetMgrError):
 
     ``members`` are their names (``client-id at /host (member id)``). ``lock_ends_s`` is the number of seconds within
     which the coordinator removes the group lock of a killed process, or 0 if other clients are members. If all members
-    are group locks of offsetmgr, the hint says so.
+    are group locks of offsetmgr, the hint explains that.
     """
 
     code = 68

@@ -83,7 +83,7 @@ class Guard(Enum):
     OVERWRITE = "overwrite"
     """The edit commits without a read before it, so the last commit wins, as among consumers in Kafka.
 
-    The data rule "conditional writes" applies to a *tool* that decides on the basis of what it has read. A listener
+    The data rule "conditional writes" applies to a *tool* that bases its decision on a read. A listener
     that forwards the commits of consumers makes no decision, so it has nothing to compare, and a read before each
     commit would halve its rate. This guard is only for changes that allow a rewind and expect no value; if an edit
     contains any other change, the store uses `LOCK` for the whole edit. The before-images are unknown. The store
@@ -94,8 +94,8 @@ class Guard(Enum):
 class Change(NamedTuple):
     """The change of one partition in an edit.
 
-    ``after`` is the new value; None deletes the commit. ``expected`` is the condition: None accepts any previous value
-    (the store still reads it and rejects a rewind), ``Absent`` requires that nothing is committed, and ``Committed``
+    ``after`` is the new value; None deletes the commit. ``expected`` is the condition. With None the store accepts any
+    previous value (but reads it and rejects a rewind); ``Absent`` requires that nothing is committed, and ``Committed``
     requires this offset (and this version, if it has one).
     """
 
@@ -153,9 +153,10 @@ class ChangeOutcome(NamedTuple):
 class GroupEditResult:
     """The result of one `GroupEdit`, with one outcome for each partition.
 
-    ``atomic`` is False if other clients could have written between the comparison and the write; ``how`` then says what
-    was checked instead. ``secondary`` is for dual stores. It maps each partition whose change succeeded in the primary
-    store and failed in the secondary store to the reason; the dual store keeps such a change as pending.
+    ``atomic`` is False if other clients could have written between the comparison and the write; ``how`` then describes
+    the check that the store made instead. ``secondary`` is for dual stores. It maps each partition whose change
+    succeeded in the primary store and failed in the secondary store to the reason; the dual store keeps such a change
+    as pending.
     """
 
     group: str

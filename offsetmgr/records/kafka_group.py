@@ -25,7 +25,7 @@ class MemberMetadata(NamedTuple):
     client_id: str
     client_host: str
     rebalance_timeout_ms: int | None
-    """None in version 0, which has only the session timeout."""
+    """The rebalance timeout; None in version 0, which has only the session timeout."""
     session_timeout_ms: int
     subscription: bytes
     assignment: bytes

@@ -89,7 +89,7 @@ def _reason(error: OSError) -> str:
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
-    # Python's ssl module reads certificates only from files. Only this user can read the file, which is removed at once.
+    # Python's ssl module reads certificates only from files. Only this user can read the file.
     handle, name = tempfile.mkstemp(suffix=".pem")
     try:
         with os.fdopen(handle, "w") as file:

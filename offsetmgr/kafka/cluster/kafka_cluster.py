@@ -1,4 +1,4 @@
-"""`KafkaCluster`: the id, topics, log ranges, groups and settings of a cluster, over Kafka's protocol."""
+"""`KafkaCluster`: implements `Cluster` with offsetmgr's own Kafka client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 
 def open_cluster(bootstrap: str, config: ConnectionConfig | None = None) -> Cluster:
-    """Returns the cluster of these brokers without I/O. Raises `ConfigError` for invalid settings."""
+    """Returns a `KafkaCluster`, or a `LibrdkafkaCluster` if only librdkafka supports the security settings.
+
+    Performs no I/O. Raises `ConfigError` for invalid settings.
+    """
     try:
         return KafkaCluster(bootstrap, config)
     except UnsupportedOperation:
@@ -28,10 +31,11 @@ def open_cluster(bootstrap: str, config: ConnectionConfig | None = None) -> Clus
 
 
 class KafkaCluster:
-    """A cluster of brokers from 0.8.2 on. The methods are those of `offsetmgr.kafka.cluster.base.Cluster`."""
+    """Implements `offsetmgr.kafka.cluster.base.Cluster` for brokers from 0.8.2 on."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
-        """Raises `UnsupportedOperation` for logins and keys that only librdkafka supports, and `ConfigError`."""
+        """Raises `UnsupportedOperation` for SASL mechanisms and key stores that only librdkafka supports, and
+        `ConfigError` for invalid settings."""
         from offsetmgr.kafka.client.background_loop import EventLoopThread
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security
@@ -108,7 +112,7 @@ class KafkaCluster:
         self.close()
 
     def _run(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Runs a call in the event loop with a deadline and waits for it."""
+        """Runs ``call`` with a deadline in the event loop, and waits for its result."""
         import asyncio
 
         async def within() -> T:
@@ -120,7 +124,7 @@ class KafkaCluster:
 def _by_kind(
     partitions: Iterable[TopicPartition],
 ) -> tuple[list[TopicPartition], dict[TopicPartition, OffsetMgrError]]:
-    """Returns the partitions to ask for, and the errors of partitions of Kafka 0.7."""
+    """Returns the partitions that the cluster can have, and an error for each partition of Kafka 0.7."""
     asked = list(dict.fromkeys(partitions))
     old: dict[TopicPartition, OffsetMgrError] = {
         tp: UnknownTopicOrPartition(str(tp), "is a partition of Kafka 0.7, of which this cluster has no log")

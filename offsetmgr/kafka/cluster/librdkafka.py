@@ -1,8 +1,9 @@
-"""`LibrdkafkaCluster`: the id, topics, log ranges and groups of a cluster through confluent-kafka's Admin client.
+"""`LibrdkafkaCluster`: implements `Cluster` with confluent-kafka's Admin client.
 
-`KafkaCluster` returns the same for all releases of brokers. This class is for logins and keys that only librdkafka
-supports. All Admin clients of the project are created by `Admin`: librdkafka retries dead servers without end and
-prints errors, so `Admin` limits every call, silences the log, and turns reports into errors of offsetmgr.
+`KafkaCluster` offers the same for all releases of brokers. This class is for SASL mechanisms and key stores that only
+librdkafka supports. The class `Admin` creates all Admin clients of the project. librdkafka retries dead servers without
+end and prints errors, so `Admin` limits the time of every call, silences the log, and converts errors into those of
+offsetmgr.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ _POLL_INTERVAL_S: Final = 0.05
 _RETRY_INTERVAL_S: Final = 0.1
 _FIRST_ATTEMPT_S: Final = 1.0
 _MAX_GROUPS_PER_CALL: Final = 500
-"""Groups in one call of the Admin client. It sends one request for each group at once, and with 20,000 requests
-confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
+"""The maximum number of groups in one call of the Admin client. It sends one request for each group at the same time;
+with 20,000 requests, confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
 _MAX_REPORTS: Final = 100
 _SILENCED_LOG: Final = logging.getLogger("offsetmgr.librdkafka")
 _SILENCED_LOG.addHandler(logging.NullHandler())
@@ -81,11 +82,12 @@ _RETRIABLE_CODES: Final = frozenset(
     }
 )
 _STALE_EPOCH: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
-"""The client has missed a change of leaders. librdkafka's Admin client keeps the first epoch that it has seen."""
+"""Error codes after which only a new Admin client helps. It has missed a change of the leader, and librdkafka's Admin
+client keeps the first leader epoch that it has seen."""
 
 
 def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
-    """Returns the error of offsetmgr for an error of librdkafka or of the broker."""
+    """Converts an error of librdkafka or of the broker. ``what`` names the object or operation that failed."""
     code = error.code()
     if code in _TIMED_OUT:
         return TimedOut(what, "no answer within the timeout")
@@ -103,7 +105,7 @@ def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
 
 
 class Admin:
-    """An Admin client whose every call ends within the timeout, with errors of offsetmgr."""
+    """An Admin client with a time limit for every call, which raises errors of offsetmgr."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
         self.bootstrap = bootstrap
@@ -116,7 +118,7 @@ class Admin:
         self._reported: deque[ck.KafkaError] = deque(maxlen=_MAX_REPORTS)
 
     def client(self, timeout: float | None = None) -> AdminClient:
-        """Returns the connected client; ``timeout`` (seconds) replaces the configured one.
+        """Returns the Admin client, connected. ``timeout`` (seconds) replaces the configured timeout.
 
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (not Kafka), `ConfigError`.
         """
@@ -135,15 +137,18 @@ class Admin:
         name: str = "",
         timeout: float | None = None,
     ) -> dict[T, Any]:
-        """Makes a bulk call with one future for each key, and returns the value or the `OffsetMgrError` of each key. It
-        retries retriable errors. ``timeout`` (seconds) replaces the configured one."""
+        """Makes a bulk call that returns one future for each key, and retries retriable errors.
+
+        Returns the value or the `OffsetMgrError` of each key. Errors call a key by ``name`` and the key. ``timeout``
+        (seconds) replaces the configured timeout.
+        """
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         client = self.client(timeout)
         done: dict[T, Any] = {}
         pending, attempt = list(keys), _FIRST_ATTEMPT_S
         while pending:
-            # The first attempts are short: on a new cluster librdkafka waits for its timeout although the broker has
-            # responded.
+            # The first attempts are short, because on a new cluster librdkafka waits for its timeout although the
+            # broker has responded.
             left = min(attempt, max(deadline - time.monotonic(), 0.1))
             attempt *= 2
             again: list[T] = []
@@ -176,7 +181,7 @@ class Admin:
 
     def _create(self) -> AdminClient:
         settings: dict[str, Any] = {
-            # Reconnects are quick, because every call has a limit anyway.
+            # Reconnects are frequent, because every call has a time limit.
             "reconnect.backoff.ms": "50",
             "reconnect.backoff.max.ms": "500",
             # A request about a topic must not create it.
@@ -191,7 +196,8 @@ class Admin:
             raise ConfigError("Kafka connection settings", error.args[0].str()) from None
 
     def _first_answer(self, client: AdminClient, timeout: float) -> Any:
-        """Sends the first request; fails at once if librdkafka reports that no broker can be reached."""
+        """Sends the first request and returns its response. Fails at once if librdkafka reports that no broker can be
+        reached."""
         what, deadline = f"Kafka at {self.bootstrap}", time.monotonic() + timeout
         future = client.describe_cluster(request_timeout=max(timeout, 0.1))
         while True:
@@ -229,7 +235,7 @@ class Admin:
                 return Unreachable(
                     what, _short_reason(text), "check that it is running, and that host and port are right"
                 )
-        # librdkafka reports a silently dropped connection only in its summary.
+        # librdkafka does not report a silently closed connection individually.
         return _not_kafka(what) if self._reported else None
 
 
@@ -242,13 +248,13 @@ def _not_kafka(what: str) -> ServerError:
 
 
 def _short_reason(text: str) -> str:
-    """Returns librdkafka's text without its internals: ``Connection refused``."""
+    """Returns the reason at the end of librdkafka's message, such as ``Connection refused``."""
     head = text.split(" (after ", maxsplit=1)[0]
     return head.rsplit("failed: ", 1)[-1].rsplit(": ", 1)[-1] or text
 
 
 class LibrdkafkaCluster:
-    """A real cluster. The methods are those of `offsetmgr.kafka.cluster.base.Cluster`."""
+    """Implements `offsetmgr.kafka.cluster.base.Cluster`."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         self._admin = Admin(bootstrap, config or ConnectionConfig())
@@ -301,8 +307,8 @@ class LibrdkafkaCluster:
         if not asked:
             return {}
         described: dict[str, GroupDescription | OffsetMgrError] = {}
-        # The first group alone: while a new cluster creates its offsets topic no group has a coordinator, and a call
-        # for hundreds of groups made librdkafka 2.16.1 crash (in rd_kafka_enq_once_del_source_return).
+        # The first call has one group. While a new cluster creates its offsets topic, no group has a coordinator, and
+        # then a call for hundreds of groups crashed librdkafka 2.16.1 (in rd_kafka_enq_once_del_source_return).
         for at in (0, *range(1, len(asked), _MAX_GROUPS_PER_CALL)):
             found = self._admin.ask_each(
                 asked[at : at + _MAX_GROUPS_PER_CALL if at else 1],
@@ -345,7 +351,7 @@ class LibrdkafkaCluster:
         self.close()
 
     def _list_offsets(self, partitions: list[TopicPartition], spec: Any) -> dict[TopicPartition, int | OffsetMgrError]:
-        """Lists offsets with one specification for all partitions."""
+        """Returns the offset that ``spec`` describes for each partition, or an error."""
 
         def call(client: AdminClient, keys: list[TopicPartition], left: float) -> Mapping[TopicPartition, Any]:
             asked = {ck.TopicPartition(tp.topic, tp.partition): spec for tp in keys}
@@ -357,7 +363,7 @@ class LibrdkafkaCluster:
             for tp in partitions
             if isinstance(tp.partition, BrokerPartition)
         }
-        # With one such name in a call librdkafka waits for the timeout and returns no result for the others.
+        # If a call contains one invalid name, librdkafka waits for the timeout and returns no result for the others.
         answers |= {tp: _no_such_name(tp) for tp in partitions if not is_valid_topic_name(tp.topic)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)
@@ -370,8 +376,8 @@ def _no_such_name(tp: TopicPartition) -> UnknownTopicOrPartition:
 
 
 def _offset_of(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
-    """Returns the offset of a response. If no response came in time, librdkafka returns its own constant and no
-    error."""
+    """Returns the offset of a response. Without a response in time, librdkafka returns the constant OFFSET_INVALID and
+    no error."""
     if found.offset == ck.OFFSET_INVALID:
         return TimedOut(str(tp), "no answer within the timeout")
     return int(found.offset)

@@ -1,12 +1,12 @@
-"""`KafkaGroupMember`: a member of a group over the classic protocol that joins, syncs and sends heartbeats.
+"""`KafkaGroupMember`: a group member over the classic protocol, which joins, syncs and sends heartbeats.
 
-It does not know the purpose of the group: metadata and assignments are bytes, and its `MembershipListener` reacts to
-the coordinator's responses. Members are dynamic, because static membership (KIP-345) keeps the place of a dead process
-for a whole session and gives it to any process with the name.
+The class is independent of the purpose of the group: metadata and assignments are bytes, and a `MembershipListener`
+reacts to the coordinator's responses. Members are dynamic. A static member (KIP-345) would keep its assignment for a
+whole session after its process has died, and any process with its instance id could take it over.
 
-It has two connections to the coordinator, since a JoinGroup may wait there for the whole rebalance: one for joins and
-syncs, one for heartbeats. Times are seconds of ``clock``. `MembershipListener.on_confirmed` receives the time
-at which the member *sent* the request, not the time of the response.
+A member has two connections to the coordinator, one for joins and syncs and one for heartbeats, because a JoinGroup may
+wait in the coordinator for a whole rebalance. Times are seconds of ``clock``. `MembershipListener.on_confirmed`
+receives the time at which the member *sent* the request, not the time of the response.
 """
 
 from __future__ import annotations
@@ -34,48 +34,56 @@ _MEMBERSHIP_ENDED: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 )
 _MEMBER_ID_INVALID: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
-"""The codes of these after which the member id is invalid too."""
+"""The error codes after which the member id is invalid, too."""
 _JOIN_MARGIN_S: Final = 10.0
-"""Seconds beyond the rebalance timeout that a response may take (the first join of a new group waits for the broker's
-group.initial.rebalance.delay.ms)."""
+"""Additional time for a JoinGroup response after the rebalance timeout. The broker delays the first join of a new group
+by its group.initial.rebalance.delay.ms."""
 _MAX_HEARTBEAT_INTERVAL_S: Final = 0.25
-"""Seconds. A member learns of a rebalance from its next heartbeat, so a move of a shard group waits for it."""
+"""The maximum interval. A heartbeat informs the member of a rebalance, so a long interval would delay the move of a
+shard group."""
 
 _log = logging.getLogger(__name__)
 
 AssignmentFunction = Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]]
-"""Computes the assignments of members from a generation and their metadata, by member id; the leader calls it."""
+"""Computes the assignment of each member id from the generation and a list of member ids with their metadata. The
+leader calls it."""
 
 
 class MembershipListener(Protocol):
-    """Callbacks of a member on the event loop; they must not block or raise."""
+    """Callbacks of a `KafkaGroupMember`. They run on the event loop and must not block or raise."""
 
     def on_confirmed(self, sent: float, *, stable: bool) -> None:
-        """The coordinator answered a request that a member of its current generation had sent at that time.
-        ``settled``: at that moment the coordinator owed it neither a JoinGroup nor a SyncGroup response."""
+        """The coordinator has confirmed the membership, in its response to a request that the member sent at ``sent``.
+
+        ``stable`` is True if no rebalance was in progress for this member: the coordinator owed it neither a JoinGroup
+        response nor a SyncGroup response.
+        """
         ...
 
     def on_rebalance(self) -> None:
-        """A rebalance has started, so the caller must call `KafkaGroupMember.join`."""
+        """A rebalance has started, or the membership has ended. The caller must call `KafkaGroupMember.join`."""
         ...
 
     def on_ended(self, why: OffsetMgrError) -> None:
-        """The membership has ended, and with it the assignment."""
+        """The membership has ended, so the assignment is no longer valid."""
         ...
 
 
 class Generation(NamedTuple):
-    """A generation after join and sync."""
+    """The result of a complete join and sync."""
 
     member_id: str
     generation: int
     assignment: bytes
     sent: float
-    """The time at which the SyncGroup was sent."""
+    """The time at which the member sent the SyncGroup request."""
 
 
 class KafkaGroupMember:
-    """The constructor performs no I/O. Use it within one event loop; only one task may call `join`."""
+    """A dynamic member of a group. The constructor performs no I/O.
+
+    Use it within one event loop. Only one task may call `join`.
+    """
 
     def __init__(
         self,
@@ -89,8 +97,8 @@ class KafkaGroupMember:
         rebalance: float,
         clock: Callable[[], float],
     ) -> None:
-        """``session`` (brokers allow 6 s to 30 min by default) and ``rebalance`` are the timeouts of the member in
-        seconds."""
+        """``session`` and ``rebalance`` are the session timeout and the rebalance timeout in seconds. Brokers allow
+        session timeouts from 6 s to 30 min by default."""
         self._client = client
         self._group = group
         self._listener = listener
@@ -100,7 +108,7 @@ class KafkaGroupMember:
         self._clock = clock
         self._interval = min(session / 6, _MAX_HEARTBEAT_INTERVAL_S)
         self._wait_s = session / 5
-        """Seconds for one heartbeat or one lookup of the coordinator; several fit into a session."""
+        """The timeout of one heartbeat or one coordinator lookup. Several attempts fit into a session."""
         self._coordinator: Address | None = None
         self._lookup_lock = asyncio.Lock()
         self._member_id = ""
@@ -108,19 +116,20 @@ class KafkaGroupMember:
         self._synced = False
         self._join_connection: BrokerConnection | None = None
         self._join_in_flight = False
-        """Whether a JoinGroup is in flight, so that the generation may change at any moment."""
+        """Whether a JoinGroup is in flight. The generation may then change at any moment."""
         self._newer_generation_since: float | None = None
-        """The time since which the coordinator has a later generation than the response to that JoinGroup reported."""
+        """The time at which a heartbeat first showed that the coordinator has a newer generation, while the JoinGroup
+        response is still outstanding; None if it has not."""
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._last_problem = ""
 
     async def join(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation:
-        """Joins or rejoins until a generation is complete and its assignment is known. It calls ``metadata`` for every
-        JoinGroup.
+        """Joins or rejoins the group until a generation is complete, and returns it with the assignment.
 
-        It continues after rebalances and after coordinators that move, are unavailable or do not know the member any
-        more (it then joins as a new member, after `MembershipListener.on_ended`). Raises `OffsetMgrError` for other
-        errors: not authorized, another protocol in the group, a session timeout that the broker rejects.
+        The method calls ``metadata`` for every JoinGroup, and ``assign`` if this member is the leader. It retries after
+        rebalances, and if the coordinator moves or is unavailable. If the coordinator no longer knows the member, it
+        calls `MembershipListener.on_ended` and joins as a new member. Raises `OffsetMgrError` for other errors, such as
+        missing authorization, another protocol in the group, or a session timeout that the broker rejects.
         """
         if self._heartbeat_task is None:
             self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
@@ -138,8 +147,8 @@ class KafkaGroupMember:
         raise AssertionError("back-off has no end")
 
     async def leave(self, timeout: float) -> None:
-        """Leaves the group, so that no client waits for the session to end; takes at most ``timeout`` seconds. If the
-        request fails, the membership ends with the session."""
+        """Leaves the group and closes the connections, within ``timeout`` seconds. If the request fails, the membership
+        ends with its session."""
         membership, self._membership = self._membership, None
         deadline = asyncio.get_running_loop().time() + timeout
         if membership is not None:
@@ -150,7 +159,7 @@ class KafkaGroupMember:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections; the membership ends with its session."""
+        """Closes the connections without leaving the group. The membership ends with its session."""
         if self._heartbeat_task is not None:
             self._heartbeat_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -162,7 +171,7 @@ class KafkaGroupMember:
     # --- join ----------------------------------------------------------------------------------------
 
     async def _attempt(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation | None:
-        """Makes one JoinGroup and one SyncGroup; None means to retry at once."""
+        """Sends one JoinGroup and one SyncGroup. Returns None if the caller must retry at once."""
         connection = await self._connection_for_joins()
         try:
             joined = await self._join(connection, metadata())
@@ -175,7 +184,7 @@ class KafkaGroupMember:
             raise error
 
     async def _connection_for_joins(self) -> BrokerConnection:
-        """Returns the connection for joins, to the current coordinator."""
+        """Returns the connection for joins and syncs, to the current coordinator."""
         address = await self._find_coordinator()
         if self._join_connection is None or self._join_connection.closed or self._join_connection.address != address:
             if self._join_connection is not None:
@@ -198,7 +207,7 @@ class KafkaGroupMember:
         finally:
             self._join_in_flight, self._newer_generation_since = False, None
         code = int(answer.error_code)
-        if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394: a dynamic member joins twice
+        if code == ErrorCode.MEMBER_ID_REQUIRED:  # a dynamic member joins twice (KIP-394)
             self._member_id = answer.member_id
             return None
         if code:
@@ -218,7 +227,7 @@ class KafkaGroupMember:
             assignments = assign(generation, [(m.member_id, m.metadata) for m in joined.members])
         request = member_requests.sync_as(self._group, generation, joined.member_id, assignments)
         sent = self._clock()
-        # It waits for the leader's SyncGroup; the coordinator removes a dead leader after a session.
+        # The response waits for the leader's SyncGroup. The coordinator removes a dead leader after its session.
         answer = await connection.call(request, SyncGroupResponse, self._session + self._wait_s)
         code = int(answer.error_code)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -226,7 +235,7 @@ class KafkaGroupMember:
         if code:
             raise self._request_error(code, connection.address)
         if self._membership is None or self._membership.generation != generation:
-            return None  # a heartbeat reported that the membership has ended
+            return None  # a heartbeat has shown that the membership has ended
         self._synced = True
         return Generation(joined.member_id, generation, answer.assignment, sent)
 
@@ -268,7 +277,7 @@ class KafkaGroupMember:
     async def _send_heartbeat(
         self, connection: BrokerConnection | None, membership: LockMembership
     ) -> BrokerConnection:
-        """Sends one heartbeat to the current coordinator; returns the connection for the next one."""
+        """Sends one heartbeat to the current coordinator. Returns the connection for the next one."""
         address = await self._find_coordinator()
         try:
             if connection is None or connection.closed or connection.address != address:
@@ -298,20 +307,23 @@ class KafkaGroupMember:
         elif code == ErrorCode.ILLEGAL_GENERATION and (
             now.generation != membership.generation or self._join_response_pending()
         ):
-            pass  # the response to the JoinGroup of the new generation has arrived or will arrive
+            pass  # the JoinGroup response of the new generation has arrived or is about to arrive
         elif code in _MEMBERSHIP_ENDED:
             self._end(kafka_error(code, f"group {self._group}"), code)
             self._listener.on_rebalance()
             if self._join_connection is not None:
-                await self._join_connection.close()  # its request belongs to a membership that has ended
+                await self._join_connection.close()  # its request belongs to the ended membership
         else:
             if code in RETRIABLE:
                 self._forget_coordinator(address)
             self._log_problem(kafka_error(code, f"heartbeat of group {self._group}"))
 
     def _join_response_pending(self) -> bool:
-        """Returns whether the JoinGroup in flight may have started the generation that we do not know; its response is
-        then about to arrive, unless it is lost."""
+        """Returns whether the JoinGroup in flight may have started the newer generation.
+
+        Its response is then about to arrive. If it does not arrive within the timeout of a heartbeat, it counts as
+        lost.
+        """
         if not self._join_in_flight:
             return False
         now = asyncio.get_running_loop().time()
@@ -328,11 +340,11 @@ class KafkaGroupMember:
                     raise found
                 self._coordinator = found
                 if self._join_connection is not None and self._join_connection.address != found:
-                    await self._join_connection.close()  # its request waits at a former coordinator
+                    await self._join_connection.close()  # its request waits in a former coordinator
             return self._coordinator
 
     def _forget_coordinator(self, address: Address) -> None:
-        """Forgets the coordinator, because the group may have another one now."""
+        """Discards the cached coordinator, because the group may have another one now."""
         if self._coordinator == address:
             self._coordinator = None
 
@@ -342,7 +354,7 @@ class KafkaGroupMember:
     # --- logging -------------------------------------------------------------------------------------
 
     def _log_problem(self, error: OffsetMgrError) -> None:
-        """Logs each reason once, not each attempt."""
+        """Logs an error once, and not again for each failed attempt with the same error."""
         if str(error) != self._last_problem:
             self._last_problem = str(error)
             _log.warning("managers' group %s: %s", self._group, error)

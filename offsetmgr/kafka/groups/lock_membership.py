@@ -1,9 +1,9 @@
-"""The group lock: join as the only member of a group, commit with the generation, leave.
+"""The steps of a group lock: join as the only member of a group, commit with the generation, leave.
 
-Kafka has no compare-and-set on offsets, but the coordinator of a group with members accepts commits only from them,
-with their generation. So the only member of a group may read, compare and write, and no other commit comes between. The
-lock needs no clock: the coordinator rejects the commits of a process that lost its membership, even if that process was
-frozen.
+Kafka has no compare-and-set on offsets, but if a group has members, its coordinator accepts commits only from them and
+only with the current generation. So the only member of a group can read, compare and write without a commit of another
+client in between. The lock does not depend on clocks: the coordinator rejects the commits of a process that has lost
+its membership, even if that process was frozen and does not know it.
 """
 
 from __future__ import annotations
@@ -51,24 +51,23 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 R = TypeVar("R", bound=Payload)
 
 SESSION_MS: Final = LOCK_SESSION_S * 1000
-"""Milliseconds for which the coordinator keeps a silent member; a killed process blocks its groups for this time.
-Brokers allow 6 s to 30 min by default."""
+"""The session timeout in milliseconds. A killed process blocks its groups for this time. Brokers allow 6 s to 30 min by
+default."""
 
 _WAITING_AFTER_S: Final = 0.1
-"""Seconds after which a join counts as waiting for the broker's rebalance delay."""
+"""The time after which a join counts as waiting for the broker's rebalance delay."""
 
 _MAX_READS: Final = 5
 _STALE_READ_S: Final = 1.0
-"""Seconds after which a response counts as old and the request is repeated, because this process may have been stopped
-meanwhile."""
+"""A read that took longer than this is repeated, because this process may have been stopped meanwhile."""
 
 _MIN_LEAVE_TIMEOUT_S: Final = 1.0
-"""Minimum number of seconds for the leave request after the deadline."""
+"""The minimum time for the leave request, even if the deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockMembership:
-    """The proof of membership for the coordinator."""
+    """The identity of a member in its requests to the coordinator."""
 
     group: str
     member_id: str
@@ -77,13 +76,14 @@ class LockMembership:
 
 
 def non_member(group: str) -> LockMembership:
-    """Returns the membership of a client that is no member; an empty group accepts its commits."""
+    """Returns the identity of a client without membership. A coordinator accepts its commits if the group has no
+    members."""
     return LockMembership(group, "", -1)
 
 
 def active_members_error(group: str, members: Sequence[str], lock_ends_s: float = 0) -> GroupActive:
-    """Returns the error of an edit of a group with other members, with their names. ``lock_ends_s``: see
-    `GroupDescription`."""
+    """Returns the error for an edit of a group that has other members. ``lock_ends_s``: see
+    `GroupDescription.lock_ends_s`."""
     named = ", ".join(members)
     return GroupActive(
         f"group {group}",
@@ -97,7 +97,8 @@ def active_members_error(group: str, members: Sequence[str], lock_ends_s: float 
 async def join_alone_dedicated(
     dedicated: DedicatedConnection, client: Client, group: str, instance_id: str | None, deadline: float
 ) -> LockMembership:
-    """Works as `join_alone`; while the join waits in the broker, another lane may work."""
+    """Works like `join_alone` on a dedicated connection. While the join waits in the broker, the connection does not
+    count towards the limit of the pool."""
     timer = asyncio.get_running_loop().call_later(_WAITING_AFTER_S, dedicated.mark_waiting)
     try:
         return await join_alone(dedicated.connection, client, group, instance_id, deadline)
@@ -108,12 +109,13 @@ async def join_alone_dedicated(
 async def join_alone(
     connection: BrokerConnection, client: Client, group: str, instance_id: str | None, deadline: float
 ) -> LockMembership:
-    """Becomes the only member; makes one attempt.
+    """Joins the group as its only member, in one attempt.
 
-    Raises `GroupActive` if there are other members (it leaves again first), else the error of the coordinator.
+    If the group has other members, leaves again and raises `GroupActive`. Otherwise raises the error of the
+    coordinator.
     """
     request = member_requests.join_group(group, instance_id, SESSION_MS)
-    # The first join of an empty group takes as long as the broker's group.initial.rebalance.delay.ms.
+    # The broker delays the first join of an empty group by its group.initial.rebalance.delay.ms.
     answer: JoinGroupResponse | StaticJoinGroupResponse
     if instance_id is None:
         answer = await connection.call(request, JoinGroupResponse, _remaining(deadline))
@@ -124,7 +126,7 @@ async def join_alone(
     membership = LockMembership(group, answer.member_id, int(answer.generation_id), instance_id)
     try:
         is_leader = answer.leader == answer.member_id
-        # A static member that replaces its dead predecessor receives no member list, so the group is described.
+        # A static member that replaces its dead predecessor receives no member list; see the check below.
         if (not is_leader and instance_id is None) or len(answer.members) > 1:
             raise await _other_members_error(client, membership, deadline)
         sync = await connection.call(
@@ -134,9 +136,8 @@ async def join_alone(
             SyncGroupResponse,
             _remaining(deadline),
         )
-        if (
-            int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS
-        ):  # another client joined at this moment; it waits and this member leaves
+        if int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS:
+            # Another client has just joined. It waits until this member leaves.
             raise await _other_members_error(client, membership, deadline)
         if sync.error_code:
             raise kafka_error(int(sync.error_code), f"lock of group {group}")
@@ -151,10 +152,10 @@ async def join_alone(
 
 
 async def leave(client: Client, connection: BrokerConnection, membership: LockMembership, deadline: float) -> None:
-    """Leaves the group at its current coordinator, because a membership moves with its group.
+    """Leaves the group. Retries at the current coordinator, because the coordinator may have moved.
 
-    If the request fails until the deadline (at least a second, at most a session), the membership ends with its
-    session.
+    The retries end at the deadline, but last at least `_MIN_LEAVE_TIMEOUT_S` and at most a session timeout. If they all
+    fail, the membership ends with its session.
     """
     request = member_requests.leave_group(membership.group, membership.member_id, membership.instance_id)
     now = asyncio.get_running_loop().time
@@ -194,7 +195,8 @@ async def commit(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     deadline: float,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Commits as the member. Raises `LockLost` if the membership has ended; partitions have their own outcomes."""
+    """Commits as the member and returns one outcome for each partition. Raises `LockLost` if the membership has
+    ended."""
     answer = await connection.call(
         requests.offset_commit(
             membership.group,
@@ -222,10 +224,11 @@ async def delete(
     deadline: float,
     expected: Mapping[TopicPartition, Committed] | None = None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Deletes commits. The request carries no generation, but no other client can commit while we are the member.
+    """Deletes committed offsets and returns one outcome for each partition.
 
-    On a broker that cannot delete single offsets, the offsets are made to expire. ``compared`` are the offsets that the
-    caller decided on: without the group lock, an offset that has changed since is a `Conflict` and stays.
+    The request contains no generation, but no other client can commit during the membership. On a broker that cannot
+    delete single offsets, the function makes them expire. There ``expected`` contains the offsets that the caller has
+    read without a group lock; an offset that has changed since stays, and its outcome is `Conflict`.
     """
     group = membership.group
     if not DELETES_OFFSETS.supported_by(connection.versions):
@@ -250,7 +253,7 @@ async def _expire(
     deadline: float,
     expected: Mapping[TopicPartition, Committed] | None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Commits the same offsets again with the mark of a deletion and a retention that has ended."""
+    """Commits the offsets again with a deletion mark and an expired retention (see `deletion_mark`)."""
     from offsetmgr.kafka.protocol.old_versions import expire_offsets
 
     now = asyncio.get_running_loop().time
@@ -289,7 +292,7 @@ async def _expire(
 
 
 async def heartbeat(connection: BrokerConnection, membership: LockMembership, timeout: float) -> int:
-    """Sends a heartbeat and returns the error code of the response (0: still the member)."""
+    """Sends a heartbeat and returns its error code; 0 means that the membership is valid."""
     request = HeartbeatRequest(
         group_id=GroupId(membership.group),
         generation_id=i32(membership.generation),

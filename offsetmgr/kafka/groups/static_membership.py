@@ -1,13 +1,13 @@
-"""`StaticMemberLock`: the lock of a group for as long as a process needs it, with heartbeats and under a name that
-outlives the process.
+"""`StaticMemberLock`: a group lock that a process holds for longer than one edit, as a static member with heartbeats.
 
-Static membership (KIP-345) provides the name: a restarted process replaces its dead predecessor at once, and a
-predecessor that was only frozen is fenced (FENCED_INSTANCE_ID). When a consumer joins, the lock leaves the group and
-reports it in `lost`, and the consumer continues.
+Static membership (KIP-345) gives the lock a name that outlives the process: a restarted process replaces its dead
+predecessor at once, and the coordinator fences a predecessor that was only frozen (FENCED_INSTANCE_ID). When a consumer
+joins, the lock leaves the group and sets `lost`, and the consumer continues.
 
-Brokers without group membership (0.8.2) have no lock: other clients may commit at any moment, and `locked` is False.
+Brokers without group membership (0.8.2) have no lock. There other clients may commit at any moment, and `locked` is
+False.
 
-A membership does not depend on a connection, so thousands of locks share the connections of their broker.
+A membership does not depend on a connection, so thousands of locks can share the connections to a broker.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 T = TypeVar("T")
 
 _HEARTBEAT_INTERVAL_S: Final = 1.0
-"""Seconds between heartbeats, which is about how long a consumer that joins waits for the lock."""
+"""The interval between heartbeats. A consumer that joins waits about this long until the lock leaves the group."""
 _COORDINATOR_MOVED: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 
 
 class StaticMemberLock:
-    """A locked group. `acquire` takes the lock and `release` releases it."""
+    """A locked group. `acquire` acquires the lock and `release` releases it."""
 
     def __init__(
         self, client: Client, coordinator: Address, membership: LockMembership, *, replaced: bool, keeps_epochs: bool
@@ -49,15 +49,15 @@ class StaticMemberLock:
         self._coordinator = coordinator
         self._membership = membership
         self.replaced = replaced
-        """Whether a process of the same name, dead or alive, was a member when this one took the lock."""
+        """Whether a process with the same instance id, dead or alive, was a member when this one acquired the lock."""
         self.keeps_epochs = keeps_epochs
-        """Whether the coordinator keeps the leader epochs of commits."""
+        """Whether the coordinator saves the leader epochs of commits."""
         self._lost: OffsetMgrError | None = None
         self._heartbeat_task = asyncio.create_task(self._heartbeat_loop()) if self.locked else None
 
     @classmethod
     async def acquire(cls, client: Client, group: str, instance_id: str, deadline: float) -> StaticMemberLock:
-        """Becomes the only member under the name ``instance_id`` and replaces an earlier process of that name.
+        """Joins the group as its only member with ``instance_id``, and replaces an earlier process with that id.
 
         Raises `GroupActive` with the members' names if there are other members.
         """
@@ -90,7 +90,7 @@ class StaticMemberLock:
 
     @property
     def locked(self) -> bool:
-        """Returns whether other clients are prevented from committing."""
+        """Returns whether the lock prevents commits of other clients."""
         return self._membership != lock_membership.non_member(self.group)
 
     @property
@@ -112,7 +112,7 @@ class StaticMemberLock:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Commits, and returns one outcome for each partition. Raises `LockLost`."""
+        """Commits and returns one outcome for each partition. Raises `LockLost`."""
         return await self._retry(
             lambda c: lock_membership.commit(c, self._membership, offsets, deadline), deadline, dedicated=True
         )
@@ -120,7 +120,7 @@ class StaticMemberLock:
     async def delete(
         self, partitions: Sequence[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Deletes commits. Raises `LockLost`."""
+        """Deletes committed offsets and returns one outcome for each partition. Raises `LockLost`."""
         if self.locked:
             await self._check_membership(deadline)
         return await self._retry(
@@ -146,13 +146,16 @@ class StaticMemberLock:
             raise self._lock_lost(self._lost)
 
     def _lock_lost(self, lost: OffsetMgrError) -> LockLost:
-        """Every call after the loss of the lock raises the same error."""
+        """Returns the error that every call raises after the loss of the lock."""
         return lost if isinstance(lost, LockLost) else LockLost(f"lock of group {self.group}", f"was lost: {lost}")
 
     async def _retry(
         self, attempt: Callable[[BrokerConnection], Awaitable[T]], deadline: float, *, dedicated: bool = False
     ) -> T:
-        """``in_lane``: the broker appends the request to its log, so it uses its own connection."""
+        """Calls ``attempt`` and retries retriable errors at the current coordinator.
+
+        ``dedicated``: uses a dedicated connection, for requests that the broker appends to its log.
+        """
         for pause in backoff():
             if self._lost is not None:
                 raise self._lock_lost(self._lost)
@@ -178,7 +181,7 @@ class StaticMemberLock:
             await lock_membership.leave(self._client, connection, self._membership, deadline)
 
     async def _heartbeat_loop(self) -> None:
-        """Keeps the session alive until another client joins or the membership ends."""
+        """Sends heartbeats until another client joins or the membership ends."""
         session = lock_membership.SESSION_MS / 1000
         while self._lost is None:
             await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
