@@ -393,7 +393,7 @@ def test_a_handshake_that_fails_is_reported_the_same_whichever_code_librdkafka_g
     text = "ssl://h:1/bootstrap: error:0A000086:SSL routines::certificate verify failed (after 12ms)"
     admin._reported.append(ck.KafkaError(code, text))
 
-    error = admin._why_nobody("Kafka at h:1")
+    error = admin._reported_error("Kafka at h:1")
 
     assert isinstance(error, ServerError)
     assert (error.why, error.hint) == (

@@ -1,4 +1,4 @@
-"""`AvroRecordFormat` against fastavro, both ways: after the version the bytes are what the schemas say."""
+"""Compares `AvroRecordFormat` with fastavro in both directions: the bytes after the version match the schemas."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ form = AvroRecordFormat()
 
 
 def written(schema: str, datum: dict[str, Any]) -> bytes:
-    """What fastavro makes of it, behind our version."""
+    """Returns fastavro's encoding after our version."""
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, SCHEMAS[schema], datum)
     return VERSIONS[schema.partition("-")[0]] + stream.getvalue()
 
 
 def read(schema: str, data: bytes | None) -> Any:
-    """What fastavro reads behind the version; the data end there."""
+    """Returns the value that fastavro decodes after the version, and checks that the data end there."""
     assert data is not None
     assert data[:2] == VERSIONS[schema.partition("-")[0]]
     stream = io.BytesIO(data[2:])
@@ -82,7 +82,7 @@ def test_group_values(last_active: int) -> None:
     assert form.decode_group(value) == GroupValue(last_active)
 
 
-def test_an_epoch_of_minus_one_is_unknown_however_it_is_written() -> None:
+def test_an_epoch_of_minus_one_is_unknown_in_either_encoding() -> None:
     value = written(
         "offset-value",
         {"offset": 5, "leader_epoch": -1, "metadata": "", "commit_timestamp": 1, "expire_timestamp": None},
@@ -107,7 +107,7 @@ def test_an_epoch_of_minus_one_is_unknown_however_it_is_written() -> None:
     ],
 )
 def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: str) -> None:
-    """It would be another key of the log for the same offset."""
+    """Otherwise two keys of the log could mean the same offset."""
     with pytest.raises(CorruptData, match=why):
         form.decode_key(bytes.fromhex(data))
     if "UTF-8" not in why:  # told once a topic, by decode_key

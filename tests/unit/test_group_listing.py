@@ -1,4 +1,4 @@
-"""The group ids that stand for the partitions of the offsets topic, against hashes that Java gives."""
+"""The probe group ids for the partitions of the offsets topic, compared with hashes that Java computed."""
 
 from __future__ import annotations
 

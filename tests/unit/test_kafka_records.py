@@ -133,7 +133,7 @@ def test_a_group_without_a_time_is_unreadable_and_was_not_last_active_in_1970(ve
         form.decode_group(data)
 
 
-def test_what_we_write_of_a_group_is_a_group_of_consumers_without_members() -> None:
+def test_a_written_group_is_an_empty_consumer_group() -> None:
     _, value = form.encode_group("g", GroupValue(1_700_000_000_000))
 
     assert value is not None

@@ -1,4 +1,4 @@
-"""How the logs of two stores relate, in the words that people read."""
+"""The messages about the relation between the logs of two stores."""
 
 from __future__ import annotations
 

@@ -59,10 +59,8 @@ class GroupLock:
         async def delete_if_locked(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
             left = max(self._deadline - asyncio.get_running_loop().time(), 0.001)
             code = await lock_membership.heartbeat(connection, self._membership, left)
-            if code not in (
-                ErrorCode.NONE,
-                ErrorCode.REBALANCE_IN_PROGRESS,
-            ):  # another client is waiting for this member to leave
+            # REBALANCE_IN_PROGRESS means that another client is waiting for this member to leave.
+            if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
                 raise kafka_error(code, f"lock of group {self._membership.group}")
             return await lock_membership.delete(connection, self._membership, partitions, self._deadline)
 
