@@ -298,7 +298,7 @@ class PartitionScanStore(Protocol):
     In Kafka a scan omits a partition whose only commit belongs to an open transaction.
     """
 
-    def scan_partitions(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
+    def scan_partitions(self, partitions: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
         """Works like `OffsetStore.scan` for the given partitions of each group. Unreadable partitions are in the
         errors."""
         ...

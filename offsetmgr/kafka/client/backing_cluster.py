@@ -103,13 +103,13 @@ class BackingClusterClient:
 
         Raises `OffsetMgrError` if the cluster cannot be reached.
         """
-        asked: list[dict[str, Any]] | None = None
+        requested: list[dict[str, Any]] | None = None
         if names is not None:
-            asked = [{"name": name, "topic_id": None} for name in names]
-            asked += [{"name": None, "topic_id": topic_id} for topic_id in ids]
-            if not asked:
+            requested = [{"name": name, "topic_id": None} for name in names]
+            requested += [{"name": None, "topic_id": topic_id} for topic_id in ids]
+            if not requested:
                 return []
-        answer = await self._metadata(asked)
+        answer = await self._metadata(requested)
         brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
         layouts = []
         for number, topic in enumerate(answer.topics, 1):
@@ -121,17 +121,17 @@ class BackingClusterClient:
         return layouts
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
+        self, requested: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
         """Returns the results of the queries, by topic, from the leaders of the partitions.
 
         If a leader cannot be reached, its partitions have the error LEADER_NOT_AVAILABLE. Raises `OffsetMgrError` if
         the cluster cannot be reached.
         """
-        layouts = {topic.name: topic for topic in await self.topics(list(asked))}
-        found: dict[str, list[FoundOffset]] = {name: [] for name in asked}
+        layouts = {topic.name: topic for topic in await self.topics(list(requested))}
+        found: dict[str, list[FoundOffset]] = {name: [] for name in requested}
         by_leader: dict[Address, dict[str, list[OffsetQuery]]] = {}
-        for name, partitions in asked.items():
+        for name, partitions in requested.items():
             layout = layouts.get(name)
             known = {part.partition: part for part in layout.partitions} if layout and not layout.error else {}
             missing_code = layout.error if layout and layout.error else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -155,13 +155,13 @@ class BackingClusterClient:
         await self._client.close()
 
     async def _ask_leader(
-        self, leader: Address, asked: Mapping[str, Sequence[OffsetQuery]], read_committed: bool
+        self, leader: Address, requested: Mapping[str, Sequence[OffsetQuery]], read_committed: bool
     ) -> list[tuple[str, FoundOffset]]:
         deadline = asyncio.get_running_loop().time() + self._timeout
         try:
             connection = await self._client.node(leader).connection(deadline)
             version = _version(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_RANGE)
-            sent, rejected = _split(asked, version)
+            sent, rejected = _split(requested, version)
             message = {
                 "replica_id": -1,
                 "isolation_level": int(read_committed),
@@ -180,7 +180,7 @@ class BackingClusterClient:
         except OffsetMgrError:
             return [
                 (name, FoundOffset(p, ErrorCode.LEADER_NOT_AVAILABLE))
-                for name, parts in asked.items()
+                for name, parts in requested.items()
                 for p, _ in parts
             ]
         return rejected + [
@@ -247,13 +247,13 @@ def _version(connection: BrokerConnection, api_key: int, supported: tuple[int, i
 
 
 def _split(
-    asked: Mapping[str, Sequence[OffsetQuery]], version: int
+    requested: Mapping[str, Sequence[OffsetQuery]], version: int
 ) -> tuple[dict[str, list[OffsetQuery]], list[tuple[str, FoundOffset]]]:
     """Returns the queries to send, and error results for queries with special timestamps that this version lacks. A
     broker would treat such a value as a time."""
     sent: dict[str, list[OffsetQuery]] = {}
     rejected: list[tuple[str, FoundOffset]] = []
-    for name, parts in asked.items():
+    for name, parts in requested.items():
         for query in parts:
             if query.timestamp < -5 or _MIN_VERSION.get(query.timestamp, 0) > version:
                 rejected.append((name, FoundOffset(query.partition, ErrorCode.UNSUPPORTED_VERSION)))

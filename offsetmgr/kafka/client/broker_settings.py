@@ -54,10 +54,10 @@ async def broker_setting(client: Client, broker: int, name: str, deadline: float
     connection = await client.node(where).connection(deadline)
     if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return None
-    asked = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": [name]}
-    wanted = {"resources": [asked], "include_synonyms": False}
+    resource = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": [name]}
+    request = {"resources": [resource], "include_synonyms": False}
     try:
-        found = await send_request(connection, ApiKey.DESCRIBE_CONFIGS, _VERSION, wanted, remaining(deadline))
+        found = await send_request(connection, ApiKey.DESCRIBE_CONFIGS, _VERSION, request, remaining(deadline))
     except TimedOut as error:
         raise TimedOut(f"broker {broker}", error.why) from None
     values = [

@@ -66,10 +66,10 @@ async def log_ranges(
     """
     leaders = PartitionLeaders(client)
     found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_invalid_name_errors(partitions)}
-    asked = [tp for tp in dict.fromkeys(partitions) if tp not in found]
-    starts = await _list_offsets(client, leaders, asked, EARLIEST, deadline)
-    ends = await _list_offsets(client, leaders, [tp for tp in asked if isinstance(starts[tp], int)], LATEST, deadline)
-    for tp in asked:
+    valid = [tp for tp in dict.fromkeys(partitions) if tp not in found]
+    starts = await _list_offsets(client, leaders, valid, EARLIEST, deadline)
+    ends = await _list_offsets(client, leaders, [tp for tp in valid if isinstance(starts[tp], int)], LATEST, deadline)
+    for tp in valid:
         start, end = starts[tp], ends.get(tp)
         if isinstance(start, OffsetMgrError):
             found[tp] = start
@@ -87,8 +87,8 @@ async def offsets_for_time(
     """Returns, for each partition, the first offset whose record has a timestamp at or after ``timestamp_ms`` (None if
     there is none), or an error. Raises an error only if no broker has ever responded."""
     invalid = _invalid_name_errors(partitions)
-    asked = [tp for tp in dict.fromkeys(partitions) if tp not in invalid]
-    found = await _list_offsets(client, PartitionLeaders(client), asked, timestamp_ms, deadline)
+    valid = [tp for tp in dict.fromkeys(partitions) if tp not in invalid]
+    found = await _list_offsets(client, PartitionLeaders(client), valid, timestamp_ms, deadline)
     return {**invalid, **{tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}}
 
 

@@ -63,8 +63,8 @@ class KafkaCluster:
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
         from offsetmgr.kafka.client.log_ranges import partition_counts
 
-        asked = None if names is None else set(names)
-        return self._run(lambda deadline: partition_counts(self._client, asked, deadline))
+        requested = None if names is None else set(names)
+        return self._run(lambda deadline: partition_counts(self._client, requested, deadline))
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
         from offsetmgr.kafka.client.log_ranges import log_ranges
@@ -86,8 +86,8 @@ class KafkaCluster:
         return {**others, **found}
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        asked = list(dict.fromkeys(groups))
-        return self._run(lambda deadline: self._client.describe(asked, deadline)) if asked else {}
+        requested = list(dict.fromkeys(groups))
+        return self._run(lambda deadline: self._client.describe(requested, deadline)) if requested else {}
 
     def offsets_retention_ms(self) -> int | None:
         from offsetmgr.kafka.client.broker_settings import offsets_retention_ms
@@ -125,10 +125,10 @@ def _by_kind(
     partitions: Iterable[TopicPartition],
 ) -> tuple[list[TopicPartition], dict[TopicPartition, OffsetMgrError]]:
     """Returns the partitions that the cluster can have, and an error for each partition of Kafka 0.7."""
-    asked = list(dict.fromkeys(partitions))
+    requested = list(dict.fromkeys(partitions))
     old: dict[TopicPartition, OffsetMgrError] = {
         tp: UnknownTopicOrPartition(str(tp), "is a partition of Kafka 0.7, of which this cluster has no log")
-        for tp in asked
+        for tp in requested
         if isinstance(tp.partition, BrokerPartition)
     }
-    return [tp for tp in asked if tp not in old], old
+    return [tp for tp in requested if tp not in old], old

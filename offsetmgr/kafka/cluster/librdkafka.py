@@ -268,27 +268,27 @@ class LibrdkafkaCluster:
         return frozenset(address.lower() for address in self._admin.brokers.values())
 
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
-        wanted = None if names is None else set(filter(is_valid_topic_name, names))
-        if wanted is not None and not wanted:
+        valid_names = None if names is None else set(filter(is_valid_topic_name, names))
+        if valid_names is not None and not valid_names:
             return {}
         client = self._admin.client()
-        only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
+        single = next(iter(valid_names)) if valid_names is not None and len(valid_names) == 1 else None
         try:
-            found = client.list_topics(topic=only, timeout=self._admin.timeout)
+            found = client.list_topics(topic=single, timeout=self._admin.timeout)
         except ck.KafkaException as error:
             raise error_of(error.args[0], "topics") from None
         return {
             name: len(topic.partitions)
             for name, topic in sorted(found.topics.items())
-            if topic.error is None and (wanted is None or name in wanted)
+            if topic.error is None and (valid_names is None or name in valid_names)
         }
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-        asked = list(dict.fromkeys(partitions))
-        starts = self._list_offsets(asked, _OffsetSpec.earliest())
-        ends = self._list_offsets([tp for tp in asked if isinstance(starts[tp], int)], _OffsetSpec.latest())
+        requested = list(dict.fromkeys(partitions))
+        starts = self._list_offsets(requested, _OffsetSpec.earliest())
+        ends = self._list_offsets([tp for tp in requested if isinstance(starts[tp], int)], _OffsetSpec.latest())
         ranges: dict[TopicPartition, LogRange | OffsetMgrError] = {}
-        for tp in asked:
+        for tp in requested:
             start, end = starts[tp], ends.get(tp)
             if isinstance(start, int) and isinstance(end, int):
                 ranges[tp] = LogRange(start, end)
@@ -303,15 +303,15 @@ class LibrdkafkaCluster:
         return {tp: None if isinstance(value, int) and value < 0 else value for tp, value in found.items()}
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        asked = list(dict.fromkeys(groups))
-        if not asked:
+        requested = list(dict.fromkeys(groups))
+        if not requested:
             return {}
         described: dict[str, GroupDescription | OffsetMgrError] = {}
         # The first call has one group. While a new cluster creates its offsets topic, no group has a coordinator, and
         # then a call for hundreds of groups crashed librdkafka 2.16.1 (in rd_kafka_enq_once_del_source_return).
-        for at in (0, *range(1, len(asked), _MAX_GROUPS_PER_CALL)):
+        for at in (0, *range(1, len(requested), _MAX_GROUPS_PER_CALL)):
             found = self._admin.ask_each(
-                asked[at : at + _MAX_GROUPS_PER_CALL if at else 1],
+                requested[at : at + _MAX_GROUPS_PER_CALL if at else 1],
                 lambda client, names, left: client.describe_consumer_groups(names, request_timeout=left),
                 "group ",
             )
@@ -354,8 +354,8 @@ class LibrdkafkaCluster:
         """Returns the offset that ``spec`` describes for each partition, or an error."""
 
         def call(client: AdminClient, keys: list[TopicPartition], left: float) -> Mapping[TopicPartition, Any]:
-            asked = {ck.TopicPartition(tp.topic, tp.partition): spec for tp in keys}
-            answers = client.list_offsets(asked, request_timeout=left)
+            requested = {ck.TopicPartition(tp.topic, tp.partition): spec for tp in keys}
+            answers = client.list_offsets(requested, request_timeout=left)
             return {TopicPartition(found.topic, found.partition): future for found, future in answers.items()}
 
         answers: dict[TopicPartition, int | OffsetMgrError] = {

@@ -153,8 +153,8 @@ async def _offset_fetch(broker: _Broker, api_key: int, requested: int, message: 
             return await _all_offsets(broker, version, group["group_id"])
         if topics is not None and not topics:
             return {"group_id": group["group_id"], "topics": [], "error_code": 0}
-        wanted = {"group_id": group["group_id"], "topics": topics, "require_stable": message["require_stable"]}
-        answer = await broker.send(api_key, version, wanted)
+        request = {"group_id": group["group_id"], "topics": topics, "require_stable": message["require_stable"]}
+        answer = await broker.send(api_key, version, request)
         error = answer.get("error_code", 0)
         if version < 2:
             parts = [(topic["name"], part) for topic in answer["topics"] for part in topic["partitions"]]
@@ -176,8 +176,8 @@ async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
     the function accepts an empty response only if DescribeGroups shows, both before and after the request, that the
     broker has loaded the group.
     """
-    wanted = {"group_id": group, "topics": []}
-    answer = await broker.send(ApiKey.OFFSET_FETCH, version, wanted)
+    request = {"group_id": group, "topics": []}
+    answer = await broker.send(ApiKey.OFFSET_FETCH, version, request)
     error = 0
     for again in (True, False):
         if answer["topics"] or error:
@@ -185,7 +185,7 @@ async def _all_offsets(broker: _Broker, version: int, group: str) -> Message:
         (described,) = (await broker.send(ApiKey.DESCRIBE_GROUPS, 0, {"groups": [group]}))["groups"]
         error = described["error_code"]
         if again and not error:
-            answer = await broker.send(ApiKey.OFFSET_FETCH, version, wanted)
+            answer = await broker.send(ApiKey.OFFSET_FETCH, version, request)
     return {"group_id": group, "topics": [] if error else answer["topics"], "error_code": error}
 
 
@@ -240,8 +240,10 @@ async def _partition_counts(broker: _Broker, commit: Mapping[str, Any]) -> Mappi
     contains a partition that is not in the cache."""
     now = asyncio.get_running_loop().time()
     at, counts = _partition_counts_cache.get(broker.connection.address, (0.0, {}))
-    wanted = {topic["name"]: max(part["partition_index"] for part in topic["partitions"]) for topic in commit["topics"]}
-    if now - at > _PARTITION_COUNTS_TTL_S or any(counts.get(name, 0) <= most for name, most in wanted.items()):
+    committed = {
+        topic["name"]: max(part["partition_index"] for part in topic["partitions"]) for topic in commit["topics"]
+    }
+    if now - at > _PARTITION_COUNTS_TTL_S or any(counts.get(name, 0) <= highest for name, highest in committed.items()):
         answer = await _metadata(broker, ApiKey.METADATA, 8, {"topics": None, "allow_auto_topic_creation": False})
         counts = {topic["name"]: len(topic["partitions"]) for topic in answer["topics"]}
         _partition_counts_cache[broker.connection.address] = (now, counts)
@@ -371,9 +373,9 @@ async def _metadata(broker: _Broker, api_key: int, requested: int, message: Mapp
         return await broker.send(api_key, version, message)
     everything = b"\xff\xff\xff\xff" if version else INT32.pack(0)
     nothing = INT32.pack(0) if version else INT32.pack(1) + _text(IMPOSSIBLE_TOPIC)
-    wanted = None if names is None else frozenset(names)
+    topics = None if names is None else frozenset(names)
     body = nothing if names == [] else everything
-    answer = await broker.exchange_encoded(api_key, version, body, _metadata_reader(version, wanted))
+    answer = await broker.exchange_encoded(api_key, version, body, _metadata_reader(version, topics))
     if not answer["brokers"]:
         host, port = broker.connection.address
         answer["brokers"] = [{"node_id": -1, "host": host, "port": port}]
@@ -384,11 +386,11 @@ async def _metadata(broker: _Broker, api_key: int, requested: int, message: Mapp
     return answer
 
 
-def _metadata_reader(version: int, wanted: Collection[str] | None) -> Callable[[Cursor], Message]:
+def _metadata_reader(version: int, topics: Collection[str] | None) -> Callable[[Cursor], Message]:
     """Returns a decoder of Metadata 0 to 3.
 
     It skips the replica ids, which no caller needs and which are most of a large response. It also skips the partitions
-    of topics that are not in ``wanted``; None includes all topics.
+    of topics that are not in ``topics``; None includes all topics.
     """
 
     def read(cursor: Cursor) -> Message:
@@ -401,12 +403,12 @@ def _metadata_reader(version: int, wanted: Collection[str] | None) -> Callable[[
             if version >= 1:
                 found["is_internal"] = cursor.boolean()
             found["partitions"] = partitions = []
-            kept = wanted is None or found["name"] in wanted
+            included = topics is None or found["name"] in topics
             for _ in range(cursor.count(_PARTITION.size + INT32.size)):
                 error, index, leader, replicas = _PARTITION.unpack_from(cursor.data, cursor.take(_PARTITION.size))
                 skip(replicas)
                 skip(cursor.int32())  # replicas in sync
-                if kept:
+                if included:
                     partitions.append(
                         {**_NO_REPLICAS, "error_code": error, "partition_index": index, "leader_id": leader}
                     )
