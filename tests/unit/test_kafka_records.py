@@ -129,7 +129,7 @@ def test_group_values_of_every_version(version: int, group: GroupMetadata, size:
 def test_a_group_without_a_time_is_unreadable_and_was_not_last_active_in_1970(version: int) -> None:
     data = group_value(version, GroupMetadata("consumer", 0, None, None, None, ()), {})
 
-    with pytest.raises(CorruptData, match="since when"):
+    with pytest.raises(CorruptData, match="last state change is unknown"):
         form.decode_group(data)
 
 
