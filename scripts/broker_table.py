@@ -19,7 +19,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import AuthenticationFailed, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import Committed, GroupDescription, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.kafka.protocol import releases
 from offsetmgr.kafka.protocol.releases import CAPABILITIES, Capability
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, create_topic
@@ -72,13 +72,13 @@ class Broker:
         self.commit("described")
         found = self.cluster.describe_groups(["described"])["described"]
         assert isinstance(found, GroupDescription)
-        assert (found.state == "UNKNOWN") == (not releases.DESCRIBES_MEMBERS.on(self._versions()))
+        assert (found.state == "UNKNOWN") == (not releases.DESCRIBES_MEMBERS.supported_by(self._versions()))
         self._unless(releases.DESCRIBES_MEMBERS)
 
     def holds_the_group_lock(self) -> None:
         (result,) = self.store.edit([GroupEdit("locked", {TP: Change(OffsetAndMetadata(7))})])
         assert not result.failures
-        assert result.atomic == releases.HOLDS_LOCK.on(self._versions())
+        assert result.atomic == releases.HOLDS_LOCK.supported_by(self._versions())
         self._unless(releases.HOLDS_LOCK)
 
     def lists_groups(self) -> None:
@@ -91,14 +91,14 @@ class Broker:
         if isinstance(found, OffsetMgrError):
             raise found
 
-    def tells_the_clusters_id(self) -> None:
-        assert bool(self.cluster.cluster_id()) == releases.TELLS_CLUSTER_ID.on(self._versions())
-        self._unless(releases.TELLS_CLUSTER_ID)
+    def reports_the_cluster_id(self) -> None:
+        assert bool(self.cluster.cluster_id()) == releases.REPORTS_CLUSTER_ID.supported_by(self._versions())
+        self._unless(releases.REPORTS_CLUSTER_ID)
 
-    def tells_its_settings(self) -> None:
+    def reports_its_configuration(self) -> None:
         value = self.cluster.broker_setting(self.broker.broker_id, "offsets.retention.minutes")
-        assert (value is not None) == releases.TELLS_SETTINGS.on(self._versions())
-        self._unless(releases.TELLS_SETTINGS)
+        assert (value is not None) == releases.REPORTS_CONFIGURATION.supported_by(self._versions())
+        self._unless(releases.REPORTS_CONFIGURATION)
 
     def fences_writers(self) -> None:
         """Starts an offset manager, which needs to fence writers; offsetmgr rejects older brokers."""
@@ -115,7 +115,7 @@ class Broker:
                     raise CapabilityMissing("refused: " + line.removeprefix("error: ").strip())
         raise AssertionError("the manager ended without an error message")
 
-    def takes_sasl_logins(self) -> None:
+    def accepts_sasl_logins(self) -> None:
         """Sends a SASL login to a port without SASL, which the broker rejects. Before 0.10.0 offsetmgr sends none."""
         login = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
         config = ConnectionConfig(kafka={**login, "sasl.username": "u", "sasl.password": "p"}, timeout_ms=5_000)
@@ -143,36 +143,36 @@ class Broker:
         self.commit("kept")
         saved = self.in_the_log("kept")
         assert saved is not None
-        if releases.HOLDS_LOCK.on(self._versions()):
-            assert (saved.expire_timestamp is None) == releases.KEEPS_IN_USE.on(self._versions())
-        self._unless(releases.KEEPS_IN_USE)
+        if releases.HOLDS_LOCK.supported_by(self._versions()):
+            assert (saved.expire_timestamp is None) == releases.KEEPS_ACTIVE_OFFSETS.supported_by(self._versions())
+        self._unless(releases.KEEPS_ACTIVE_OFFSETS)
 
     def keeps_leader_epochs(self) -> None:
         self.commit("epoch", epoch=0)
         held = self.held("epoch")
         assert held is not None
-        assert (held.leader_epoch == 0) == releases.KEEPS_EPOCHS.on(self._versions())
+        assert (held.leader_epoch == 0) == releases.KEEPS_EPOCHS.supported_by(self._versions())
         self._unless(releases.KEEPS_EPOCHS)
 
-    def keeps_a_members_place_by_name(self) -> None:
-        if releases.HOLDS_LOCK.on(self._versions()):
+    def supports_static_membership(self) -> None:
+        if releases.HOLDS_LOCK.supported_by(self._versions()):
             first = self.store.lock("held", holder="me")
-            if releases.KEEPS_PLACES.on(self._versions()):
+            if releases.STATIC_MEMBERSHIP.supported_by(self._versions()):
                 second = self.store.lock("held", holder="me")
                 assert second.replaced
                 second.release()
             first.release()
-        self._unless(releases.KEEPS_PLACES)
+        self._unless(releases.STATIC_MEMBERSHIP)
 
     def deletes_single_offsets(self) -> None:
         self.commit("erased")
         self.store.delete("erased", [TP])
         assert self.held("erased") is None
-        assert (self.in_the_log("erased") is None) == releases.DELETES_OFFSETS.on(self._versions())
+        assert (self.in_the_log("erased") is None) == releases.DELETES_OFFSETS.supported_by(self._versions())
         self._unless(releases.DELETES_OFFSETS)
 
-    def tells_of_open_transactions(self) -> None:
-        if releases.FENCES_WRITERS.on(self._versions()):
+    def reports_open_transactions(self) -> None:
+        if releases.FENCES_WRITERS.supported_by(self._versions()):
             settings = {"bootstrap.servers": self.broker.bootstrap, "log_level": 0}
             producer = Producer({**settings, "transactional.id": "tried"})
             producer.init_transactions(30)
@@ -187,21 +187,21 @@ class Broker:
             except PartialFailure as failure:
                 unreadable = failure
             producer.abort_transaction(30)
-            assert (unreadable is not None) == releases.SEES_TRANSACTIONS.on(self._versions())
+            assert (unreadable is not None) == releases.REPORTS_TRANSACTIONS.supported_by(self._versions())
         else:
             raise CapabilityMissing("there are no transactions")
-        self._unless(releases.SEES_TRANSACTIONS)
+        self._unless(releases.REPORTS_TRANSACTIONS)
 
-    def tells_topic_ids(self) -> None:
-        assert bool(self.store.topic_ids([TP.topic])) == releases.TELLS_TOPIC_IDS.on(self._versions())
-        self._unless(releases.TELLS_TOPIC_IDS)
+    def reports_topic_ids(self) -> None:
+        assert bool(self.store.topic_ids([TP.topic])) == releases.REPORTS_TOPIC_IDS.supported_by(self._versions())
+        self._unless(releases.REPORTS_TOPIC_IDS)
 
     def _versions(self) -> releases.Versions:
         return self.cluster.describe_brokers()[0].versions
 
     def _unless(self, capability: Capability) -> None:
         """Raises `CapabilityMissing` if the attempt worked only because offsetmgr replaces the capability."""
-        if not capability.on(self._versions()):
+        if not capability.supported_by(self._versions()):
             raise CapabilityMissing(capability.without)
 
 

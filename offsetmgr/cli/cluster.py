@@ -34,7 +34,7 @@ def describe(connect: ConnectFlags, output: Format = OutputFormat.TABLE) -> None
     Brokers do not report their release. offsetmgr infers it from the request versions that a broker supports: it shows
     the oldest release that supports them. JSON and CSV have a row for each broker and capability.
     """
-    from offsetmgr.kafka.cluster.confluent import KafkaCluster
+    from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 
     cluster = connect.cluster("cluster describe")
     if not isinstance(cluster, KafkaCluster):
@@ -58,7 +58,7 @@ def describe(connect: ConnectFlags, output: Format = OutputFormat.TABLE) -> None
 def _broker_capability_rows(brokers: Iterable[ClusterBroker]) -> Iterator[tuple[Any, ...]]:
     for broker in brokers:
         for capability in broker.capabilities:
-            has = None if broker.versions is None else capability.on(broker.versions)
+            has = None if broker.versions is None else capability.supported_by(broker.versions)
             row = (broker.id, broker.address, broker.release)
             without = capability.without or "refused" if has is False else None
             yield (*row, capability.name, capability.since, has, without)
@@ -67,7 +67,7 @@ def _broker_capability_rows(brokers: Iterable[ClusterBroker]) -> Iterator[tuple[
 def _capability_rows(brokers: list[ClusterBroker]) -> Iterator[tuple[Any, ...]]:
     known = [(broker.id, broker.versions) for broker in brokers if broker.versions is not None]
     for capability in brokers[0].capabilities if brokers else ():
-        having = [str(number) for number, versions in known if capability.on(versions)]
+        having = [str(number) for number, versions in known if capability.supported_by(versions)]
         everywhere, nowhere = len(having) == len(known), not having
         on = "yes" if everywhere else "no" if nowhere else f"on {', '.join(having)}"
         without = None if everywhere else capability.without or "operations that need it are refused"

@@ -31,7 +31,7 @@ from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 if TYPE_CHECKING:
     from offsetmgr.cli.options import ConnectFlags
     from offsetmgr.core.errors import OffsetMgrError
-    from offsetmgr.core.log_origin import Translate
+    from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.groups.describe import Directory
     from offsetmgr.stores.cross_cluster_check import OriginStore
@@ -49,7 +49,7 @@ MAX_FAILURES_SHOWN: Final = 200
 
 
 def cross_cluster_check(
-    what: str, source: OriginStore, target: OffsetStore, translate: Translate | None
+    what: str, source: OriginStore, target: OffsetStore, translate: OffsetTranslation | None
 ) -> CrossClusterCheck:
     """Compares the Kafka clusters of both sides, and prints the result unless they are the same.
 

@@ -348,7 +348,7 @@ def dump(
         hidden = {
             number: count
             for number in shard
-            if (owned := running.owned(number)) and (count := unreadable_records(owned))
+            if (owned := running.owned_shard(number)) and (count := unreadable_records(owned))
         }
     for number, count in hidden.items():
         note(f"alarm: shard {number} has {count} more records, which its owner cannot read; its log names them")

@@ -28,13 +28,13 @@ from offsetmgr.cli.render import OutputFormat, note, write_rows
 from offsetmgr.cli.stop_signals import stop_on_signal
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.offset_store import Partitions
+from offsetmgr.core.offset_store import PartitionKinds
 from offsetmgr.groups.topic_matches import TopicMatches
 from offsetmgr.migration.plan import AheadPolicy, PlanOptions
 from offsetmgr.migration.planner import Planner
 
 if TYPE_CHECKING:
-    from offsetmgr.core.log_origin import Translate
+    from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.offset_store import OffsetStore
     from offsetmgr.migration.plan import PlanHeader
 
@@ -142,7 +142,7 @@ def mirror_command(
 
 def _require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:
     """Raises `UsageError` if only one side stores byte positions of Kafka 0.7."""
-    if (Partitions.OF_BROKERS in {one.capabilities.partitions for one in (source, target)}) and (
+    if (PartitionKinds.OF_BROKERS in {one.capabilities.partitions for one in (source, target)}) and (
         source.capabilities.partitions is not target.capabilities.partitions
     ):
         raise UsageError(
@@ -152,7 +152,7 @@ def _require_equal_layouts(source: OffsetStore, target: OffsetStore) -> None:
         )
 
 
-def _show_plan(sides: SourceAndTarget, header: PlanHeader, translate: Translate | None) -> float:
+def _show_plan(sides: SourceAndTarget, header: PlanHeader, translate: OffsetTranslation | None) -> float:
     """Prints how the clusters of both sides relate and when offsets expire.
 
     Returns the interval in seconds at which the mirror commits its offsets again.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.cli.render import Column, note, progress
-from offsetmgr.core.model import KEEPS_IN_USE
+from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS
 from offsetmgr.migration.plan import Action
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def show_expiry(header: PlanHeader, summary: PlanSummary, at_ms: int) -> None:
     """Prints when offsets written at ``at_ms`` would expire. The expiry of offsets already in the target is unknown."""
     if header.retention_ms is None:
         return
-    expire_in_use = any(KEEPS_IN_USE in weakness for weakness in header.weaknesses)
+    expire_in_use = any(KEEPS_ACTIVE_OFFSETS in weakness for weakness in header.weaknesses)
     if summary.writes:
         expires = moment(at_ms + header.retention_ms)
         after = "(offsets.retention.minutes after the copy)"

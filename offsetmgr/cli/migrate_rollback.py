@@ -23,7 +23,7 @@ from offsetmgr.cli.plan_execution import exit_if_interrupted, open_plan, plan_ex
 from offsetmgr.cli.render import note, progress
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.errors import JournalError, UsageError
-from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_IN_USE
+from offsetmgr.core.model import DELETES_OFFSETS, KEEPS_ACTIVE_OFFSETS
 from offsetmgr.migration.plan import Action
 from offsetmgr.migration.plan_file import PlanFile, write_plan
 from offsetmgr.migration.planner import Planner
@@ -84,7 +84,9 @@ def rollback_command(
     target = SourceAndTarget.of_plan(connect, plan.header, from_command_config, to_command_config).target
     if state.apply.intents and state.finalized_at is None:
         note(f"restores {plan.header.target.uri} to what it held before {plan_path} was applied")
-        migrate_output.show_weaknesses(found.text for found in target.weaknesses() if found.capability == KEEPS_IN_USE)
+        migrate_output.show_weaknesses(
+            found.text for found in target.weaknesses() if found.capability == KEEPS_ACTIVE_OFFSETS
+        )
         note("partitions whose offset has changed since are " + ("overwritten (--force)" if force else "refused"))
         confirm(f"roll back {counted(len(state.apply.intents), 'group')}?", yes=yes)
     with plan_executor(plan, "undo", target, wait_empty) as (executor, state):

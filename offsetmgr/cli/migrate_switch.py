@@ -24,7 +24,7 @@ from offsetmgr.core.log_origin import Relation
 from offsetmgr.core.plurals import count_of
 
 if TYPE_CHECKING:
-    from offsetmgr.core.log_origin import Translate
+    from offsetmgr.core.log_origin import OffsetTranslation
     from offsetmgr.core.model import TopicPartition
     from offsetmgr.core.offset_store import Change, OffsetStore
     from offsetmgr.migration.live.live_migration import LiveMigration, Record
@@ -164,7 +164,7 @@ def _stores(connect: ConnectFlags) -> tuple[str, str]:
     return f"zookeeper://{found}", f"kafka://{brokers}"
 
 
-def _translate(connect: ConnectFlags) -> Translate | None:
+def _translate(connect: ConnectFlags) -> OffsetTranslation | None:
     """The ``translate`` setting in the URI of --store switched:, or in its section of the config file."""
     from offsetmgr.stores.pair_uri import translate_of
 

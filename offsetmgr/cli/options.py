@@ -22,7 +22,7 @@ import typer
 from offsetmgr.cli.render import OutputFormat
 from offsetmgr.config.connection import ConnectionConfig, ResolvedConnection, SettingsLayer, resolve, with_properties
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.log_origin import Translate
+from offsetmgr.core.log_origin import OffsetTranslation
 
 if TYPE_CHECKING:
     from offsetmgr.core.offset_store import OffsetStore
@@ -135,7 +135,7 @@ AcceptUnterminated = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
 TranslateOption = Annotated[
-    Translate | None,
+    OffsetTranslation | None,
     typer.Option(
         "--translate",
         help="Allow another Kafka cluster as the target. none: offsets stay the same, as its topics are equal copies.",
@@ -243,7 +243,7 @@ class ConnectFlags:
     def cluster_at(self, bootstrap: str, connection: ConnectionConfig) -> Cluster:
         """The cluster of these brokers, opened once."""
         if bootstrap not in self._clusters:
-            from offsetmgr.kafka.cluster.confluent import open_cluster
+            from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 
             self._clusters[bootstrap] = self._open.enter_context(open_cluster(bootstrap, connection))
         return self._clusters[bootstrap]

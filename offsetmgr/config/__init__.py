@@ -1,1 +1,1 @@
-"""Connection settings: the configuration file, ``.properties`` files, and Java's names of settings."""
+"""Configuration: the configuration file, ``.properties`` files, and the translation of Java client settings."""

@@ -1,7 +1,8 @@
-"""Connection settings from contexts of the configuration file, ``.properties`` files and ``OFFSETMGR_*`` variables.
+"""Merges connection settings from the command line, ``OFFSETMGR_*`` variables and the configuration file.
 
-The environment overrides the context of the configuration file, and the flags of the command line override both. Values
-may be secrets, so neither `ConnectionConfig` nor an error shows them (data rule "secrets stay secret").
+The flags of the command line override the environment, which overrides the context of the configuration file. Values
+may be secrets, so neither the representation of `ConnectionConfig` nor an error contains them (data rule "secrets stay
+secret").
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 
 @dataclass(frozen=True, slots=True)
 class ConnectionConfig:
-    """The settings, besides an address, with which offsetmgr opens a store or a cluster.
+    """The settings with which offsetmgr opens a store or a cluster, apart from its address.
 
-    ``kafka`` has librdkafka properties (``security.protocol``, ``sasl.username``, ...), translated from Java's names.
-    ``zookeeper_auth`` has pairs of scheme and credential: ``("digest", "user:password")``, or ``("sasl",
-    "user:password")`` for DIGEST-MD5. ``zookeeper_acl`` is the ACL of znodes that offsetmgr creates (``open``,
-    ``creator``, or a list such as ``sasl:app:cdrw``). ``timeout_ms`` limits each call to a server. ``stores`` maps the
-    names of ``[store.NAME]`` sections to their settings.
+    ``kafka`` contains librdkafka properties (``security.protocol``, ``sasl.username``, ...), translated from Java's
+    names. ``zookeeper_auth`` contains pairs of scheme and credential: ``("digest", "user:password")``, or ``("sasl",
+    "user:password")`` for DIGEST-MD5. ``zookeeper_acl`` is the ACL of znodes that offsetmgr creates: ``open``,
+    ``creator``, or a list such as ``sasl:app:cdrw``. ``timeout_ms`` limits each call to a server. ``stores`` maps the
+    name of each ``[store.NAME]`` section to its settings.
     """
 
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -39,10 +40,9 @@ class ConnectionConfig:
 
 @dataclass(frozen=True, slots=True)
 class SettingsLayer:
-    """One layer of settings (a context, the environment, the flags), or several merged layers.
+    """The settings of one source: a context of the configuration file, the environment, or the command line.
 
-    None means that the layer does not set the value. ``timeout_ms`` is in milliseconds; ``command_config`` is a
-    ``.properties`` file.
+    None means that this source does not set the value. ``command_config`` is the path of a ``.properties`` file.
     """
 
     bootstrap_server: str | None = None
@@ -56,12 +56,12 @@ class SettingsLayer:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedConnection:
-    """The settings of all layers.
+    """The merged settings of all layers.
 
-    ``store`` is the URI of the store; None if no layer names one. The highest layer with any address decides, and
-    within it ``store`` comes before ``zookeeper`` and ``bootstrap-server``. ``bootstrap_server`` and ``zookeeper``
-    (HOST:PORT/CHROOT) are set even if the store is another: the brokers have the logs, and old consumers register in
-    ZooKeeper.
+    ``store`` is the URI of the store; None if no layer names one. The first layer with any address decides; within a
+    layer, ``store`` has precedence over ``zookeeper``, and that over ``bootstrap-server``. ``bootstrap_server`` and
+    ``zookeeper`` (HOST:PORT/CHROOT) are set even if the store is neither of them, because the brokers have the logs and
+    old consumers register in ZooKeeper.
     """
 
     connection: ConnectionConfig
@@ -75,7 +75,8 @@ def resolve(
 ) -> ResolvedConnection:
     """Merges the flags, the environment and the context of the configuration file.
 
-    ``context`` is the flag; without it ``OFFSETMGR_CONTEXT`` applies, then the file's ``default-context``. Raises
+    ``context`` is the name from the command line. If it is None, ``OFFSETMGR_CONTEXT`` applies, and then the file's
+    ``default-context``. Raises
     `ConfigError` if the file, the context, a variable or the ``.properties`` file is not valid.
     """
     environ = os.environ if environ is None else environ
@@ -94,8 +95,8 @@ def resolve(
     if (command_config := first("command_config")) is not None:
         properties = translate(load_properties(Path(command_config)), command_config)
     auth = properties.zookeeper_auth
-    if (said := first("zookeeper_auth")) is not None:
-        auth = (parse_zookeeper_auth(said, "OFFSETMGR_ZOOKEEPER_AUTH"),)
+    if (value := first("zookeeper_auth")) is not None:
+        auth = (parse_zookeeper_auth(value, "OFFSETMGR_ZOOKEEPER_AUTH"),)
     bootstrap = first("bootstrap_server") or properties.bootstrap_servers
     store = next((uri for layer in layers if (uri := _store_of(layer)) is not None), None)
     if store is None and properties.bootstrap_servers:
@@ -115,7 +116,8 @@ def resolve(
 
 
 def with_properties(connection: ConnectionConfig, path: str) -> ConnectionConfig:
-    """Returns the same settings with only the credentials of this ``.properties`` file. Raises `ConfigError`."""
+    """Returns ``connection`` with the Kafka and ZooKeeper credentials of the ``.properties`` file ``path`` in place of
+    its own. Raises `ConfigError`."""
     properties = translate(load_properties(Path(path)), path)
     return replace(
         connection,
@@ -138,14 +140,15 @@ def _store_of(layer: SettingsLayer) -> str | None:
 def config_path(environ: Mapping[str, str]) -> Path:
     """Returns the path of the configuration file: ``OFFSETMGR_CONFIG``, else ``offsetmgr/config.toml`` in the XDG
     configuration directory."""
-    if said := environ.get("OFFSETMGR_CONFIG"):
-        return Path(said)
+    if value := environ.get("OFFSETMGR_CONFIG"):
+        return Path(value)
     directory = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(directory) / "offsetmgr" / "config.toml"
 
 
 def state_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """Returns the directory of before-images: ``offsetmgr`` in the XDG state directory. Does not create it."""
+    """Returns the directory for before-images, ``offsetmgr`` in the XDG state directory. The function does not create
+    it."""
     environ = os.environ if environ is None else environ
     return Path(environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")) / "offsetmgr"
 
@@ -155,11 +158,13 @@ def _load_toml(path: Path, *, required: bool) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         if required:
-            raise ConfigError(f"config file {path}", "does not exist", "OFFSETMGR_CONFIG names it") from None
+            raise ConfigError(
+                f"config file {path}", "does not exist", "correct the environment variable OFFSETMGR_CONFIG"
+            ) from None
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path}", getattr(error, "strerror", None) or "is not UTF-8 text") from error
-    import tomllib  # most commands read no file and start faster without it
+    import tomllib  # Most commands read no configuration file and start faster without this import.
 
     try:
         document = tomllib.loads(text)
@@ -175,7 +180,7 @@ def _load_toml(path: Path, *, required: bool) -> dict[str, Any]:
 def _section(document: Mapping[str, Any], kind: str, path: Path) -> Mapping[str, Mapping[str, Any]]:
     section = document.get(kind, {})
     if not isinstance(section, dict) or any(not isinstance(entry, dict) for entry in section.values()):
-        raise ConfigError(f"config file {path}", f"{kind!r} must be tables, as [{kind}.NAME]")
+        raise ConfigError(f"config file {path}", f"{kind!r} must consist of tables such as [{kind}.NAME]")
     return section
 
 
@@ -229,7 +234,7 @@ def _timeout(value: int | str | None, where: str) -> int | None:
     except ValueError:
         milliseconds = 0
     if milliseconds <= 0:
-        raise ConfigError(where, f"{value!r} is not a number of milliseconds above 0")
+        raise ConfigError(where, f"{value!r} is not a positive number of milliseconds")
     return milliseconds
 
 

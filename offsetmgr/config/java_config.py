@@ -1,6 +1,6 @@
-"""Translates settings of the Java client, as ``--command-config`` files have them, into librdkafka's.
+"""Translates the settings of Kafka's Java client, from ``--command-config`` files, into settings of librdkafka.
 
-Each key is kept, translated, or rejected with the name of its replacement; none is ignored. Sources: Kafka's
+Each key is kept, translated, or rejected with a hint at its replacement; no key is ignored. Sources: Kafka's
 AdminClientConfig, SslConfigs and SaslConfigs; librdkafka's CONFIGURATION.md. Values may be secrets, so no error
 contains one.
 """
@@ -14,7 +14,7 @@ from typing import Final
 
 from offsetmgr.core.errors import ConfigError
 
-_SAME: Final = frozenset(
+_UNCHANGED: Final = frozenset(
     """
     bootstrap.servers client.id client.rack client.dns.lookup security.protocol
     sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.kerberos.service.name sasl.kerberos.principal
@@ -41,7 +41,7 @@ _RENAMED: Final = {
     "ssl.keystore.key": "ssl.key.pem",
 }
 
-_BY_HAND: Final = frozenset(
+_SPECIAL: Final = frozenset(
     {
         "ssl.truststore.location",
         "ssl.truststore.type",
@@ -56,9 +56,9 @@ _BY_HAND: Final = frozenset(
         "zookeeper.acl",
     }
 )
-"""Keys that need more than another name; functions below handle them."""
+"""Keys that need more than a new name; the functions below handle them."""
 
-_REFUSED: Final = {
+_UNSUPPORTED: Final = {
     "ssl.protocol": "OpenSSL negotiates the TLS version by itself: remove it",
     "ssl.enabled.protocols": "OpenSSL negotiates the TLS version by itself: remove it",
     "ssl.provider": "offsetmgr uses OpenSSL: remove it",
@@ -74,7 +74,7 @@ _REFUSED: Final = {
     "metric.reporters": "a Java class cannot be loaded here: remove it",
     "interceptor.classes": "a Java class cannot be loaded here: remove it",
     "group.id": "groups are chosen with --group: remove it",
-    "retries": "bound the waiting with --timeout instead",
+    "retries": "limit the wait with --timeout instead",
 }
 
 _JAAS_OPTION: Final = re.compile(
@@ -84,7 +84,8 @@ _JAAS_OPTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """The content of a ``.properties`` file; ``timeout_ms`` is ``default.api.timeout.ms``."""
+    """The translated content of a ``.properties`` file. ``kafka`` contains librdkafka's settings, and ``timeout_ms`` is
+    ``default.api.timeout.ms``."""
 
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     zookeeper_auth: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -96,18 +97,20 @@ class ClientProperties:
 def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
     """Returns librdkafka settings for Java's ``properties``; ``source`` is the name of the file in errors.
 
-    Raises `ConfigError` with the key that is not supported and its replacement.
+    Raises `ConfigError` for an unsupported key, with a hint at its replacement.
     """
     kafka: dict[str, str] = {}
     for key, value in properties.items():
         if "${" in value and re.search(r"\$\{[^}]*:[^}]*\}", value):
-            raise _refuse(source, key, "configuration providers (${...:...}) are Java's: write the value itself")
-        if key in _SAME:
+            raise _unsupported(
+                source, key, "configuration providers (${...:...}) work only in Java: write the value itself"
+            )
+        if key in _UNCHANGED:
             kafka[key] = value
         elif key in _RENAMED:
             kafka[_RENAMED[key]] = value
-        elif key not in _BY_HAND:
-            raise _refuse(source, key, _REFUSED.get(key) or _guess(key))
+        elif key not in _SPECIAL:
+            raise _unsupported(source, key, _UNSUPPORTED.get(key) or _hint_for_unknown(key))
     if "sasl.jaas.config" in properties:
         kafka.update(_jaas(properties["sasl.jaas.config"], source))
     kafka.update(_truststore(properties, source))
@@ -127,8 +130,8 @@ def translate(properties: Mapping[str, str], source: str) -> ClientProperties:
 
 
 def parse_zookeeper_auth(text: str, source: str) -> tuple[str, str]:
-    """Returns the scheme and the credential of ``digest:user:password`` (or ``sasl:user:password``, for SASL with
-    DIGEST-MD5). Raises `ConfigError`, which does not contain the text."""
+    """Splits ``digest:user:password`` (or ``sasl:user:password``, for SASL with DIGEST-MD5) into scheme and credential.
+    Raises `ConfigError`, which does not contain ``text``."""
     scheme, colon, credential = text.partition(":")
     user, second, _ = credential.partition(":")
     if not colon or not scheme or (scheme in ("digest", "sasl") and not (user and second)):
@@ -136,22 +139,22 @@ def parse_zookeeper_auth(text: str, source: str) -> tuple[str, str]:
     return scheme, credential
 
 
-def _refuse(source: str, key: str, instead: str) -> ConfigError:
-    return ConfigError(f"{source}: {key}", "this key cannot be honoured", instead)
+def _unsupported(source: str, key: str, instead: str) -> ConfigError:
+    return ConfigError(f"{source}: {key}", "this setting is not supported", instead)
 
 
-def _guess(key: str) -> str:
+def _hint_for_unknown(key: str) -> str:
     if key.startswith(("key.", "value.", "enable.auto", "auto.", "max.poll", "fetch.", "isolation.")):
-        return "it is a setting for consuming records, which offsetmgr does not do: remove it"
+        return "it is a setting for consumers of records, and offsetmgr consumes none: remove it"
     if key.startswith(("acks", "batch.", "linger.", "compression.", "transactional.", "enable.idempotence")):
-        return "it is a setting for producing records, which offsetmgr does not do: remove it"
+        return "it is a setting for producers of records, and offsetmgr produces none: remove it"
     if key.startswith("zookeeper."):
-        return "of ZooKeeper's settings zookeeper.auth and zookeeper.acl are known: remove it"
+        return "the only ZooKeeper settings are zookeeper.auth and zookeeper.acl: remove it"
     return "it is not a setting that offsetmgr knows: remove it, or use librdkafka's name for it"
 
 
 def _jaas(text: str, source: str) -> dict[str, str]:
-    """Returns the credentials of a JAAS line: ``MODULE required key="value" ...;``."""
+    """Returns librdkafka's settings for the credentials of a JAAS line, ``MODULE required key="value" ...;``."""
     key = "sasl.jaas.config"
     module, _, rest = text.strip().partition(" ")
     flag, _, options_text = rest.strip().partition(" ")
@@ -165,16 +168,16 @@ def _jaas(text: str, source: str) -> dict[str, str]:
         return {"sasl.username": options["username"], "sasl.password": options["password"]}
     if name == "Krb5LoginModule":
         names = {"principal": "sasl.kerberos.principal", "keyTab": "sasl.kerberos.keytab"}
-        return {ours: options[theirs] for theirs, ours in names.items() if theirs in options}
+        return {librdkafka_name: options[option] for option, librdkafka_name in names.items() if option in options}
     if name == "OAuthBearerLoginModule":
         names = {
             "clientId": "sasl.oauthbearer.client.id",
             "clientSecret": "sasl.oauthbearer.client.secret",
             "scope": "sasl.oauthbearer.scope",
         }
-        found = {ours: options[theirs] for theirs, ours in names.items() if theirs in options}
+        found = {librdkafka_name: options[option] for option, librdkafka_name in names.items() if option in options}
         return {"sasl.oauthbearer.method": "oidc", **found} if found else {}
-    raise _refuse(source, key, f"login module {name} is not known; use sasl.username and sasl.password")
+    raise _unsupported(source, key, f"login module {name} is not known; use sasl.username and sasl.password")
 
 
 def _jaas_options(text: str, source: str) -> dict[str, str]:
@@ -183,7 +186,7 @@ def _jaas_options(text: str, source: str) -> dict[str, str]:
     while text[at:].strip() not in ("", ";"):
         match = _JAAS_OPTION.match(text, at)
         if match is None:
-            raise ConfigError(f"{source}: sasl.jaas.config", f"cannot be read after {len(options)} options")
+            raise ConfigError(f"{source}: sasl.jaas.config", f"cannot be parsed after {len(options)} options")
         quoted = match[2] if match[2] is not None else match[3]
         options[match[1]] = match[4] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
         at = match.end()
@@ -191,9 +194,10 @@ def _jaas_options(text: str, source: str) -> dict[str, str]:
 
 
 def _store_type(properties: Mapping[str, str], which: str) -> str:
-    """Returns PEM, PKCS12 or JKS: the configured type, else the type of the file's suffix, else Java's default."""
-    if said := properties.get(f"ssl.{which}.type"):
-        return said.upper()
+    """Returns PEM, PKCS12 or JKS: the configured type, else the type that the file's suffix implies, else Java's
+    default, JKS."""
+    if store_type := properties.get(f"ssl.{which}.type"):
+        return store_type.upper()
     ending = properties[f"ssl.{which}.location"].lower().rpartition(".")[2]
     return {"pem": "PEM", "crt": "PEM", "p12": "PKCS12", "pfx": "PKCS12"}.get(ending, "JKS")
 
@@ -201,10 +205,10 @@ def _store_type(properties: Mapping[str, str], which: str) -> str:
 def _truststore(properties: Mapping[str, str], source: str) -> dict[str, str]:
     if "ssl.truststore.location" not in properties:
         if "ssl.truststore.type" in properties and properties["ssl.truststore.type"].upper() != "PEM":
-            raise _refuse(source, "ssl.truststore.type", "only PEM can be given without ssl.truststore.location")
+            raise _unsupported(source, "ssl.truststore.type", "only PEM can be given without ssl.truststore.location")
         return {}
     if (kind := _store_type(properties, "truststore")) != "PEM":
-        raise _refuse(
+        raise _unsupported(
             source,
             "ssl.truststore.location",
             f"a {kind} truststore cannot be read: export its certificates to PEM (keytool -list -rfc -keystore FILE) "
@@ -217,9 +221,9 @@ def _keystore(properties: Mapping[str, str], source: str) -> dict[str, str]:
     location = properties.get("ssl.keystore.location")
     if location is None:
         if "ssl.keystore.password" in properties:
-            raise _refuse(source, "ssl.keystore.password", "there is no ssl.keystore.location that it could open")
+            raise _unsupported(source, "ssl.keystore.password", "it has no effect without ssl.keystore.location")
         if "ssl.keystore.type" in properties and properties["ssl.keystore.type"].upper() != "PEM":
-            raise _refuse(source, "ssl.keystore.type", "only PEM can be given without ssl.keystore.location")
+            raise _unsupported(source, "ssl.keystore.type", "only PEM can be given without ssl.keystore.location")
         return {}
     kind = _store_type(properties, "keystore")
     if kind == "PEM":
@@ -227,7 +231,7 @@ def _keystore(properties: Mapping[str, str], source: str) -> dict[str, str]:
     if kind == "PKCS12":
         password = properties.get("ssl.keystore.password")
         return {"ssl.keystore.location": location} | ({"ssl.keystore.password": password} if password else {})
-    raise _refuse(
+    raise _unsupported(
         source,
         "ssl.keystore.location",
         f"a {kind} keystore cannot be read: convert it with keytool -importkeystore -deststoretype PKCS12",
@@ -242,5 +246,5 @@ def _milliseconds(properties: Mapping[str, str], key: str, source: str) -> int |
     except ValueError:
         value = 0
     if value <= 0:
-        raise ConfigError(f"{source}: {key}", "not a number of milliseconds above 0")
+        raise ConfigError(f"{source}: {key}", "not a positive number of milliseconds")
     return value

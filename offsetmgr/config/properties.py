@@ -16,7 +16,8 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def load_properties(path: Path) -> dict[str, str]:
-    """Reads a file in Java's encoding (ISO-8859-1, with ``\\uXXXX`` for other characters). The last of equal keys wins.
+    """Reads a file in Java's encoding (ISO-8859-1, with ``\\uXXXX`` for other characters). If a key is repeated, its
+    last value wins.
 
     Raises `ConfigError` with the file and the line. No error contains a value, because values may be secrets.
     """
@@ -28,7 +29,7 @@ def load_properties(path: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """Returns the keys and values of ``text``; ``source`` is its name in errors."""
+    """Parses ``text`` into keys and values. Errors call it ``source``."""
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key_end = _end_of_key(line)
@@ -41,14 +42,14 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yields logical lines (continuation lines joined, comments and blank lines removed) with the number of their first
-    line."""
+    """Yields each logical line with the number of its first physical line. Continuation lines are joined; comments and
+    blank lines are left out."""
     pending = ""
     started = 0
     continued = False
-    natural = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    for number, raw in enumerate(natural, start=1):
-        line = raw.lstrip(_BLANK)
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    for number, raw_line in enumerate(lines, start=1):
+        line = raw_line.lstrip(_BLANK)
         if not continued:
             if not line or line[0] in "#!":
                 continue

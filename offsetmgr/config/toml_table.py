@@ -1,4 +1,7 @@
-"""Reads TOML files of the listener (credentials, rules). Errors contain the file, the line and the field."""
+"""Reads the TOML files of the listener (credentials and authorization rules) and checks their fields.
+
+Errors contain the file, the line and the field.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,29 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import ConfigError
 
-_MEND: Final = "correct the file, and start again"
+_FIX_HINT: Final = "correct the file and start again"
 _LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
-class Table:
-    """One table of a file and its position. Errors contain no values, because values may be secrets."""
+class TomlTable:
+    """One table of a TOML file. ``path`` is its name for errors, such as ``rule 2``; empty for the top table.
 
-    def __init__(self, file: str, place: str, values: Mapping[str, Any]) -> None:
+    Errors contain no values, because values may be secrets.
+    """
+
+    def __init__(self, file: str, path: str, values: Mapping[str, Any]) -> None:
         self.file = file
-        self.place = place
+        self.path = path
         self.values = values
 
     def error(self, why: str, field: str = "") -> ConfigError:
-        """Returns an error with the reason ``why`` for the field or the table."""
-        where = f"{self.place}.{field}" if self.place and field else self.place or field
-        return ConfigError(f"{self.file}: {where}" if where else self.file, why, _MEND)
+        """Returns an error for ``field``, or for the table if ``field`` is empty; ``why`` is the reason."""
+        where = f"{self.path}.{field}" if self.path and field else self.path or field
+        return ConfigError(f"{self.file}: {where}" if where else self.file, why, _FIX_HINT)
 
-    def only(self, known: Collection[str]) -> None:
-        """Raises `ConfigError` for an unknown field, because a misspelled field must not change access."""
+    def reject_unknown(self, known: Collection[str]) -> None:
+        """Raises `ConfigError` for a field that is not in ``known``. If a misspelled field were ignored, it could
+        change who has access."""
         for name in self.values:
             if name not in known:
                 raise self.error(f"unknown field; known are {', '.join(known)}", name)
@@ -43,28 +50,28 @@ class Table:
         """Returns a list of strings; empty if the field is missing."""
         value = self.values.get(field, [])
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise self.error("must be a list of strings, none of them empty", field)
+            raise self.error("must be a list of strings that are not empty", field)
         return value
 
-    def table(self, field: str) -> Table:
+    def table(self, field: str) -> TomlTable:
         value = self.values.get(field, {})
         if not isinstance(value, dict):
             raise self.error("must be a table", field)
-        return Table(self.file, f"{self.place}.{field}" if self.place else field, value)
+        return TomlTable(self.file, f"{self.path}.{field}" if self.path else field, value)
 
-    def tables(self, field: str) -> list[Table]:
+    def tables(self, field: str) -> list[TomlTable]:
         """Returns an array of tables (``[[field]]``)."""
         value = self.values.get(field, [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.error(f"must be written as [[{field}]]", field)
-        return [Table(self.file, f"{field} {number}", item) for number, item in enumerate(value, 1)]
+        return [TomlTable(self.file, f"{field} {number}", item) for number, item in enumerate(value, 1)]
 
 
-def load(path: Path | str) -> Table:
-    """Returns the top table of the file. Raises `ConfigError` if the file cannot be read or is not TOML."""
+def load(path: Path | str) -> TomlTable:
+    """Reads a file and returns its top table. Raises `ConfigError` if the file cannot be read or is not TOML."""
     name = str(path)
     try:
-        return Table(name, "", tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        return TomlTable(name, "", tomllib.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         hint = "name a file that this user may read"
         raise ConfigError(name, f"cannot be read: {error.strerror}", hint) from None
@@ -74,4 +81,4 @@ def load(path: Path | str) -> Table:
         text = str(error)
         line = _LINE.search(text)
         where = f"{name}, line {line[1]}" if line else name
-        raise ConfigError(where, f"is not TOML: {_LINE.sub('', text)}", _MEND) from None
+        raise ConfigError(where, f"is not TOML: {_LINE.sub('', text)}", _FIX_HINT) from None

@@ -85,10 +85,10 @@ class PartitionLogReader:
             leader: Address, partitions: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
             # A fetch may wait in the broker and delay later requests of its connection.
-            async with self._client.node(leader).lane(attempt) as lane:
-                lane.park()
+            async with self._client.node(leader).dedicated_connection(attempt) as dedicated:
+                dedicated.mark_waiting()
                 mine = {tp: offsets[tp] for tp in partitions}
-                return await fetch.fetch(lane.connection, mine, limits, remaining(attempt))
+                return await fetch.fetch(dedicated.connection, mine, limits, remaining(attempt))
 
         slices = await self._leaders.per_partition(offsets, ask, deadline, limits.max_wait_ms / 1000)
         return {

@@ -19,7 +19,7 @@ from offsetmgr.consumer.streams import MessageStream, PartitionProgress, StreamS
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import AuthenticationFailed, NotAuthorized, OffsetMgrError, PartialFailure
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
-from offsetmgr.kafka.cluster.confluent import open_cluster
+from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 from offsetmgr.zookeeper.groups.assignors import ThreadId

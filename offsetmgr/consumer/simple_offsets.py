@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from offsetmgr.core.errors import GroupActive, OffsetMgrError, UnknownTopicOrPartition
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
 from offsetmgr.kafka.client.client import Client
-from offsetmgr.kafka.client.leader_router import UNKNOWN_TOPIC_TIMEOUT_S, layout
+from offsetmgr.kafka.client.leader_router import UNKNOWN_TOPIC_TIMEOUT_S, find_leaders
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.client.pinned_client import PinnedCoordinatorClient
 from offsetmgr.kafka.client.retries import backoff
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS, FetchedGroup
+from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS, FetchedGroup
 
 
 class OffsetManagers:
@@ -25,7 +25,7 @@ class OffsetManagers:
 
     def __init__(self, bootstrap: str, security: Security) -> None:
         self._security = security
-        self._finding = Client(bootstrap, security, NEEDED_OF_MANAGERS)
+        self._finding = Client(bootstrap, security, MANAGER_API_VERSIONS)
         self._fixed: dict[Address, PinnedCoordinatorClient] = {}
 
     async def find(self, group: str, deadline: float) -> Address:
@@ -65,7 +65,7 @@ class OffsetManagers:
             unknown = [tp for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)]
             now = loop.time() + pause
             if unknown and wait_s <= now < deadline:
-                known = await layout(client, unknown, deadline)
+                known = await find_leaders(client, unknown, deadline)
                 unknown = [tp for tp in unknown if not isinstance(known[tp], UnknownTopicOrPartition)]
             if not unknown or now >= deadline:
                 break

@@ -1,7 +1,7 @@
-"""Replaces a file atomically, with one writer at a time: a reader sees the old content or the new, never a mixture.
+"""Replaces files atomically: a reader sees the old content or the new content, never a mixture.
 
-Ordering contract: the writer writes and fsyncs a temporary file, renames it over the old file, and fsyncs the
-directory. After `replace_file` returns, a power failure loses nothing.
+Ordering contract: `replace_file` writes and fsyncs a temporary file, renames it over the old file, and fsyncs the
+directory. After it returns, the new content survives a power failure. `exclusive_writer` excludes concurrent writers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _POLL_S: Final = 0.02
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool) -> T:
-    """Writes the new content of ``path`` through ``write`` and returns the result of ``write``.
+    """Replaces the content of ``path`` with the output of ``write``, and returns the result of ``write``.
 
-    Raises `FileFailure`; the old file is then unchanged. With ``overwrite`` False an existing file is an error, also a
-    file that another process creates during the write.
+    Raises `FileFailure` if that fails; the old file is then unchanged. If ``overwrite`` is False, an existing file is
+    an error, even if another process creates it during the write.
     """
     target = Path(os.path.realpath(path))
     what = f"file {path}"
@@ -33,7 +33,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
         raise _exists(what)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        result = _write_beside(target, temporary, write)
+        result = _write_temporary(target, temporary, write)
         if overwrite:
             temporary.replace(target)
         else:
@@ -50,7 +50,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], T], *, overwrite: bool)
     return result
 
 
-def _write_beside(target: Path, temporary: Path, write: Callable[[BinaryIO], T]) -> T:
+def _write_temporary(target: Path, temporary: Path, write: Callable[[BinaryIO], T]) -> T:
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     stream = os.fdopen(descriptor, "wb")
     try:
@@ -60,7 +60,7 @@ def _write_beside(target: Path, temporary: Path, write: Callable[[BinaryIO], T])
         stream.flush()
         os.fsync(descriptor)
     except BaseException:
-        with contextlib.suppress(OSError):  # close would flush the failed bytes again
+        with contextlib.suppress(OSError):  # close() would try to flush the failed bytes again
             stream.close()
         raise
     stream.close()
@@ -68,35 +68,36 @@ def _write_beside(target: Path, temporary: Path, write: Callable[[BinaryIO], T])
 
 
 @contextlib.contextmanager
-def only_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None]:
-    """Holds an exclusive lock (flock) on a file next to ``path``, and removes that file afterwards.
+def exclusive_writer(path: Path, clock: Clock, timeout_ms: int) -> Iterator[None]:
+    """Holds an exclusive lock (flock) on a lock file in the directory of ``path``, and removes the lock file
+    afterwards.
 
     Raises `FileFailure` if another process holds the lock for longer than ``timeout_ms``.
     """
     target = Path(os.path.realpath(path))
-    beside = target.with_name(f".{target.name}.lock")
+    lock_file = target.with_name(f".{target.name}.lock")
     deadline = clock.monotonic() + timeout_ms / 1000
-    while (descriptor := _try_lock(beside, path)) is None:
+    while (descriptor := _try_lock(lock_file, path)) is None:
         if clock.monotonic() >= deadline:
             raise FileFailure(f"file {path}", "another process is writing it", "try again when it is done")
         clock.sleep(_POLL_S)
     try:
         yield
     finally:
-        beside.unlink(missing_ok=True)
+        lock_file.unlink(missing_ok=True)
         os.close(descriptor)
 
 
-def _try_lock(beside: Path, path: Path) -> int | None:
+def _try_lock(lock_file: Path, path: Path) -> int | None:
     try:
-        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         hint = "name another file, in a directory that can be written"
         raise FileFailure(f"file {path} cannot be locked", reason(error), hint) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # the previous holder may have removed the file that we locked
-        if os.fstat(descriptor).st_ino == beside.stat().st_ino:
+        # The previous owner may have removed the lock file between our open and our lock.
+        if os.fstat(descriptor).st_ino == lock_file.stat().st_ino:
             return descriptor
     except (BlockingIOError, FileNotFoundError):
         pass

@@ -1,4 +1,4 @@
-"""The clock as a parameter, so that pure code and tests control time."""
+"""The clock interface. Code that needs the time takes a `Clock` as a parameter, so that tests can control it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 boottime: Final[Callable[[], float]] = (
     time.monotonic if _BOOTTIME is None else functools.partial(time.clock_gettime, _BOOTTIME)
 )
-"""Seconds on a clock that also runs while the machine is suspended (CLOCK_BOOTTIME); the monotonic clock on platforms
-without one."""
+"""Returns seconds of a clock that also runs while the machine is suspended (CLOCK_BOOTTIME), or of the monotonic clock
+on platforms without CLOCK_BOOTTIME."""
 
 
 class Clock(Protocol):
@@ -24,11 +24,11 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Returns seconds that never decrease, for durations and deadlines."""
+        """Returns the seconds of a clock that never goes back, for durations and deadlines."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Waits. A clock for tests advances its own time instead."""
+        """Waits for ``seconds``. The clock of a test advances its own time instead."""
         ...
 
 

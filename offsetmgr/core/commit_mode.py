@@ -1,7 +1,8 @@
-"""The three commit modes of an old consumer group, their settings, and the safe changes between them.
+"""The three commit modes of groups of old (ZooKeeper-based) consumers, their settings, and the safe changes between
+them.
 
-Pure. The commit mode of a process is fixed when it starts, so a change of the mode restarts every member (a rolling
-bounce).
+Pure. A process reads its commit mode only when it starts. To change the mode of a group, the operator restarts every
+member with new settings, one after the other (a rolling bounce).
 
 Source: kafka.consumer.ZookeeperConsumerConnector and kafka.consumer.ConsumerConfig, 0.8.2 to 1.1.
 """
@@ -33,8 +34,8 @@ class CommitMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitModeSettings:
-    """The settings that ``consumer.properties`` of a member needs in a commit mode. ``notes`` are for the operator who
-    edits the file."""
+    """The settings of a commit mode in the ``consumer.properties`` of a member. ``notes`` are hints for the operator
+    who edits the file."""
 
     properties: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
@@ -43,8 +44,8 @@ class CommitModeSettings:
         return [f"{key}={value}" for key, value in self.properties]
 
     def as_argument(self) -> str:
-        """Returns the settings in one line, ``key=value`` separated by spaces, as the placeholder ``{settings}`` of a
-        command receives them."""
+        """Returns the settings as one line of ``key=value`` pairs separated by spaces, for the placeholder
+        ``{settings}`` of a restart command."""
         return " ".join(self.as_lines())
 
 
@@ -85,7 +86,7 @@ SETTINGS: Mapping[CommitMode, CommitModeSettings] = {
 
 @dataclass(frozen=True, slots=True)
 class CommitModeChange:
-    """One rolling bounce: every member changes from ``start`` to ``to``."""
+    """One rolling bounce, in which every member changes from the mode ``start`` to the mode ``to``."""
 
     start: CommitMode
     to: CommitMode
@@ -116,21 +117,22 @@ SAFE_CHANGES: Mapping[CommitModeChange, str] = {
 UNSAFE_CHANGES: Mapping[CommitModeChange, str] = {
     CommitModeChange(CommitMode.ZOOKEEPER, CommitMode.KAFKA): (
         "a bounced member reads Kafka alone, where the commits made to ZooKeeper never arrived: it starts at an old"
-        " Kafka offset and repeats, or finds none and goes where auto.offset.reset says (largest, the default:"
+        " Kafka offset and repeats, or finds none and follows auto.offset.reset (largest, the default:"
         " everything not yet consumed is lost; smallest: everything is repeated); and members not yet bounced read"
         " ZooKeeper alone, so a partition that goes back to one of them repeats what the bounced member consumed"
     ),
     CommitModeChange(CommitMode.KAFKA, CommitMode.ZOOKEEPER): (
-        "a bounced member reads ZooKeeper alone, which has stood still since Kafka took over: everything committed to"
-        " Kafka since then is repeated (or, where ZooKeeper has no offset, skipped with auto.offset.reset=largest); and"
-        " its commits to ZooKeeper are unknown to the members not yet bounced, which repeat them when a partition goes"
-        " back"
+        "a bounced member reads ZooKeeper alone, which has received no commits since Kafka took over: it repeats"
+        " everything committed to Kafka since then (or, where ZooKeeper has no offset, skips it with"
+        " auto.offset.reset=largest); and its commits to ZooKeeper are unknown to the members not yet bounced, which"
+        " repeat what it consumed when a partition goes back to one of them"
     ),
 }
 
 
 def route(start: CommitMode, to: CommitMode) -> tuple[CommitModeChange, ...]:
-    """Returns the safe rolling bounces from one commit mode to another, in order; empty if the modes are equal."""
+    """Returns the rolling bounces that lead safely from one commit mode to another, in order; none if the modes are
+    equal."""
     if start is to:
         return ()
     if CommitModeChange(start, to) in SAFE_CHANGES:
@@ -145,41 +147,43 @@ def require_safe(
     zookeeper: Mapping[TopicPartition, Offset] | None = None,
     kafka: Mapping[TopicPartition, Offset] | None = None,
 ) -> CommitModeChange:
-    """Returns the change if one rolling bounce may make it.
+    """Returns the change from ``start`` to ``to`` if one rolling bounce can make it safely.
 
-    Raises `GateRefused` for the two direct changes between ZooKeeper and Kafka, with the commits that the group would
-    lose or repeat. If the offsets of both stores are given, the error contains their numbers.
+    Raises `GateRefused` if the modes are equal, and for the two direct changes between ZooKeeper and Kafka, which would
+    lose or repeat messages. If the caller passes the offsets of both stores, the error contains examples of them.
     """
     change = CommitModeChange(start, to)
     if start is to:
-        raise GateRefused(f"bounce {change}", "the group is in this phase already", "nothing is to be done")
+        raise GateRefused(f"bounce {change}", "the group is in this phase already", "no bounce is needed")
     if change in SAFE_CHANGES:
         return change
-    why = UNSAFE_CHANGES[change]
-    if numbers := _what_would_happen(start, zookeeper or {}, kafka or {}):
-        why += "; now: " + "; ".join(numbers)
+    reason = UNSAFE_CHANGES[change]
+    if numbers := _consequences(start, zookeeper or {}, kafka or {}):
+        reason += "; now: " + "; ".join(numbers)
     raise GateRefused(
         f"bounce {change} directly",
-        why,
+        reason,
         f"go through dual: first bounce to dual, check it, then bounce to {to.value}",
     )
 
 
-def _what_would_happen(
+def _consequences(
     start: CommitMode, zookeeper: Mapping[TopicPartition, Offset], kafka: Mapping[TopicPartition, Offset]
 ) -> list[str]:
-    """Returns a line for each of the first partitions: where a member would start, and where the group is."""
+    """Returns a line for each of the first three affected partitions: the committed offset of the group, and the offset
+    at which a restarted member would start."""
     current, other = (zookeeper, kafka) if start is CommitMode.ZOOKEEPER else (kafka, zookeeper)
     name = "Kafka" if start is CommitMode.ZOOKEEPER else "ZooKeeper"
     texts: list[str] = []
     for tp in sorted(current):
-        here, there = current[tp], other.get(tp)
-        if not isinstance(here, Committed):
+        current_offset, other_offset = current[tp], other.get(tp)
+        if not isinstance(current_offset, Committed):
             continue
-        if not isinstance(there, Committed):
-            texts.append(f"{tp} is at {here.offset}, and {name} has no offset")
-        elif there.offset < here.offset:
-            texts.append(f"{tp} is at {here.offset}, {name} at {there.offset}: {here.offset - there.offset} repeated")
+        if not isinstance(other_offset, Committed):
+            texts.append(f"{tp} is at {current_offset.offset}, and {name} has no offset")
+        elif other_offset.offset < current_offset.offset:
+            repeated = current_offset.offset - other_offset.offset
+            texts.append(f"{tp} is at {current_offset.offset}, {name} at {other_offset.offset}: {repeated} repeated")
     shown = texts[:3]
     if len(texts) > len(shown):
         shown.append(f"and {len(texts) - len(shown)} more partitions")

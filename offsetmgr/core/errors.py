@@ -1,7 +1,7 @@
-"""The hierarchy of errors, with Kafka's names and codes where Kafka has them.
+"""The exceptions of offsetmgr. If Kafka has an error code for the case, the class has Kafka's name and code.
 
-Every error has *what* failed, *why*, and a *hint* if the reader can do something. The command line prints these three
-parts, so operators read every message here. No text may contain a credential.
+Every error says *what* failed and *why*, and has a *hint* if the reader can do something about it. The command line
+prints these three parts, so operators read every message. No text may contain a credential.
 
 A class whose name is a participle (`SessionExpired`, `Superseded`) is the result of a call, like Kafka's exceptions.
 """
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class OffsetMgrError(Exception):
     """The base class of all errors that offsetmgr raises on purpose.
 
-    ``what`` names the thing that failed, ``why`` the reason as far as it is known, ``hint`` what the reader can do.
-    ``code`` and ``name`` are Kafka's protocol error if one exists. ``retriable`` is True if the same call may succeed
-    later without any other change.
+    ``what`` names the object or operation that failed, ``why`` gives the reason if it is known, and ``hint`` proposes
+    an action. ``code`` and ``name`` are the error code of Kafka's protocol and its name, or None. ``retriable`` is True
+    if the same call may succeed later without any other change.
     """
 
     code: ClassVar[int | None] = None
@@ -104,14 +104,14 @@ class TopicNotAuthorized(NotAuthorized):
 
 
 class ServerError(OffsetMgrError):
-    """The server returned an error that has no class here; the text names it.
+    """The server returned an error for which offsetmgr has no class of its own; the text describes it.
 
-    ``wire_code`` is Kafka's error code, if there was one.
+    ``kafka_code`` is Kafka's error code; None if the error has none.
     """
 
-    def __init__(self, what: str, why: str = "", hint: str = "", *, wire_code: int | None = None) -> None:
+    def __init__(self, what: str, why: str = "", hint: str = "", *, kafka_code: int | None = None) -> None:
         super().__init__(what, why, hint)
-        self.wire_code = wire_code
+        self.kafka_code = kafka_code
 
 
 # --- Kafka's coordinator -------------------------------------------------------------------------
@@ -179,9 +179,9 @@ class GroupNotFound(OffsetMgrError):
 class GroupActive(OffsetMgrError):
     """The group has active members, so no other client may change its offsets (NON_EMPTY_GROUP).
 
-    ``members`` are their names (``client-id at /host (member id)``). If all members are group locks of offsetmgr, the
-    hint mentions it, and ``lock_ends_s`` is the number of seconds within which the coordinator removes the lock of a
-    killed process. It is 0 if other clients are members.
+    ``members`` are their names (``client-id at /host (member id)``). ``lock_ends_s`` is the number of seconds within
+    which the coordinator removes the group lock of a killed process, or 0 if other clients are members. If all members
+    are group locks of offsetmgr, the hint explains that.
     """
 
     code = 68
@@ -192,8 +192,8 @@ class GroupActive(OffsetMgrError):
     ) -> None:
         if lock_ends_s or (members and all(member.startswith("offsetmgr at ") for member in members)):
             hint = (
-                "another offsetmgr command edits this group at this moment, or was killed while it did, and then its"
-                " lock ends within 10 s: repeat it then"
+                "another offsetmgr command is editing this group: try again when it has finished; if it was killed,"
+                " its lock expires within 10 s"
             )
         super().__init__(what, why, hint)
         self.members = members
@@ -201,7 +201,7 @@ class GroupActive(OffsetMgrError):
 
 
 class LockLost(OffsetMgrError):
-    """The membership that locks the group ended before the write (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
+    """The membership that serves as the group lock ended before the write (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
     FENCED_INSTANCE_ID)."""
 
     code = 22
@@ -242,7 +242,7 @@ class RecreatedTopic(OffsetMgrError):
 
 
 class Conflict(OffsetMgrError):
-    """The committed offset is not the one that the caller expected; the store wrote nothing (data rule "conditional
+    """The committed offset is not the one that the caller expected, so the store wrote nothing (data rule "conditional
     writes").
 
     ``actual`` is the offset in the store (``Committed`` or ``Absent``), or None if unknown.
@@ -254,15 +254,16 @@ class Conflict(OffsetMgrError):
 
 
 class CorruptData(OffsetMgrError):
-    """Data exists but cannot be decoded: a znode or record that contains no offset. It never counts as absent."""
+    """Data exists but cannot be decoded, such as a znode or record that contains no offset. Such data never counts as
+    absent."""
 
 
 class LimitExceeded(CorruptData):
-    """The data needs more memory than the caller allows: an entry of a log, or the decompressed content of a batch."""
+    """An entry of a log, or the decompressed content of a batch, needs more memory than the caller allows."""
 
 
 class UnknownVersion(OffsetMgrError):
-    """The version of a format is not known; the text contains the version (data rule "versioned formats")."""
+    """The data has an unknown version of its format; the text contains the version (data rule "versioned formats")."""
 
 
 class FileFailure(OffsetMgrError):
@@ -270,7 +271,7 @@ class FileFailure(OffsetMgrError):
 
 
 class MalformedData(OffsetMgrError):
-    """A file does not have its format; the text names the line and the reason."""
+    """A file violates its format; the text names the line and the reason."""
 
 
 class PartialFailure(OffsetMgrError):
@@ -299,7 +300,7 @@ class PartialFailure(OffsetMgrError):
 
 
 class AssignmentRefused(OffsetMgrError):
-    """The strategy cannot assign the group's partitions: the rebalance of its members fails too."""
+    """The strategy cannot assign the group's partitions, so a rebalance of the members would fail too."""
 
 
 class UnequalSubscriptions(AssignmentRefused):
@@ -324,11 +325,11 @@ class OpenPeriodUnknown(OffsetMgrError):
 
 
 class LateRecord(OffsetMgrError):
-    """The record belongs to a period that its partition has finished, or that was closed before."""
+    """The record belongs to a period that its partition has already finished, or that is already closed."""
 
 
 class RunEnded(Conflict):
-    """No further period opens: the run was ended, or its last period is closed (``done``)."""
+    """No further period opens, because the run was ended or (``done``) because its last period is closed."""
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, done: bool = False) -> None:
         super().__init__(what, why, hint)
@@ -340,13 +341,13 @@ class CallbackFailed(OffsetMgrError):
 
 
 class LegacyMembersPresent(OffsetMgrError):
-    """The znodes have an old format whose writers ignore the checks of this version, so both versions cannot run at the
-    same time."""
+    """The znodes have an old format. The processes that write it ignore the checks of this version, so both versions
+    cannot run at the same time."""
 
 
 class SwitchInProgress(OffsetMgrError):
-    """A live migration is changing the stores of the group, or its member cannot know whether it is; nothing was
-    written."""
+    """Nothing was written, because a live migration is changing the stores of the group, or because the member cannot
+    rule that out."""
 
     retriable = True
 
@@ -361,8 +362,8 @@ class JournalError(OffsetMgrError):
 
 
 class GateRefused(OffsetMgrError):
-    """A change of the commit mode is refused: evidence is missing or contradicts it (data rule "verdicts carry
-    evidence")."""
+    """offsetmgr refuses a change of the commit mode, because evidence is missing or contradicts the change (data rule
+    "verdicts carry evidence")."""
 
 
 class ControllerRequestRefused(OffsetMgrError):

@@ -1,4 +1,7 @@
-"""Stores with a lock on a group: `HeldLock` and `LockableStore`."""
+"""`LockableStore`, the interface of stores that can lock a group, and `HeldLock`, the lock.
+
+A mirror locks the groups of a Kafka target for as long as it runs, so that no other client commits to them.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from offsetmgr.core.offset_store import ChangeOutcome
 
 
 class HeldLock(Protocol):
-    """The lock of a group for longer than one edit: no other client can commit to the group. Brokers of 0.8.2 have no
-    group lock; there other clients may commit, and the store reads and compares just before each write.
+    """A lock of a group that lasts longer than one edit. While it is held, no other client can commit to the group.
 
-    A consumer that joins the group takes the lock away: ``lost`` then returns the reason, `commit` raises `LockLost`,
-    and the consumer is not disturbed.
+    If a consumer joins the group, the lock is released and the consumer continues. ``lost`` then returns the reason,
+    and `commit` raises `LockLost`. Brokers of 0.8.2 have no group lock. There other clients may commit, and the store
+    reads and compares just before each write.
     """
 
     @property
@@ -23,14 +26,14 @@ class HeldLock(Protocol):
 
     @property
     def lost(self) -> OffsetMgrError | None:
-        """Returns why the lock was lost; None while it is held. `Superseded` means that a process of the same name has
-        it."""
+        """Returns why the lock was lost; None while it is held. `Superseded` means that a later process with the same
+        ``holder`` name has taken over."""
         ...
 
     @property
     def replaced(self) -> bool:
-        """Returns whether an earlier process of the same name, dead or alive, was a member of the group when this one
-        took the lock."""
+        """Returns whether an earlier process with the same ``holder`` name, dead or alive, was still a member of the
+        group when this one acquired the lock."""
         ...
 
     def fetch(self) -> Mapping[TopicPartition, Committed]:
@@ -38,12 +41,12 @@ class HeldLock(Protocol):
         ...
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ChangeOutcome]:
-        """Commits with the lock, and returns one outcome for each partition. It never lowers an offset. Raises
+        """Commits under the lock and returns one outcome for each partition. The method never lowers an offset. Raises
         `LockLost`."""
         ...
 
     def release(self) -> None:
-        """Releases the lock at once, so that consumers need not wait for a timeout."""
+        """Releases the lock. Consumers can join at once instead of after the session timeout."""
         ...
 
 
@@ -52,30 +55,32 @@ class LockableStore(Protocol):
     """A store without compare-and-set, whose groups a mirror has to lock."""
 
     def lock(self, group: str, *, holder: str) -> HeldLock:
-        """Takes the lock of an idle group and returns it.
+        """Acquires the lock of an idle group.
 
-        ``holder`` names the role of the process: a later process of the same name takes over at once, and the earlier
-        one is fenced (KIP-345). Raises `GroupActive` with the names of the members.
+        ``holder`` names the role of the process. A later process with the same name takes over the lock at once, and
+        the coordinator fences the earlier one (KIP-345). Raises `GroupActive` with the names of the members.
         """
         ...
 
-    def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
-        """Takes the locks of many groups in parallel. Returns each group with its lock, or with the error that `lock`
+    def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
+        """Acquires the locks of many groups in parallel. Yields each group with its lock, or with the error that `lock`
         would raise."""
         ...
 
-    def commit_held(
+    def commit_locked(
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
-        """Commits to many locked groups in parallel. Returns each group with the result of `HeldLock.commit` or its
+        """Commits to many locked groups in parallel. Yields each group with the result of `HeldLock.commit` or its
         error, in any order."""
         ...
 
-    def refresh_held(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
-        """Commits all offsets of locked groups once more, unchanged, so that they do not expire. Returns each group
-        with None, or with the error of a partition; the other partitions are refreshed."""
+    def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+        """Commits all offsets of locked groups once more, unchanged, so that they do not expire.
+
+        Yields each group with None, or with the error of one partition; the other partitions are refreshed.
+        """
         ...
 
-    def release_held(self, held: Iterable[HeldLock]) -> None:
+    def release_locks(self, held: Iterable[HeldLock]) -> None:
         """Releases many locks in parallel."""
         ...

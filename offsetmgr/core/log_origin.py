@@ -1,6 +1,8 @@
-"""The Kafka cluster whose logs the offsets of a store belong to, and the relation between the logs of two stores.
+"""The origin of a store's offsets, which is the Kafka cluster whose logs they refer to, and the comparison of two
+origins.
 
-Pure. Source: Kafka's cluster id (KIP-78).
+An offset means nothing in the log of another cluster, so a copy between stores compares their origins first. Pure.
+Source: Kafka's cluster id (KIP-78).
 """
 
 from __future__ import annotations
@@ -10,21 +12,21 @@ from enum import StrEnum
 from typing import Final
 
 
-class Translate(StrEnum):
-    """How offsets of one cluster become offsets of another (``--translate``)."""
+class OffsetTranslation(StrEnum):
+    """The method that converts offsets of one cluster into offsets of another (``--translate``)."""
 
     NONE = "none"
-    """Offsets stay unchanged: the user states that the logs of the other cluster are identical copies."""
+    """No conversion. The user asserts that the logs of the other cluster are identical copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOrigin:
-    """The Kafka cluster whose logs the offsets of a store belong to.
+    """The Kafka cluster whose logs the offsets of a store refer to.
 
-    ``cluster_id`` is None if the store has none. ``brokers`` are addresses (``host:port``) of brokers of the cluster,
-    for stores without an id. A store with neither is ``unnamed``: a text file, whose origin only the user knows.
-    ``new`` means that the store does not exist yet; the first write defines its origin. ``how`` names the source of
-    these facts.
+    ``cluster_id`` is None if the store does not know it. ``brokers`` are addresses (``host:port``) of brokers of the
+    cluster, which identify a cluster without an id. ``unnamed`` is True for a store with neither, such as a text file,
+    whose origin only the user knows. ``new`` is True if the store does not exist yet; the first write then defines its
+    origin. ``how`` says, for messages, where this information comes from.
     """
 
     cluster_id: str | None
@@ -39,8 +41,11 @@ class LogOrigin:
         return self.cluster_id or f"{_BY_BROKERS}{','.join(sorted(self.brokers))}"
 
     def is_named(self, name: str) -> bool:
-        """Returns whether the cluster had this name. A cluster without an id receives one with an upgrade; one broker
-        at a known address then identifies it."""
+        """Returns whether ``name`` identifies this cluster, now or before an upgrade.
+
+        A cluster without an id gets one with an upgrade. A name from before the upgrade lists brokers; it matches if
+        one of them is still a broker of the cluster.
+        """
         if name.startswith(_BY_BROKERS):
             return not self.brokers.isdisjoint(name.removeprefix(_BY_BROKERS).lower().split(","))
         return name == self.cluster_id
@@ -66,17 +71,18 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OriginComparison:
-    """The relation between the logs of two stores and the reason for it."""
+    """The relation between the logs of two stores. ``how`` gives the reason for messages."""
 
     relation: Relation
     how: str
 
     @property
     def keeps_epochs(self) -> bool:
-        """Returns whether leader epochs of the source are valid in the target."""
+        """Returns whether leader epochs of the source are valid in the target, which is the case if both have the same
+        logs."""
         return self.relation in (Relation.SAME, Relation.INFERRED, Relation.NEW)
 
-    def text(self, translate: Translate | None = None) -> str:
+    def text(self, translate: OffsetTranslation | None = None) -> str:
         """Returns the comparison in one line."""
         if self.relation is Relation.SAME:
             return f"the same on both sides: {self.how}"
@@ -86,7 +92,7 @@ class OriginComparison:
             return f"the source's: {self.how}"
         if self.relation is Relation.UNKNOWN:
             return f"origin unknown: {self.how}"
-        if translate is Translate.NONE:
+        if translate is OffsetTranslation.NONE:
             done = "offsets are written unchanged, without leader epochs"
             return f"accepted by --translate none: {self.how}; {done}"
         return f"not the same on both sides: {self.how}"
@@ -95,12 +101,12 @@ class OriginComparison:
 def compare_origins(
     source: LogOrigin, target: LogOrigin, names: tuple[str, str] = ("source", "target")
 ) -> OriginComparison:
-    """Compares the logs of two stores. ``names`` are the terms for the two in messages."""
+    """Compares the origins of two stores. Messages call the stores by ``names``."""
     if target.new and not source.unnamed:
         return OriginComparison(Relation.NEW, target.how)
     if source.unnamed or target.unnamed:
         which = f"{names[0]}: {source.how}" if source.unnamed else f"{names[1]}: {target.how}"
-        return OriginComparison(Relation.UNKNOWN, f"{which}, so nothing shows that both are one cluster")
+        return OriginComparison(Relation.UNKNOWN, f"{which}, so it is unknown whether both belong to the same cluster")
     if source.cluster_id is not None and target.cluster_id is not None:
         if source.cluster_id == target.cluster_id:
             return OriginComparison(Relation.SAME, f"cluster id {source.cluster_id}")

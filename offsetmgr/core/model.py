@@ -1,5 +1,6 @@
-"""The values of offsetmgr: offsets, partitions, groups. They are frozen, use only the standard library and perform no
-I/O."""
+"""The value types of offsetmgr: offsets, partitions and groups.
+
+The types are immutable. The module uses only the standard library and performs no I/O."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ _TOPIC_NAME: Final = re.compile("[a-zA-Z0-9._-]{1,249}")
 class BrokerPartition(int):
     """A partition of Kafka 0.7, which belongs to one broker: ``<broker>-<partition>``. Its offsets are byte positions.
 
-    The value takes the place of a partition number as a negative 32-bit number. It equals no partition of later
-    versions, and code that does not know Kafka 0.7 rejects it. It sorts by broker, then partition. The reasons are in
-    ADR 6.
+    The class encodes both numbers as one negative 32-bit integer, so that it can be used as the partition number of a
+    `TopicPartition`. Later versions of Kafka have no negative partition numbers, so code that does not know Kafka 0.7
+    rejects the value. Values sort by broker, then partition. ADR 6 gives the reasons.
     """
 
     LARGEST_BROKER = 65_534
@@ -42,8 +43,7 @@ class BrokerPartition(int):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Returns the partition of a text such as ``1-0``, as znodes and command lines have it; None for any other
-        text."""
+        """Parses a text such as ``1-0``, the form in znodes and on command lines. Returns None for any other text."""
         found = _BROKER_PARTITION.fullmatch(text)
         if found is None or int(found[1]) > cls.LARGEST_BROKER or int(found[2]) > cls.LARGEST_PARTITION:
             return None
@@ -51,18 +51,19 @@ class BrokerPartition(int):
 
     @classmethod
     def of(cls, number: int) -> int:
-        """Returns the `BrokerPartition` of a stored number, or the number itself if it is none."""
+        """Returns the `BrokerPartition` that ``number`` encodes, or ``number`` itself if it is a partition of Kafka 0.8
+        or later."""
         code = number + 2**31
         return cls(code >> 15, code & 0x7FFF) if 0 <= code < (cls.LARGEST_BROKER + 1) << 15 else number
 
     @staticmethod
     def to_json(number: int) -> int | str:
-        """Returns a partition for a JSON file: a number, or the text of a partition of Kafka 0.7."""
+        """Returns the JSON value of a partition: its number, or a text such as ``1-0`` for Kafka 0.7."""
         return str(number) if isinstance(number, BrokerPartition) else number
 
     @classmethod
     def from_json(cls, value: int | str) -> int:
-        """Returns the partition that `to_json` wrote. Raises `ValueError` for any other text."""
+        """Returns the partition for a value that `to_json` wrote. Raises `ValueError` for any other text."""
         if isinstance(value, int):
             return value
         found = cls.parse(value)
@@ -96,16 +97,16 @@ class TopicPartition(NamedTuple):
 def is_valid_topic_name(name: str) -> bool:
     """Returns whether Kafka accepts ``name`` as a topic name (``Topic.validate``).
 
-    Some stores accept commits for any name; offsetmgr asks no broker about the log of an invalid one.
+    Some stores accept commits for any name. offsetmgr sends no request to a broker about an invalid name.
     """
     return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The position to commit: the *next* offset that the group will consume, with its leader epoch and metadata.
+    """An offset to commit: the *next* offset that the group will consume, with its leader epoch and metadata.
 
-    ``leader_epoch`` is None if unknown (-1 in Kafka). ``commit_timestamp`` is in milliseconds since 1970; stores that
-    set the timestamp themselves ignore it, snapshots contain it.
+    ``leader_epoch`` is None if unknown (-1 in Kafka). ``commit_timestamp`` is in milliseconds since 1970. Snapshots
+    store it; stores that set the timestamp themselves ignore it.
     """
 
     offset: int
@@ -117,8 +118,8 @@ class OffsetAndMetadata(NamedTuple):
 class Committed(NamedTuple):
     """A committed offset in a store.
 
-    ``version`` is the store's version of this value (the data version of the znode). A caller hands it back as
-    ``expected`` to make a write conditional. It is None if the store has no versions.
+    ``version`` is the store's version of this value, such as the data version of the znode; None if the store has no
+    versions. To make a write conditional, a caller passes this object back as `Change.expected`.
     """
 
     offset: int
@@ -128,14 +129,16 @@ class Committed(NamedTuple):
     version: int | None = None
 
     def value(self) -> OffsetAndMetadata:
-        """Returns the same position without the version, for a commit."""
+        """Returns the same offset without the version, for a commit."""
         return tuple.__new__(OffsetAndMetadata, self[:4])
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No offset is committed for this partition. It differs from 0, from -1, from an unreadable offset and from "still
-    loading"."""
+    """The result for a partition that has no committed offset.
+
+    It is distinct from the offsets 0 and -1, and from an offset that could not be read or is still loading.
+    """
 
     def __bool__(self) -> bool:
         return False
@@ -156,9 +159,9 @@ class LogRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """An active member of a consumer group, as the coordinator or the registry in ZooKeeper describes it.
+    """An active member of a consumer group, from the coordinator or from the member's registration in ZooKeeper.
 
-    ``partitions`` are assigned to it (in ZooKeeper: it owns them).
+    ``partitions`` are the partitions that it is assigned (Kafka) or owns (ZooKeeper).
     """
 
     member_id: str
@@ -173,27 +176,28 @@ class GroupMember:
 
 
 LOCK_PROTOCOL: Final = "offsetmgr"
-"""The assignment protocol and the usual client id with which offsetmgr joins a group to lock it."""
+"""The assignment protocol with which offsetmgr joins a group to lock it, and its default client id."""
 
 LOCK_SESSION_S: Final = 10
-"""Seconds for which the coordinator keeps the lock of a killed process."""
+"""The session timeout of the group lock: the coordinator removes the lock of a killed process after this time."""
 
 _LOCK_MARGIN_S: Final = 2
 
 
 DELETES_OFFSETS: Final = "deletes single offsets"
-"""The capability of brokers (from 2.4 on) to delete single offsets; without it a deletion takes effect later."""
+"""The name of the capability of brokers from 2.4 on to delete single offsets. On older brokers a deletion takes effect
+later."""
 
 
 _DELETED: Final = "deleted by offsetmgr; the broker removes it at its next check for expired offsets: offset "
 
 
 def deletion_mark(offset: int) -> str:
-    """Returns the metadata that marks a deleted offset on brokers that cannot delete it. offsetmgr commits it with a
-    retention that has ended.
+    """Returns the metadata that marks an offset as deleted on brokers that cannot delete single offsets.
 
-    offsetmgr reads such an offset as absent, and any later write replaces it. The mark contains the offset: if another
-    tool copies the metadata to another offset, that one stays visible.
+    To delete an offset there, offsetmgr commits it again with this metadata and an expired retention. From then on it
+    reads the offset as absent; any later commit replaces it. The mark contains the offset, so that a copy of the
+    metadata on another offset does not hide that offset.
     """
     return f"{_DELETED}{offset}"
 
@@ -203,14 +207,14 @@ def is_deleted(offset: int, metadata: str | None) -> bool:
     return bool(metadata) and metadata == deletion_mark(offset)
 
 
-KEEPS_IN_USE: Final = "keeps the offsets of groups in use"
-"""The capability of brokers (from 2.1 on) to keep the offsets of active groups; without it each offset expires by
-itself."""
+KEEPS_ACTIVE_OFFSETS: Final = "keeps the offsets of groups in use"
+"""The name of the capability of brokers from 2.1 on to keep the offsets of groups that have members. On older brokers
+each offset expires on its own."""
 
 
 class Weakness(NamedTuple):
-    """A guarantee of edits that brokers before 3.0 do not give in full: the missing capability, and the consequence as
-    a sentence."""
+    """A guarantee of edits that a store does not give in full, because its brokers are older than 3.0: the missing
+    capability, and the consequence as a sentence."""
 
     capability: str
     text: str
@@ -221,7 +225,7 @@ class GroupDescription:
     """A group as its coordinator describes it.
 
     ``state`` is Kafka's name in upper case: EMPTY, DEAD, STABLE, PREPARING_REBALANCE, COMPLETING_REBALANCE, ... DEAD
-    means that the coordinator does not know the group: it has neither members nor offsets.
+    means that the coordinator does not know the group, which then has neither members nor offsets.
     """
 
     group: str
@@ -231,21 +235,21 @@ class GroupDescription:
     coordinator: str = ""
     members: tuple[GroupMember, ...] = ()
     membership: bool = True
-    """False if the release of the coordinator has no group members (0.8.2): its consumers register only in
-    ZooKeeper."""
+    """False if the coordinator does not support group membership (0.8.2). Consumers then register only in ZooKeeper."""
 
     @property
     def idle(self) -> bool:
-        """Returns whether the group has no members, so that an edit can take the group lock."""
+        """Returns whether the group has no members. Only then an edit can acquire the group lock."""
         return self.state in ("EMPTY", "DEAD")
 
     @property
     def lock_ends_s(self) -> float:
-        """Returns the number of seconds within which the coordinator ends the group locks of a killed process; 0 if
-        other clients are members.
+        """Returns the seconds after which the group lock of a killed process has certainly expired; 0 if no member
+        is such a lock.
 
-        The coordinator reports the protocol only of a stable group. In other states it keeps a dead member for the
-        rebalance timeout, which equals the session timeout, and then for the session timeout.
+        The coordinator reports the protocol only for a stable group, so in a rebalance the client ids identify the
+        locks. In a rebalance the coordinator keeps a dead member for the rebalance timeout (which equals the session
+        timeout) and then for the session timeout.
         """
         if not self.members or any(member.partitions for member in self.members):
             return 0

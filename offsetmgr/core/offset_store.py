@@ -1,8 +1,9 @@
-"""`OffsetStore`: the interface of every store of committed offsets.
+"""`OffsetStore`: the interface that every store of committed offsets implements.
 
 ``fetch`` reads one group; ``scan`` reads many groups lazily, with many requests in flight. *Every* write is an
 ``edit``: a set of changes to one group, each conditional on the previous value of its partition. ``commit`` and
-``delete`` are edits of one group; migrations, resets, imports, mirrors and undos pass streams of edits to ``edit``.
+``delete`` are shorthands for one edit; migrations, resets, imports, mirrors and undo commands pass streams of edits to
+``edit``.
 
 Ordering contract: a caller that must be able to undo a write reads the before-image, makes it durable, and passes it to
 ``edit`` as ``expected``. ``edit`` writes only if the store still holds exactly that value, so the before-image on disk
@@ -27,9 +28,9 @@ class StoreIdentity:
     """The identity of a store, so that a plan for one store is rejected on another (data rule "migration is a state
     machine on disk").
 
-    ``kind`` is ``kafka``, ``zookeeper``, ``file``... ``id`` is the cluster id if there is one, else another identifying
-    value (connect string and creation time of ``/brokers``; the id of a snapshot); ``how`` names which of these it is.
-    ``former`` are ids of the same store before an upgrade to a release that writes a cluster id.
+    ``kind`` is ``kafka``, ``zookeeper``, ``file``... ``id`` is the cluster id if there is one. Otherwise it is another
+    identifying value: the connect string and the creation time of ``/brokers``, or the id of a snapshot. ``how`` says
+    which of these it is. ``former`` contains the ids of the same store before an upgrade to a release with cluster ids.
     """
 
     kind: str
@@ -38,7 +39,7 @@ class StoreIdentity:
     former: tuple[str, ...] = ()
 
 
-class Partitions(Enum):
+class PartitionKinds(Enum):
     """The kinds of partitions that a store can hold."""
 
     NUMBERED = "numbered"
@@ -47,23 +48,23 @@ class Partitions(Enum):
     """Partitions of Kafka 0.7 (`BrokerPartition`), whose offsets are byte positions."""
     ALL = "all"
 
-    def holds(self, tp: TopicPartition) -> bool:
+    def includes(self, tp: TopicPartition) -> bool:
         old = isinstance(tp.partition, BrokerPartition)
-        return self is Partitions.ALL or old is (self is Partitions.OF_BROKERS)
+        return self is PartitionKinds.ALL or old is (self is PartitionKinds.OF_BROKERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The fields that a store keeps and the guarantees that it gives. A command reports missing ones before it
-    writes."""
+    """The fields that a store can save, and the guarantees that it gives. Before a command writes, it reports what the
+    store lacks."""
 
     metadata: bool
     leader_epoch: bool
     commit_timestamp: bool
     conditional: str
-    """The method of conditional writes: ``version`` (compare-and-set of each partition), ``group-lock``, ``file``, or
+    """The method of conditional writes: ``version`` (compare-and-set for each partition), ``group-lock``, ``file``, or
     ``none``."""
-    partitions: Partitions = Partitions.NUMBERED
+    partitions: PartitionKinds = PartitionKinds.NUMBERED
 
 
 class Guard(Enum):
@@ -73,29 +74,29 @@ class Guard(Enum):
     """
 
     LOCK = "lock"
-    """The edit joins the idle group as its only member, compares, commits with the generation, and leaves. It rejects a
-    group with other members (`GroupActive`). It also locks a group that has never existed, because clients without
-    membership may commit to it at the same moment."""
+    """The edit joins the idle group as its only member, compares, commits with its generation, and leaves. It fails
+    with `GroupActive` if the group has other members. It also locks a group that does not exist yet, because clients
+    without membership may commit to it at the same moment."""
     COMPARE = "compare"
-    """The edit reads, compares and commits as a simple consumer, which is not atomic. For groups of old consumers,
-    whose commits a lock would reject."""
+    """The edit reads, compares and commits as a simple consumer, without a lock, so it is not atomic. Use it for groups
+    of old consumers: while a group lock is held, the coordinator would reject their commits."""
     OVERWRITE = "overwrite"
-    """One simple commit without a read before it: the last commit wins, as among consumers in Kafka.
+    """The edit commits without a read before it, so the last commit wins, as among consumers in Kafka.
 
-    The data rule "conditional writes" applies to a *tool* that decides on what it has read. A listener that forwards
-    the commits of consumers decides nothing, so it has nothing to compare, and a read before each commit would halve
-    its rate. This guard is only for changes that allow a rewind and expect nothing; any other change makes the whole
-    edit one with `LOCK`. The before-images are not known. A group with members is rejected, unless one of them is the
-    ``committer`` of the edit.
+    The data rule "conditional writes" applies to a *tool* that bases its decision on a read. A listener
+    that forwards the commits of consumers makes no decision, so it has nothing to compare, and a read before each
+    commit would halve its rate. This guard is only for changes that allow a rewind and expect no value; if an edit
+    contains any other change, the store uses `LOCK` for the whole edit. The before-images are unknown. The store
+    rejects a group with members, unless one of them is the ``committer`` of the edit.
     """
 
 
 class Change(NamedTuple):
     """The change of one partition in an edit.
 
-    ``after`` None deletes the commit. ``expected`` None accepts any previous value; the store reads it and still
-    rejects a rewind. ``expected`` ``Absent`` means create only. ``expected`` ``Committed`` means that the partition
-    must hold this offset (and this version, if it has one).
+    ``after`` is the new value; None deletes the commit. ``expected`` is the condition. With None the store accepts any
+    previous value (but reads it and rejects a rewind); ``Absent`` requires that nothing is committed, and ``Committed``
+    requires this offset (and this version, if it has one).
     """
 
     after: OffsetAndMetadata | None
@@ -104,7 +105,8 @@ class Change(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """The member of a group whose commit is forwarded: Kafka's coordinator accepts commits only from members."""
+    """The member of a group on whose behalf a commit is forwarded. Kafka's coordinator accepts commits only from
+    members."""
 
     generation: int
     member_id: str
@@ -115,10 +117,9 @@ class Committer(NamedTuple):
 class GroupEdit:
     """Changes to the offsets of one group.
 
-    ``committer`` is used only with `Guard.OVERWRITE`. Stores other than Kafka ignore it.
-
-    ``as_of`` is the `GroupOffsets.as_of` of the scan that returned every ``expected``, else None. The store does not
-    read again what has provably not changed since.
+    Only Kafka stores use ``committer``, and only with `Guard.OVERWRITE`. ``as_of`` is the `GroupOffsets.as_of` of the
+    scan that returned every ``expected`` value, or None. With it the store can skip reading values that have provably
+    not changed since the scan.
     """
 
     group: str
@@ -138,9 +139,9 @@ class EditStatus(Enum):
 
 
 class ChangeOutcome(NamedTuple):
-    """The result of the change of one partition: the before-image, and the error if it failed.
+    """The result of the change of one partition, with its before-image and, if it failed, its error.
 
-    ``before`` is the value in the store when it decided on the write; None if the store could not read it.
+    ``before`` is the value that the store compared just before the write; None if it did not or could not read it.
     """
 
     status: EditStatus
@@ -152,9 +153,10 @@ class ChangeOutcome(NamedTuple):
 class GroupEditResult:
     """The result of one `GroupEdit`, with one outcome for each partition.
 
-    ``atomic`` is False if other clients could have written between the comparison and the write; ``how`` names what was
-    checked instead. ``secondary`` is for dual stores: partitions whose change the primary store accepted and the
-    secondary store did not, and the reason. The dual store keeps such a change as pending.
+    ``atomic`` is False if other clients could have written between the comparison and the write; ``how`` then describes
+    the check that the store made instead. ``secondary`` is for dual stores. It maps each partition whose change
+    succeeded in the primary store and failed in the secondary store to the reason; the dual store keeps such a change
+    as pending.
     """
 
     group: str
@@ -172,9 +174,9 @@ class GroupEditResult:
 class GroupOffsets:
     """All committed offsets of one group, and the partitions whose value could not be read.
 
-    ``error`` is set if the whole group could not be read; both mappings are then empty and mean nothing. ``as_of`` is a
-    position in the store's count of changes (ZooKeeper: a zxid) at or after which all of it was read; None if the store
-    has no such count.
+    If the whole group could not be read, ``error`` is set and both mappings are empty. ``as_of`` is a point in the
+    store's history of changes (in ZooKeeper a zxid); all values were read at or after it. It is None if the store has
+    no such history.
     """
 
     group: str
@@ -206,47 +208,51 @@ class OffsetStore(Protocol):
         ...
 
     def weaknesses(self) -> tuple[Weakness, ...]:
-        """Returns the guarantees of edits that this store does not give in full (brokers before 3.0). Raises
-        `Unreachable`, `TimedOut`."""
+        """Returns the guarantees of edits that this store does not give in full, because its brokers are older than
+        3.0. Raises `Unreachable`, `TimedOut`."""
         ...
 
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
-        """Returns the ids of those ``topics`` (None: all) for which the store knows one. Raises the errors of
-        `log_origin`."""
+        """Returns the topic ids of ``topics`` (all topics if None). Topics whose id the store does not know are
+        missing. Raises the errors of `log_origin`."""
         ...
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """Returns the creation times of those ``topics`` for which the store knows one, in milliseconds since 1970.
-        Raises the errors of `log_origin`."""
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Returns the creation times of ``topics`` in milliseconds since 1970. Topics whose time the store does not
+        know are missing. Raises the errors of `log_origin`."""
         ...
 
     def groups(self) -> Iterator[str]:
-        """Returns the ids of all groups that may have offsets, in any order. An error never makes the result empty."""
+        """Returns the ids of all groups that may have offsets, in any order. If the store cannot list them, it raises
+        an error; it never returns an empty or incomplete result instead."""
         ...
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
-        """Returns the committed offsets of a group: for each of ``partitions`` `Committed` or `Absent`; for None all
-        that are committed. For an unknown group the mapping is empty, or all values are `Absent`.
+        """Returns the committed offsets of a group.
+
+        The result has `Committed` or `Absent` for each of ``partitions``, or all committed offsets if ``partitions`` is
+        None. For an unknown group all values are `Absent`, or the mapping is empty.
 
         Raises `PartialFailure` if some partitions could not be read, other `OffsetMgrError` if none could.
         """
         ...
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        """Returns all offsets of many groups lazily, in any order, with many requests in flight.
+        """Yields all offsets of many groups, in any order, with many requests in flight.
 
-        There is one result for each group. A failure is the outcome of its group or partition and does not stop the
-        scan. The store consumes ``groups`` lazily, so memory grows with the number of groups in flight.
+        Each group has one result. A failure is part of the result of its group or partition and does not stop the scan.
+        The store consumes ``groups`` lazily, so memory depends on the number of groups in flight and not on their
+        total.
         """
         ...
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        """Executes edits, with many groups in flight, and returns one result for each, in any order.
+        """Executes edits, with many groups in flight, and yields one result for each edit, in any order.
 
-        A failure is an outcome; the method raises only if the whole store is unreachable. A change that would lower a
-        committed offset fails with `RewindRefused` unless it has ``allow_rewind``. A change whose ``expected`` does not
-        match fails with `Conflict`. The failure of one partition does not stop the others of its group, except if the
-        whole group is rejected (`GroupActive`).
+        A failure is part of the result; the method raises only if the whole store is unreachable. A change that would
+        lower a committed offset fails with `RewindRefused` unless it has ``allow_rewind``. A change whose ``expected``
+        does not match fails with `Conflict`. The failure of one partition does not stop the others of its group, except
+        if the whole group is rejected (`GroupActive`).
         """
         ...
 
@@ -263,7 +269,8 @@ class OffsetStore(Protocol):
         ...
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> GroupEditResult:
-        """Deletes commits (None: all of the group) and returns their before-images. Raises the errors of `commit`."""
+        """Deletes the commits of ``partitions`` (of the whole group if None) and returns their before-images. Raises
+        the errors of `commit`."""
         ...
 
     def close(self) -> None: ...
@@ -276,33 +283,36 @@ class OffsetStore(Protocol):
 
 
 @runtime_checkable
-class GroupListingStore(Protocol):
-    """A store that accepts fewer group names than Kafka."""
+class GroupNameValidator(Protocol):
+    """A store that does not accept every group name that Kafka accepts."""
 
     def check_group(self, group: str) -> None:
-        """Raises `UsageError` if the store cannot have a group of this name."""
+        """Raises `UsageError` if the store cannot store a group of this name."""
         ...
 
 
 @runtime_checkable
-class NamedScanStore(Protocol):
-    """A store whose scan can omit an unreadable partition: in Kafka, a partition whose only commit belongs to an open
-    transaction."""
+class PartitionScanStore(Protocol):
+    """A store whose `OffsetStore.scan` may omit an unreadable partition, so that callers have to name the partitions.
 
-    def scan_named(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
-        """Works as `OffsetStore.scan`, for the given partitions of each group."""
+    In Kafka a scan omits a partition whose only commit belongs to an open transaction.
+    """
+
+    def scan_partitions(self, partitions: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
+        """Works like `OffsetStore.scan` for the given partitions of each group. Unreadable partitions are in the
+        errors."""
         ...
 
 
 class StoreBase:
-    """The methods of `OffsetStore` that follow from ``fetch`` and ``edit``; concrete stores inherit them."""
+    """Base class of stores: implements the other methods of `OffsetStore` with ``fetch`` and ``edit``, or with
+    defaults."""
 
     parallel_calls: ClassVar[int] = 1
-    """The number of calls that may run at the same time, each in its own thread. 1 means that calls must not
-    overlap."""
+    """The maximum number of concurrent calls, each in its own thread. 1 means that calls must not overlap."""
 
-    dates_topics: ClassVar[bool] = False
-    """Whether `topics_created` can return anything."""
+    has_topic_creation_times: ClassVar[bool] = False
+    """Whether the store knows creation times of topics (see `topic_creation_times`)."""
 
     def log_origin(self) -> LogOrigin:
         return UNNAMED
@@ -313,7 +323,7 @@ class StoreBase:
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:  # noqa: ARG002
         return {}
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
         return {}
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> Mapping[TopicPartition, Offset]:
@@ -338,7 +348,7 @@ class StoreBase:
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> GroupEditResult:
         if partitions is None:
-            partitions = [tp for tp, found in self.fetch(group).items() if isinstance(found, Committed)]
+            partitions = [tp for tp, current in self.fetch(group).items() if isinstance(current, Committed)]
         return self._edit_one("delete", GroupEdit(group, {tp: Change(None) for tp in partitions}))
 
     def _edit_one(self, verb: str, edit: GroupEdit) -> GroupEditResult:
@@ -357,14 +367,13 @@ class StoreBase:
         self.close()
 
 
-def same_value(found: Offset | None, wanted: OffsetAndMetadata | None, capabilities: Capabilities) -> bool:
-    """Returns whether a write of ``wanted`` over ``found`` would change nothing that the store can keep."""
-    if wanted is None:
-        return isinstance(found, Absent)
-    if not isinstance(found, Committed) or found.offset != wanted.offset:
+def same_value(current: Offset | None, new: OffsetAndMetadata | None, capabilities: Capabilities) -> bool:
+    """Returns whether a write of ``new`` over ``current`` would leave the stored value unchanged. Fields that the store
+    cannot save are ignored."""
+    if new is None:
+        return isinstance(current, Absent)
+    if not isinstance(current, Committed) or current.offset != new.offset:
         return False
-    if capabilities.metadata and found.metadata != wanted.metadata:
+    if capabilities.metadata and current.metadata != new.metadata:
         return False
-    return not (
-        capabilities.leader_epoch and wanted.leader_epoch is not None and found.leader_epoch != wanted.leader_epoch
-    )
+    return not (capabilities.leader_epoch and new.leader_epoch is not None and current.leader_epoch != new.leader_epoch)

@@ -1,7 +1,7 @@
-"""The table of store schemes. The facade (`offsetmgr`) fills it with names of modules, so that Python imports a store
-only when a URI names it.
+"""The table of store schemes: which module implements ``kafka://``, ``zookeeper://`` and so on.
 
-A package of any layer can add a store: `register_scheme("history", "offsetmgr.history.store:SCHEME")`.
+The facade (`offsetmgr`) fills the table with module names, so that Python imports a store only when a URI names it. A
+package of any layer can add a store: `register_scheme("history", "offsetmgr.history.store:SCHEME")`.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class SavedLogs:
         """Returns nothing: the disks do not contain them."""
         return {}
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
         """Returns nothing: the disks do not contain them."""
         return {}
 

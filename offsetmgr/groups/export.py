@@ -73,7 +73,7 @@ class SnapshotFile:
         known = {} if self.header is None else self.header.topic_ids
         return known if topics is None else {topic: known[topic] for topic in topics if topic in known}
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:  # noqa: ARG002
         """See `offsetmgr.stores.cross_cluster_check.OriginStore`: a file does not contain them."""
         return {}
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UnsupportedOperation, UsageError
 from offsetmgr.core.model import ABSENT, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, Partitions
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
 from offsetmgr.groups.edit_plan import GroupEditPlan, PlannedChange, propose
 from offsetmgr.groups.selection import TopicSelection, require_known, scan_in_order
 from offsetmgr.kafka.cluster.base import Cluster
@@ -135,7 +135,7 @@ def propose_reset(
     the errors of the store and the cluster; an error of one partition is the problem of its change. Raises `UsageError`
     for a store of Kafka 0.7, because no log can be asked about its byte positions.
     """
-    if store.capabilities.partitions is Partitions.OF_BROKERS:
+    if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
         raise UsageError(
             f"reset in {store.uri}",
             "byte positions of Kafka 0.7 are in no log that could be asked",

@@ -13,7 +13,7 @@ from typing import Final
 
 from offsetmgr.core.errors import GroupNotFound, UnknownTopicOrPartition, UsageError
 from offsetmgr.core.model import BrokerPartition, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, Partitions
+from offsetmgr.core.offset_store import GroupOffsets, OffsetStore, PartitionKinds
 
 _GLOB: Final = frozenset("*?[")
 LARGEST_PARTITION: Final = 2**31 - 1
@@ -74,10 +74,10 @@ class TopicSelection:
         """Parses ``topic``, ``top*`` or ``topic:0,1,4-7``. Raises `UsageError`."""
         return cls(tuple(_parse_topic(text) for text in texts))
 
-    def within(self, *held: Partitions) -> TopicSelection:
+    def within(self, *held: PartitionKinds) -> TopicSelection:
         """Returns the selection for stores with such partitions. Raises `UsageError` if partitions of 0.7 are named
         (``7-2``, which is no range) and no store is of 0.7."""
-        if Partitions.OF_BROKERS not in held:
+        if PartitionKinds.OF_BROKERS not in held:
             for pattern in self.patterns:
                 pattern.numbers()
         return self
@@ -95,10 +95,10 @@ class TopicSelection:
         """Returns exactly named topics, whose partitions are all selected, committed or not."""
         return list(dict.fromkeys(p.name for p in self.patterns if not is_pattern(p.name)))
 
-    def numbered(self, held: Partitions = Partitions.NUMBERED) -> list[TopicPartition]:
+    def numbered(self, held: PartitionKinds = PartitionKinds.NUMBERED) -> list[TopicPartition]:
         """Returns partitions named by topic and number, which are selected even without a commit; only those that a
         store can hold."""
-        old = held is Partitions.OF_BROKERS
+        old = held is PartitionKinds.OF_BROKERS
         return sorted(
             TopicPartition(p.name, number)
             for p in self.patterns
@@ -107,11 +107,13 @@ class TopicSelection:
             if isinstance(number, BrokerPartition) is old
         )
 
-    def asked_for(self, counts: Mapping[str, int], held: Partitions = Partitions.NUMBERED) -> list[TopicPartition]:
+    def asked_for(
+        self, counts: Mapping[str, int], held: PartitionKinds = PartitionKinds.NUMBERED
+    ) -> list[TopicPartition]:
         """Returns partitions that are selected even without a commit, sorted: those named by number, and all of fully
         named topics. ``counts`` are the known partition counts of these."""
         whole = {p.name for p in self.patterns if p.partitions is None and not is_pattern(p.name)}
-        if held is Partitions.OF_BROKERS:
+        if held is PartitionKinds.OF_BROKERS:
             return self.numbered(held)
         return sorted({*self.numbered(), *(TopicPartition(t, n) for t in whole for n in range(counts.get(t, 0)))})
 

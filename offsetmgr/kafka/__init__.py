@@ -1,10 +1,10 @@
-"""Kafka's own protocol, for requests that no client library offers: group membership as a lock, and bulk offset
+"""A Kafka client for requests that no client library offers, such as group membership as a lock and bulk offset
 requests.
 
-kio provides requests and responses, generated from Kafka's schemas; only this package imports it. The code is asyncio.
-`background_loop` has the only thread, so that synchronous callers can use the package.
+The library kio provides the requests and responses, generated from Kafka's schemas; only this package imports kio. The
+code uses asyncio. Synchronous callers run it through `client.background_loop`, which has the only thread.
 
-An import of this package is quick: the modules that need kio import it.
+This module itself does not import kio, so an import of it is fast.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import sys
 
 
 def _import_kio_without_hypothesis() -> None:
-    """kio registers test strategies for its types if hypothesis is installed. That takes longer than the rest of kio,
-    so this function hides hypothesis from kio unless the program has imported it."""
+    """Imports kio's base module while hypothesis is hidden, unless the program has already imported hypothesis.
+
+    If hypothesis is installed, kio registers test strategies for its types, which takes longer than the rest of its
+    import.
+    """
     if "hypothesis" in sys.modules:
         return
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # Python's own way to say: not to be imported
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]  # With None here, Python raises ImportError for the module.
     try:
         import kio.static._phantom  # noqa: F401
     finally:

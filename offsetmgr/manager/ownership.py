@@ -206,16 +206,16 @@ class OwnershipManager:
 
     # --- events of the member ------------------------------------------------------------------------
 
-    def kept(self, sent: float, *, settled: bool) -> None:
+    def on_confirmed(self, sent: float, *, stable: bool) -> None:
         """The coordinator has confirmed the membership (see `OwnershipLease`)."""
-        if not self._lease.prolong(sent, settled=settled) and self._seen is not None:
+        if not self._lease.prolong(sent, settled=stable) and self._seen is not None:
             self._wake.set()  # the lease had expired: only a new generation begins it again
 
-    def rebalance(self) -> None:
+    def on_rebalance(self) -> None:
         """The coordinator waits for this member to rejoin."""
         self._wake.set()
 
-    def ended(self, why: OffsetMgrError) -> None:
+    def on_ended(self, why: OffsetMgrError) -> None:
         """The membership has ended: from now on this process owns nothing."""
         self._lease.end()
         _log.warning(
@@ -250,7 +250,7 @@ class OwnershipManager:
             return
         if (defect := running.exception()) is None:
             return
-        self.ended(OffsetMgrError("managers' group", f"{type(defect).__name__}: {defect}"))
+        self.on_ended(OffsetMgrError("managers' group", f"{type(defect).__name__}: {defect}"))
         if self._first is not None and not self._first.done():
             self._first.set_exception(defect)
         else:

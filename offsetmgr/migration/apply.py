@@ -83,7 +83,7 @@ def _recreated(plan: PlanFile, target: OffsetStore) -> dict[str, str]:
     for topic, now in target.topic_ids(planned).items():
         if (was := planned[topic]) and was != now:
             found[topic] = f"its topic id was {was} when the plan was made, and is {now}"
-    for topic, created in target.topics_created(planned).items():
+    for topic, created in target.topic_creation_times(planned).items():
         if created > plan.header.created_at:
             found[topic] = "the topic was created after the plan was made"
     return found

@@ -88,7 +88,7 @@ class Mirror:
                 changed = self._next(pending)
         finally:
             if isinstance(self.target, LockableStore):
-                self.target.release_held([m.held for m in self.groups.values() if m.held is not None])
+                self.target.release_locks([m.held for m in self.groups.values() if m.held is not None])
 
     def status(self) -> MirrorStatus:
         states: dict[MirrorState, int] = {}
@@ -233,7 +233,7 @@ class Mirror:
             known.append(mirrored)
             if mirrored.held is not None and mirrored.held.lost is None and not mirrored.watch.admits(there):
                 given_up.append(mirrored)
-        target.release_held([m.held for m in given_up if m.held is not None])
+        target.release_locks([m.held for m in given_up if m.held is not None])
         for mirrored in given_up:
             mirrored.held, mirrored.quiet, mirrored.watched_since = None, None, None
         return old, known
@@ -290,7 +290,7 @@ class Mirror:
             else:
                 mirrored.settle()
         written = ((mirrored.held, values) for mirrored, values in commits.values() if mirrored.held is not None)
-        for name, outcomes in target.commit_held(written):
+        for name, outcomes in target.commit_locked(written):
             if not self._committed(commits[name][0], outcomes):
                 pending.add(commits[name][0].group)
         return pending
@@ -345,7 +345,7 @@ class Mirror:
         """Locks the groups and reads their offsets, which no other client changes from then on."""
         named = {mirrored.target_group: mirrored for mirrored in wanted}
         taken: list[GroupMirror] = []
-        for name, held in target.hold_many(named, holder=HOLDER):
+        for name, held in target.lock_many(named, holder=HOLDER):
             mirrored = named[name]
             if isinstance(held, GroupActive) and not held.lock_ends_s:
                 mirrored.refuse(f"the group has members in the target: {'; '.join(held.members) or held.why}")
@@ -366,7 +366,7 @@ class Mirror:
         due = {m.target_group: m for m in held if m.refresh_at <= now}
         for mirrored in due.values():
             mirrored.refresh_at = now + self.refresh_s
-        for name, error in target.refresh_held([m.held for m in due.values() if m.held is not None]):
+        for name, error in target.refresh_locked([m.held for m in due.values() if m.held is not None]):
             if error is not None and error.retriable:
                 due[name].refresh_at = now + min(self.refresh_s, _MOST_BACK_OFF_S)
 

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
-from offsetmgr.core.log_origin import OriginComparison, Translate
+from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison
 from offsetmgr.core.model import Absent, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.groups.selection import TopicSelection
@@ -218,7 +218,7 @@ class PlanHeader:
     tool: str
     compared: OriginComparison | None = None
     """The relation of the logs of both sides; None in plans made before that comparison existed."""
-    translate: Translate | None = None
+    translate: OffsetTranslation | None = None
     """The user's statement for offsets of another cluster."""
     recreation: str = ""
     """How the plan detects topics that were recreated after a commit, as text."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from offsetmgr.core.log_origin import OriginComparison, Relation, Translate
+from offsetmgr.core.log_origin import OffsetTranslation, OriginComparison, Relation
 from offsetmgr.core.model import BrokerPartition, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Guard
 from offsetmgr.migration.partition_map import MapOrigin
@@ -184,7 +184,7 @@ def _decode_header(encoded: Mapping[str, Any], version: int) -> PlanHeader:
         encoded["retention_ms"],
         encoded["tool"],
         None if logs is None else OriginComparison(Relation(logs["relation"]), logs["how"]),
-        Translate(logs["translate"]) if logs and "translate" in logs else None,
+        OffsetTranslation(logs["translate"]) if logs and "translate" in logs else None,
         "" if logs is None else logs["recreation"],
         None if used is None else MapOrigin(used["sha256"], used["confirmed_by"]),
         tuple(encoded.get("weaknesses", ())),

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from offsetmgr.core.clock import Clock
 from offsetmgr.core.errors import GroupNotFound, OffsetMgrError, UsageError
-from offsetmgr.core.log_origin import LogOrigin, Translate
+from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
 from offsetmgr.core.model import (
     ABSENT,
     BrokerPartition,
@@ -22,12 +22,12 @@ from offsetmgr.core.model import (
 )
 from offsetmgr.core.offset_store import (
     Capabilities,
-    GroupListingStore,
+    GroupNameValidator,
     GroupOffsets,
     Guard,
-    NamedScanStore,
     OffsetStore,
-    Partitions,
+    PartitionKinds,
+    PartitionScanStore,
 )
 from offsetmgr.kafka.cluster.base import Cluster
 from offsetmgr.migration.batches import READ_GROUPS, batched, prefetch
@@ -65,7 +65,7 @@ def endpoint(store: OffsetStore) -> StoreEndpoint:
 
 def unfit_name(store: OffsetStore, group: str) -> UsageError | None:
     """Returns why a store cannot have a group of this name; None if it can."""
-    if isinstance(store, GroupListingStore):
+    if isinstance(store, GroupNameValidator):
         try:
             store.check_group(group)
         except UsageError as error:
@@ -103,7 +103,7 @@ class Planner:
     tool: str = "offsetmgr"
     partition_map: PartitionMap | None = None
     """Translates byte positions of Kafka 0.7 for a target that cannot hold them."""
-    translate: Translate | None = None
+    translate: OffsetTranslation | None = None
     """The user's statement for offsets of another cluster."""
     options_for: Callable[[str, TopicPartition, Committed], PlanOptions] | None = None
     """Other options for single partitions, by the source's group, the partition, and the target's offset."""
@@ -142,11 +142,11 @@ class Planner:
     def _numbers_cross(self) -> bool:
         """Returns whether offsets are copied unchanged; a partition map changes byte positions."""
         kinds = {self.source.capabilities.partitions, self.target.capabilities.partitions}
-        return kinds != {Partitions.OF_BROKERS, Partitions.NUMBERED}
+        return kinds != {PartitionKinds.OF_BROKERS, PartitionKinds.NUMBERED}
 
     @property
     def _of_0_7(self) -> bool:
-        return Partitions.OF_BROKERS in (self.source.capabilities.partitions, self.target.capabilities.partitions)
+        return PartitionKinds.OF_BROKERS in (self.source.capabilities.partitions, self.target.capabilities.partitions)
 
     @cached_property
     def _translator(self) -> Translator | None:
@@ -208,7 +208,7 @@ class Planner:
     ) -> dict[str, Mapping[TopicPartition, OffsetMgrError]]:
         """Returns the errors of partitions that seem to have no offset in the target and that an open transaction will
         commit, by target group."""
-        if not isinstance(self.target, NamedScanStore):
+        if not isinstance(self.target, PartitionScanStore):
             return {}
         asked: dict[str, list[TopicPartition]] = {}
         for group, name in names.items():
@@ -216,12 +216,12 @@ class Planner:
             wanted = [tp for tp in sources[group].offsets if tp not in known and tp.partition >= 0]
             if wanted := [tp for tp in wanted if self.options.wants(tp)]:
                 asked[name] = wanted
-        return {found.group: found.errors for found in self.target.scan_named(asked) if found.errors}
+        return {found.group: found.errors for found in self.target.scan_partitions(asked) if found.errors}
 
     def _learn(self, sources: Mapping[str, GroupOffsets], log: LogRangeCache) -> None:
         """Requests from the cluster, in bulk, what the steps of these groups need."""
         wanted = {tp for found in sources.values() for tp in found.offsets if self.options.wants(tp)}
-        if foreign := {tp for tp in wanted if not self.target.capabilities.partitions.holds(tp)}:
+        if foreign := {tp for tp in wanted if not self.target.capabilities.partitions.includes(tp)}:
             wanted -= foreign
             if self._translator is not None:
                 self._translator.learn(foreign)
@@ -272,12 +272,12 @@ class Planner:
     ) -> list[PlanStep]:
         seen = {*source.offsets, *source.errors, *target.offsets, *target.errors}
         wanted = sorted(tp for tp in seen if self.options.wants(tp))
-        foreign = [tp for tp in wanted if not can.partitions.holds(tp)]
+        foreign = [tp for tp in wanted if not can.partitions.includes(tp)]
         if not foreign:
             return [self._step(tp, source, target, log, can) for tp in wanted]
         steps = {step.tp: step for tp in foreign for step in (self._foreign_step(tp, source, target, log),)}
         for tp in wanted:
-            if tp not in steps and can.partitions.holds(tp):
+            if tp not in steps and can.partitions.includes(tp):
                 steps[tp] = self._step(tp, source, target, log, can)
         return sorted(steps.values())
 

@@ -114,7 +114,7 @@ def _renew(store: LockableStore, names: list[str], report: RefreshReport) -> dic
     locked: dict[str, float] = {}
     held: list[HeldLock] = []
     try:
-        for name, found in store.hold_many(names, holder=HOLDER):
+        for name, found in store.lock_many(names, holder=HOLDER):
             if isinstance(found, GroupActive) and found.lock_ends_s:
                 locked[name] = found.lock_ends_s
             elif isinstance(found, GroupActive):
@@ -123,11 +123,11 @@ def _renew(store: LockableStore, names: list[str], report: RefreshReport) -> dic
                 report.failed[name] = found
             else:
                 held.append(found)
-        for name, error in store.refresh_held(held):
+        for name, error in store.refresh_locked(held):
             if error is None:
                 report.renewed += 1
             else:
                 report.failed[name] = error
     finally:
-        store.release_held(held)
+        store.release_locks(held)
     return locked

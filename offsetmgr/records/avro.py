@@ -1,8 +1,8 @@
-"""`AvroRecordFormat`: offsetmgr's keys and values, Avro after a two-byte version (`version_prefix`).
+"""`AvroRecordFormat`: offsetmgr's own record format, Avro data after a two-byte version (`version_prefix`).
 
-The schemas are ``schemas/{offset,group}-{key,value}.avsc``. A datum has exactly one encoding: the reader rejects a
-longer form of a number, because it would be another key of the log for the same offset. The code encodes by hand
-because a commit spends its time here; tests compare every byte with fastavro.
+The schemas are ``schemas/{offset,group}-{key,value}.avsc``. Each value has exactly one encoding. The reader rejects
+numbers that are not in their shortest form, because otherwise two keys of the log could mean the same offset. The
+encoder is written by hand because it takes most of the time of a commit; tests compare its output with fastavro.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from offsetmgr.records.base import (
     UnknownKey,
 )
 
-_OFFSET: Final = version_prefix.packed(version_prefix.AVRO_OFFSET)
-_GROUP: Final = version_prefix.packed(version_prefix.AVRO_GROUP)
-_OFFSET_VALUES: Final = range(version_prefix.AVRO_OFFSET, version_prefix.AVRO_OFFSET + 1)
-_GROUP_VALUES: Final = range(version_prefix.AVRO_GROUP, version_prefix.AVRO_GROUP + 1)
+_OFFSET: Final = version_prefix.pack_version(version_prefix.AVRO_OFFSET)
+_GROUP: Final = version_prefix.pack_version(version_prefix.AVRO_GROUP)
+_OFFSET_VALUE_VERSIONS: Final = range(version_prefix.AVRO_OFFSET, version_prefix.AVRO_OFFSET + 1)
+_GROUP_VALUE_VERSIONS: Final = range(version_prefix.AVRO_GROUP, version_prefix.AVRO_GROUP + 1)
 _PRESENT: Final = 2
-"""The index of the branch of a union that is not null."""
+"""The encoded branch index of a union whose value is not null."""
 _LATER_BYTES: Final = tuple((n + 3, 7 * n, 0x80 << 7 * (n - 1)) for n in range(4, 7))
-"""For a long from its fifth byte on: the position of the next byte or field, the number of bits before it, and the
-continuation bit to remove."""
+"""For each byte of a long from the fifth on: the position after the byte, the shift of its bits, and the continuation
+bit of the previous byte to subtract."""
 _TIMES_MASK: Final = 0xFF808080808080
 _USUAL_TIMES: Final = 0x8080808080
 _TIMES_SIZE: Final = 7
-"""The size of a commit timestamp of six bytes (July 1970 to 2039), which the mask recognizes, and no expiry."""
+"""The size of a six-byte commit timestamp (July 1970 to 2039) and an absent expiry. The fast path of `read_offset`
+handles only this case and recognizes it with `_TIMES_MASK`."""
 _WIDE: Final = 1 << 41
 
 
 class AvroRecordFormat:
-    """The methods are those of `RecordFormat`.
+    """Implements `RecordFormat`.
 
     Encoding raises `UnsupportedOperation` for numbers beyond the schemas and for text that is not valid Unicode.
     """
@@ -69,11 +70,11 @@ class AvroRecordFormat:
         records: list[Record] = []
         for partition, offset, epoch, metadata in partitions:
             if epoch != tail_epoch or metadata != tail_metadata:
-                known = tails.get((epoch, metadata))
-                if known is None:
-                    known = tails[epoch, metadata] = _epoch(epoch) + fields.string(metadata) + times
-                tail_epoch, tail_metadata, tail = epoch, metadata, known
-            # Encodes two groups of seven bits at a time; the lowest bit of the first group is the sign.
+                cached = tails.get((epoch, metadata))
+                if cached is None:
+                    cached = tails[epoch, metadata] = _epoch(epoch) + fields.string(metadata) + times
+                tail_epoch, tail_metadata, tail = epoch, metadata, cached
+            # The tables encode two groups of seven bits at a time. The lowest bit of the first group is the sign.
             if 0x2000 <= offset < 0x8000000:
                 value = first[offset & 0x1FFF] + last[offset >> 13] + tail
             elif 0 <= offset < 0x2000:
@@ -82,7 +83,9 @@ class AvroRecordFormat:
                 value = first[offset & 0x1FFF] + middle[offset >> 13 & 0x3FFF] + last[offset >> 27] + tail
             else:
                 value = _OFFSET + fields.long(offset) + tail
-            key = prefix + (suffixes[partition] if 0 <= partition < fields.MEMOISED else fields.int32(partition))
+            key = prefix + (
+                suffixes[partition] if 0 <= partition < fields.CACHED_PARTITIONS else fields.int32(partition)
+            )
             records.append((key, value))
         return records
 
@@ -126,13 +129,13 @@ class AvroRecordFormat:
         return _split_slowly(key)
 
     def read_offset(self, value: bytes) -> tuple[int, int, str]:  # noqa: PLR0912  (calls cost more than branches)
-        # The general reader handles unusual values and reports what is wrong.
+        # This is a fast path for usual values. The general reader handles the others and reports errors.
         try:
             if value[0] == _OFFSET[0] and value[1] == _OFFSET[1]:
                 number = value[2]
                 position = 3
                 if number >= 0x80:
-                    # The highest bit of each byte says that another byte follows; it is removed here.
+                    # The highest bit of a byte says that another byte follows; the code subtracts it.
                     byte = value[3]
                     number += (byte << 7) - 0x80
                     position = 4
@@ -197,7 +200,7 @@ class AvroRecordFormat:
         return decoded
 
     def decode_value(self, value: bytes) -> OffsetValue:
-        version_prefix.value_version(value, "offset value", _OFFSET_VALUES)
+        version_prefix.value_version(value, "offset value", _OFFSET_VALUE_VERSIONS)
         reader = fields.AvroFieldReader(value, "offset value", 2)
         offset = reader.long("offset")
         epoch = reader.int32("leader_epoch") if reader.is_present("leader_epoch") else -1
@@ -212,7 +215,7 @@ class AvroRecordFormat:
         return decoded
 
     def decode_group(self, value: bytes) -> GroupValue:
-        version_prefix.value_version(value, "group value", _GROUP_VALUES)
+        version_prefix.value_version(value, "group value", _GROUP_VALUE_VERSIONS)
         reader = fields.AvroFieldReader(value, "group value", 2)
         decoded = GroupValue(reader.long("last_active"))
         reader.end()

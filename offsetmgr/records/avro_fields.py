@@ -1,7 +1,7 @@
-"""The Avro types of the records: long, int, string, and unions of null and another type.
+"""Reads and writes the Avro types of the records: long, int, string, and unions of null and another type.
 
-The Avro specification defines them in "Binary Encoding". `AvroFieldReader` accepts only the shortest form of a number
-and no bytes after the last field.
+The section "Binary Encoding" of the Avro specification defines them. `AvroFieldReader` accepts a number only in its
+shortest form, and no bytes after the last field.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 
 NULL: Final = b"\x00"
 _PRESENT: Final = b"\x02"
-MEMOISED: Final = 1 << 13
-"""`Tables` has the bytes of partitions from 0 up to this number."""
+CACHED_PARTITIONS: Final = 1 << 13
+"""`Tables` contains the encodings of partitions below this number."""
 
 
 def long(number: int) -> bytes:
@@ -33,7 +33,7 @@ def int32(number: int) -> bytes:
 
 
 def string(text: str) -> bytes:
-    """Encodes a string. Raises `UnsupportedOperation` for half of a surrogate pair."""
+    """Encodes a string. Raises `UnsupportedOperation` for an unpaired surrogate."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
@@ -56,10 +56,10 @@ def _varint(number: int) -> bytes:
 
 
 class Tables(NamedTuple):
-    """Encoded numbers, so that a commit looks them up.
+    """Lookup tables of encoded numbers, which make the encoding of a commit faster.
 
-    A long of 0 or more is ``short[n]``, or ``first[n & 0x1FFF]`` (the sign and 13 bits), then 14 bits at a time from
-    ``middle``, then the rest from ``last``.
+    The encoding of a non-negative long ``n`` is ``short[n]``, or the concatenation of ``first[n & 0x1FFF]`` (the sign
+    and 13 bits), an entry of ``middle`` for each further 14 bits, and an entry of ``last`` for the rest.
     """
 
     short: Sequence[bytes]
@@ -68,13 +68,13 @@ class Tables(NamedTuple):
     last: Sequence[bytes]
     suffixes: Sequence[bytes]
     partitions: Mapping[bytes, int]
-    """The partition of each of ``suffixes``."""
+    """The reverse of ``suffixes``: the partition of each encoding."""
 
 
 @functools.cache
 def tables(prefix: bytes) -> Tables:
-    """Builds the tables, where ``short`` and ``first`` begin with ``prefix``. They take 3 MB and about ten
-    milliseconds."""
+    """Builds the tables, which takes about ten milliseconds and 3 MB. The entries of ``short`` and ``first`` begin with
+    ``prefix``."""
     last = [_varint(number) for number in range(1 << 14)]
     middle = [bytes((number & 0x7F | 0x80, number >> 7 | 0x80)) for number in range(1 << 14)]
     suffixes = last[::2]
@@ -89,7 +89,7 @@ def tables(prefix: bytes) -> Tables:
 
 
 class AvroFieldReader:
-    """Reads one field after the other. Every method raises `CorruptData` if the bytes are not such a field."""
+    """Reads the fields of a record one after the other. Every method raises `CorruptData` for invalid bytes."""
 
     def __init__(self, data: bytes, what: str, position: int) -> None:
         self._data = data
@@ -107,32 +107,32 @@ class AvroFieldReader:
         try:
             return self._data[self.position - length : self.position].decode()
         except UnicodeDecodeError as error:
-            raise self.broken(f"{field} is no UTF-8: {error.reason}") from error
+            raise self.corrupt(f"{field} is not UTF-8: {error.reason}") from error
 
     def skip_string(self, field: str) -> int:
         """Skips a string without decoding it and returns its length in bytes."""
         length = self._number(field, 64)
         if length < 0:
-            raise self.broken(f"the length of {field} is {length}")
+            raise self.corrupt(f"the length of {field} is {length}")
         self.position += length
         if self.position > len(self._data):
-            raise self.broken(f"it ends within {field}")
+            raise self.corrupt(f"it ends within {field}")
         return length
 
     def is_present(self, field: str) -> bool:
-        """Returns whether the union is not null."""
+        """Reads the branch index of a union and returns whether its value is not null."""
         branch = self._number(field, 64)
         if branch not in (0, 1):
-            raise self.broken(f"the union {field} has no branch {branch}")
+            raise self.corrupt(f"the union {field} has no branch {branch}")
         return branch == 1
 
     def end(self) -> None:
         left = len(self._data) - self.position
         if left:
-            raise self.broken(f"{left} bytes too many")
+            raise self.corrupt(f"{left} bytes too many")
 
-    def broken(self, why: str) -> CorruptData:
-        """Returns the error for the caller to raise."""
+    def corrupt(self, why: str) -> CorruptData:
+        """Returns an error with the reason ``why`` and the first bytes of the data, for the caller to raise."""
         shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
         return CorruptData(f"{self._what} {shown}", why)
 
@@ -141,13 +141,13 @@ class AvroFieldReader:
         byte = 0x80
         while byte >= 0x80:
             if self.position >= len(self._data):
-                raise self.broken(f"it ends within {field}")
+                raise self.corrupt(f"it ends within {field}")
             byte = self._data[self.position]
             self.position += 1
             number |= (byte & 0x7F) << shift
             shift += 7
             if shift > 70 or number >= 1 << bits:
-                raise self.broken(f"{field} does not fit into {bits} bits")
+                raise self.corrupt(f"{field} does not fit into {bits} bits")
         if byte == 0 and shift > 7:
-            raise self.broken(f"{field} is longer than need be")
+            raise self.corrupt(f"{field} is not in its shortest form")
         return (number >> 1) ^ -(number & 1)

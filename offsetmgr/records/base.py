@@ -1,7 +1,8 @@
-"""`RecordFormat`, the protocol of record formats, and the decoded forms of keys and values.
+"""`RecordFormat`, the interface of record formats, and the decoded forms of keys and values.
 
-A record is a key and a value, both bytes; the value None is a tombstone, which deletes the key. A shard keeps values as
-bytes of the log and decodes one when a fetch asks for it, so the bulk operations work on whole topics.
+A record is a key and a value, both bytes. The value None is a tombstone, which deletes the key. A shard keeps values as
+bytes and decodes a value only when a client fetches it. For speed, the methods for commits and for loading handle all
+partitions of a topic at once, or work on bytes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from uuid import UUID
 from offsetmgr.core.errors import OffsetMgrError
 
 Record: TypeAlias = tuple[bytes, bytes | None]
-"""Key and value; None deletes the key."""
+"""A key and its value; the value None deletes the key."""
 
 PartitionCommit: TypeAlias = tuple[int, int, int, str]
-"""Partition, offset (the next to consume), leader epoch (-1 if unknown, as in the protocol), metadata."""
+"""The commit of one partition: partition, offset (the next to consume), leader epoch (-1 if unknown, as in Kafka's
+protocol), metadata."""
 
 
 class OffsetKey(NamedTuple):
@@ -28,7 +30,7 @@ class OffsetKey(NamedTuple):
 
 
 class GroupKey(NamedTuple):
-    """The key of the state of a group, besides its offsets."""
+    """The key of a record about a group as a whole (see `GroupValue`)."""
 
     group: str
 
@@ -52,23 +54,27 @@ class OffsetValue(NamedTuple):
     commit_timestamp: int
     expire_timestamp: int | None = None
     topic_id: UUID | None = None
-    """Distinguishes the topic from a later topic of the same name. Only in Kafka's format, from brokers of 4.1 on, and
-    only if the client named the topic by its id."""
+    """The topic id, which distinguishes the topic from a later topic with the same name. Only brokers from 4.1 on write
+    it, and only if the client identified the topic by its id; the Avro format does not contain it."""
 
 
 class GroupValue(NamedTuple):
-    """The time at which the group last had members, in milliseconds since 1970; expiration counts from it (KIP-211)."""
+    """The time at which the group last had members, in milliseconds since 1970. The retention of its offsets starts
+    then (KIP-211)."""
 
     last_active: int
 
 
 class FormatMismatch(OffsetMgrError):
-    """A key of the other record format: the topic was written with another setting than the reader has.
-    `RecordFormat.split` and `RecordFormat.decode_key` raise it, because a reader that went on would miss offsets."""
+    """A key has another record format than the reader is configured for.
+
+    `RecordFormat.split` and `RecordFormat.decode_key` raise this error, because a reader that skipped the key would
+    miss offsets.
+    """
 
 
 class RecordFormat(Protocol):
-    """A format of keys and values. Stateless except for caches; threads may share it."""
+    """A format of keys and values. Implementations have no state except caches, so threads may share them."""
 
     name: str
     """``avro`` or ``kafka``."""
@@ -83,26 +89,27 @@ class RecordFormat(Protocol):
         commit_timestamp: int,
         expire_timestamp: int | None,
     ) -> list[Record]:
-        """Returns the records of the commit for one topic, in order; none is a tombstone."""
+        """Returns one record for each of ``partitions`` of a topic, in order. Times are in milliseconds since 1970."""
         ...
 
     def offset_prefix(self, group: str, topic: str) -> bytes:
-        """Returns the common prefix of the keys of a group and a topic: a key is this prefix and `partition_suffix`."""
+        """Returns the prefix that all keys of a group and topic share. A key consists of this prefix and the
+        `partition_suffix`."""
         ...
 
     def partition_suffix(self, partition: int) -> bytes: ...
 
     def split(self, key: bytes) -> tuple[bytes, int] | None:
-        """Splits the key of an offset into its prefix (see `offset_prefix`) and partition; returns None for every other
-        kind of key.
+        """Splits the key of an offset into its prefix (see `offset_prefix`) and partition. Returns None for other kinds
+        of keys.
 
-        The method does not decode the group and the topic: a loader of many records does that once for each prefix,
-        with `decode_key`. Raises `CorruptData` for an invalid key, `FormatMismatch`.
+        The method does not decode the group and the topic; a loader calls `decode_key` once for each prefix instead.
+        Raises `CorruptData` for an invalid key, and `FormatMismatch`.
         """
         ...
 
     def read_offset(self, value: bytes) -> tuple[int, int, str]:
-        """Returns the offset, leader epoch (-1 if unknown) and metadata of a value, as a fetch needs them.
+        """Decodes the fields of a value that a fetch returns: offset, leader epoch (-1 if unknown) and metadata.
 
         Raises `UnknownVersion`, `CorruptData`.
         """

@@ -1,4 +1,4 @@
-"""`KafkaRecordFormat`: keys and values as Kafka's group coordinator writes them to ``__consumer_offsets``.
+"""`KafkaRecordFormat`: the record format in which Kafka's group coordinator writes to ``__consumer_offsets``.
 
 Source: Kafka's message schemas OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and GroupMetadataValue. The reader
 accepts all their versions; the writer uses the versions that brokers from 2.1 to 4.x read.
@@ -55,30 +55,30 @@ KEY_NAMES: Final[Mapping[int, str]] = MappingProxyType(
         23: "StreamsGroupTopology",
     }
 )
-"""Kafka's names of the key versions; 9 and 18 exist only in releases before 4.1. Versions from 3 on are not offsets of
-classic groups, and are `UnknownKey` here."""
+"""Kafka's names of the key versions. Versions 9 and 18 exist only in releases before 4.1. `KafkaRecordFormat` decodes
+versions from 3 on as `UnknownKey`, because they contain neither offsets nor classic groups."""
 
-_GROUP_KEY: Final = 2
-_OFFSET_KEY: Final = 1
-_OFFSET_KEYS: Final = (1, 0)
-_EXPIRING: Final = 1
-_WITH_EPOCH: Final = 3
-_VALUES: Final = range(5)
+_GROUP_KEY_VERSION: Final = 2
+_OFFSET_KEY_VERSION: Final = 1
+_OFFSET_KEY_VERSIONS: Final = (1, 0)
+_VERSION_WITH_EXPIRY: Final = 1
+_VERSION_WITH_EPOCH: Final = 3
+_VALUE_VERSIONS: Final = range(5)
 _TOPIC_ID_TAG: Final = 0
 
-_START: Final = struct.Struct(">hq")
+_VERSION_AND_OFFSET: Final = struct.Struct(">hq")
 """Version and offset."""
-_UP_TO_METADATA: Final = struct.Struct(">hqih")
-"""Version 3: version, offset, leader epoch, length of the metadata."""
-_TIME_SIZE: Final = 8
+_BEFORE_METADATA: Final = struct.Struct(">hqih")
+"""The fields of a value of version 3 before the metadata: version, offset, leader epoch, length of the metadata."""
+_TIMESTAMP_BYTES: Final = 8
 
 
 class KafkaRecordFormat:
-    """The methods are those of `RecordFormat`.
+    """Implements `RecordFormat`.
 
-    Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's limits. A commit with its own expiry has
-    version 1, which has no leader epoch, as in Kafka. The two versions of offset keys mean the same offset but are two
-    keys of the log, with different prefixes; new keys have version 1.
+    Encoding raises `UnsupportedOperation` for numbers and text beyond Kafka's limits. As in Kafka, the value of a
+    commit with its own expiry has version 1, which has no leader epoch. An offset can have a key of version 0 and one
+    of version 1; these are different keys of the log with different prefixes. New keys have version 1.
     """
 
     name = version_prefix.KAFKA
@@ -94,8 +94,8 @@ class KafkaRecordFormat:
         expire_timestamp: int | None,
     ) -> list[Record]:
         prefix = self.offset_prefix(group, topic)
-        version = _WITH_EPOCH if expire_timestamp is None else _EXPIRING
-        start, number = _START.pack, INT32.pack
+        version = _VERSION_WITH_EPOCH if expire_timestamp is None else _VERSION_WITH_EXPIRY
+        start, number = _VERSION_AND_OFFSET.pack, INT32.pack
         tails: dict[tuple[int, str], bytes] = {}
         tail_epoch = tail_metadata = None
         tail = b""
@@ -103,18 +103,18 @@ class KafkaRecordFormat:
         try:
             for partition, offset, epoch, metadata in partitions:
                 if epoch != tail_epoch or metadata != tail_metadata:
-                    known = tails.get((epoch, metadata))
-                    if known is None:
-                        known = _tail(epoch, metadata, commit_timestamp, expire_timestamp)
-                        tails[epoch, metadata] = known
-                    tail_epoch, tail_metadata, tail = epoch, metadata, known
+                    cached = tails.get((epoch, metadata))
+                    if cached is None:
+                        cached = _tail(epoch, metadata, commit_timestamp, expire_timestamp)
+                        tails[epoch, metadata] = cached
+                    tail_epoch, tail_metadata, tail = epoch, metadata, cached
                 records.append((prefix + number(partition), start(version, offset) + tail))
         except struct.error as error:
             raise UnsupportedOperation(f"a commit of {topic}", str(error)) from error
         return records
 
     def offset_prefix(self, group: str, topic: str) -> bytes:
-        return version_prefix.packed(_OFFSET_KEY) + string(group, "group") + string(topic, "topic")
+        return version_prefix.pack_version(_OFFSET_KEY_VERSION) + string(group, "group") + string(topic, "topic")
 
     def partition_suffix(self, partition: int) -> bytes:
         try:
@@ -123,10 +123,10 @@ class KafkaRecordFormat:
             raise UnsupportedOperation(f"partition {partition}", "it does not fit into 32 bits") from error
 
     def encode_group_key(self, group: str) -> bytes:
-        return version_prefix.packed(_GROUP_KEY) + string(group, "group")
+        return version_prefix.pack_version(_GROUP_KEY_VERSION) + string(group, "group")
 
     def encode_group(self, group: str, value: GroupValue) -> Record:
-        """Returns the record as Kafka writes it for a consumer group that has no members since
+        """Returns the record that Kafka writes for a consumer group that has been empty since
         `GroupValue.last_active`."""
         return self.encode_group_key(group), encode_empty_group(value.last_active)
 
@@ -134,7 +134,7 @@ class KafkaRecordFormat:
 
     def split(self, key: bytes) -> tuple[bytes, int] | None:
         try:
-            if key[0] or key[1] not in _OFFSET_KEYS:
+            if key[0] or key[1] not in _OFFSET_KEY_VERSIONS:
                 version_prefix.key_version(key, self.name)
                 return None
             topic = 4 + (key[2] << 8 | key[3])
@@ -144,30 +144,30 @@ class KafkaRecordFormat:
         except IndexError:
             pass
         self.decode_key(key)
-        raise AssertionError("only a key of an offset's length can be decoded as one")
+        raise AssertionError("decode_key accepted an offset key of the wrong length")
 
     def read_offset(self, value: bytes) -> tuple[int, int, str]:
         try:
-            version, offset, epoch, length = _UP_TO_METADATA.unpack_from(value)
+            version, offset, epoch, length = _BEFORE_METADATA.unpack_from(value)
         except struct.error:
             version = length = -1
-        end = _UP_TO_METADATA.size + length
-        if version == _WITH_EPOCH and length >= 0 and len(value) == end + _TIME_SIZE:
+        end = _BEFORE_METADATA.size + length
+        if version == _VERSION_WITH_EPOCH and length >= 0 and len(value) == end + _TIMESTAMP_BYTES:
             if not length:
                 return offset, epoch, ""
             try:
-                return offset, epoch, value[_UP_TO_METADATA.size : end].decode()
+                return offset, epoch, value[_BEFORE_METADATA.size : end].decode()
             except UnicodeDecodeError:
-                pass  # reported in full below
+                pass  # decode_value reports the error
         decoded = self.decode_value(value)
         return decoded.offset, -1 if decoded.leader_epoch is None else decoded.leader_epoch, decoded.metadata
 
     def decode_key(self, key: bytes) -> Key:
         version = version_prefix.key_version(key, self.name)
-        if version in _OFFSET_KEYS:
+        if version in _OFFSET_KEY_VERSIONS:
             reader = KafkaFieldReader(key, "offset key")
             decoded: Key = OffsetKey(reader.string("group"), reader.string("topic"), reader.int32("partition"))
-        elif version == _GROUP_KEY:
+        elif version == _GROUP_KEY_VERSION:
             reader = KafkaFieldReader(key, "group key")
             decoded = GroupKey(reader.string("group"))
         else:
@@ -176,20 +176,20 @@ class KafkaRecordFormat:
         return decoded
 
     def decode_value(self, value: bytes) -> OffsetValue:
-        # Decodes the version of recent brokers directly; the general reader takes eight times as long.
+        # This is a fast path for version 3. The general reader takes eight times as long.
         try:
-            version, offset, epoch, length = _UP_TO_METADATA.unpack_from(value)
-            end = _UP_TO_METADATA.size + length
-            if version == _WITH_EPOCH and length >= 0 and len(value) == end + _TIME_SIZE:
-                metadata = value[_UP_TO_METADATA.size : end].decode() if length else ""
-                since = INT64.unpack_from(value, end)[0]
-                return OffsetValue(offset, None if epoch == -1 else epoch, metadata, since)
+            version, offset, epoch, length = _BEFORE_METADATA.unpack_from(value)
+            end = _BEFORE_METADATA.size + length
+            if version == _VERSION_WITH_EPOCH and length >= 0 and len(value) == end + _TIMESTAMP_BYTES:
+                metadata = value[_BEFORE_METADATA.size : end].decode() if length else ""
+                last_active = INT64.unpack_from(value, end)[0]
+                return OffsetValue(offset, None if epoch == -1 else epoch, metadata, last_active)
         except (struct.error, UnicodeDecodeError):
-            pass  # reported in full below
+            pass  # the general reader reports the error
         return self._decode_value_slowly(value)
 
     def _decode_value_slowly(self, value: bytes) -> OffsetValue:
-        version = version_prefix.value_version(value, "offset value", _VALUES)
+        version = version_prefix.value_version(value, "offset value", _VALUE_VERSIONS)
         reader = KafkaFieldReader(value, "offset value", flexible=version >= 4)
         offset = reader.int64("offset")
         epoch = reader.int32("leaderEpoch") if version >= 3 else -1
@@ -208,14 +208,14 @@ class KafkaRecordFormat:
         )
 
     def decode_group(self, value: bytes) -> GroupValue:
-        since = decode_group_metadata(value).current_state_timestamp
-        if since is None:
-            raise CorruptData("group value", "it does not tell since when the group is in its state")
-        return GroupValue(since)
+        last_active = decode_group_metadata(value).current_state_timestamp
+        if last_active is None:
+            raise CorruptData("group value", "the time of the group's last state change is unknown")
+        return GroupValue(last_active)
 
 
 def _tail(epoch: int, metadata: str, commit_timestamp: int, expire_timestamp: int | None) -> bytes:
-    """Returns the bytes after the offset."""
+    """Returns the part of an offset value that follows the offset."""
     text = string(metadata, "metadata")
     if expire_timestamp is not None:
         return text + INT64.pack(commit_timestamp) + INT64.pack(expire_timestamp)
@@ -228,5 +228,5 @@ def _topic_id(reader: KafkaFieldReader) -> UUID | None:
     if data is None:
         return None
     if len(data) != 16:
-        raise reader.broken(f"the topic's id has {len(data)} bytes")
+        raise reader.corrupt(f"the topic's id has {len(data)} bytes")
     return UUID(bytes=data) if any(data) else None

@@ -1,7 +1,7 @@
-"""Kafka's primitive types (KIP-482 for the flexible ones): `KafkaFieldReader` reads one field after the other.
+"""Reads and writes the primitive types of Kafka's records, in the classic and the flexible encoding (KIP-482).
 
 In flexible versions a length is an unsigned varint of the length plus one, and every structure ends with tagged fields.
-A reader skips tagged fields that it does not know.
+Readers skip unknown tagged fields.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from offsetmgr.core.errors import CorruptData, UnsupportedOperation
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
-_LONGEST: Final = (1 << 31) - 1
+_MAX_LENGTH: Final = (1 << 31) - 1
 
 
 def string(text: str, what: str) -> bytes:
@@ -31,7 +31,7 @@ def string(text: str, what: str) -> bytes:
 
 
 class KafkaFieldReader:
-    """Every method raises `CorruptData` if the bytes are not such a field."""
+    """Reads the fields of a record one after the other. Every method raises `CorruptData` for invalid bytes."""
 
     def __init__(self, data: bytes, what: str, *, position: int = 2, flexible: bool = False) -> None:
         self._data = data
@@ -54,35 +54,36 @@ class KafkaFieldReader:
     def string(self, field: str) -> str:
         text = self.nullable_string(field)
         if text is None:
-            raise self.broken(f"{field} is null")
+            raise self.corrupt(f"{field} is null")
         return text
 
     def nullable_string(self, field: str) -> str | None:
         data = self._sized(2, field)
         if data is None:
             return None
-        if len(data) > 0x7FFF:  # Kafka rejects it, although a flexible version could encode it
-            raise self.broken(f"{field} has {len(data)} bytes")
+        if len(data) > 0x7FFF:  # Kafka rejects longer strings, although a flexible version could encode them.
+            raise self.corrupt(f"{field} has {len(data)} bytes")
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            raise self.broken(f"{field} is no UTF-8: {error.reason}") from error
+            raise self.corrupt(f"{field} is not UTF-8: {error.reason}") from error
 
     def blob(self, field: str) -> bytes:
         data = self._sized(4, field)
         if data is None:
-            raise self.broken(f"{field} is null")
+            raise self.corrupt(f"{field} is null")
         return data
 
     def count(self, field: str) -> int:
-        """Returns the number of elements of an array."""
+        """Reads the length of an array."""
         count = self._unsigned(field) - 1 if self._flexible else self.int32(field)
         if count < 0:
-            raise self.broken(f"{field} is null")
+            raise self.corrupt(f"{field} is null")
         return count
 
     def tagged(self) -> Mapping[int, bytes]:
-        """Returns the tagged fields at the end of a structure; none before the flexible versions."""
+        """Reads the tagged fields at the end of a structure, by tag. The result is empty if the version is not
+        flexible."""
         if not self._flexible:
             return {}
         return {
@@ -93,10 +94,10 @@ class KafkaFieldReader:
     def end(self) -> None:
         left = len(self._data) - self._position
         if left:
-            raise self.broken(f"{left} bytes too many")
+            raise self.corrupt(f"{left} bytes too many")
 
-    def broken(self, why: str) -> CorruptData:
-        """Returns the error for the caller to raise."""
+    def corrupt(self, why: str) -> CorruptData:
+        """Returns an error with the reason ``why`` and the first bytes of the data, for the caller to raise."""
         shown = self._data[:40].hex() + ("..." if len(self._data) > 40 else "")
         return CorruptData(f"{self._what} {shown}", why)
 
@@ -113,15 +114,15 @@ class KafkaFieldReader:
             byte = self._take(1, field)[0]
             number |= (byte & 0x7F) << shift
             shift += 7
-            if number > _LONGEST or shift > 35:
-                raise self.broken(f"{field} does not fit into 31 bits")
+            if number > _MAX_LENGTH or shift > 35:
+                raise self.corrupt(f"{field} does not fit into 31 bits")
             if byte < 0x80:
                 return number
 
     def _take(self, size: int, field: str) -> bytes:
         if size < 0:
-            raise self.broken(f"the length of {field} is {size}")
+            raise self.corrupt(f"the length of {field} is {size}")
         start, self._position = self._position, self._position + size
         if self._position > len(self._data):
-            raise self.broken(f"it ends within {field}")
+            raise self.corrupt(f"it ends within {field}")
         return self._data[start : self._position]

@@ -1,4 +1,7 @@
-"""The value that Kafka's coordinator writes for a classic group under its `GroupKey` (schema GroupMetadataValue)."""
+"""The record that Kafka's coordinator writes for a classic group: its members and state (schema GroupMetadataValue).
+
+The key is a `GroupKey`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from offsetmgr.records import version_prefix
 from offsetmgr.records.kafka_fields import KafkaFieldReader
 
 _EMPTY_GROUP: Final = struct.Struct(">h h8s i h h q i")
-_WRITTEN_VERSION: Final = 3
+_WRITE_VERSION: Final = 3
 _VERSIONS: Final = range(5)
 
 
@@ -22,7 +25,7 @@ class MemberMetadata(NamedTuple):
     client_id: str
     client_host: str
     rebalance_timeout_ms: int | None
-    """None before version 1, which has only the session timeout."""
+    """The rebalance timeout; None in version 0, which has only the session timeout."""
     session_timeout_ms: int
     subscription: bytes
     assignment: bytes
@@ -36,8 +39,8 @@ class GroupMetadata(NamedTuple):
     protocol: str | None
     leader: str | None
     current_state_timestamp: int | None
-    """The time at which the group entered its state (for an empty group: when the last member left), in milliseconds
-    since 1970; None if unknown, as before version 2."""
+    """The time of the last state change in milliseconds since 1970. For an empty group this is the time at which the
+    last member left. None if unknown, as in versions 0 and 1."""
     members: tuple[MemberMetadata, ...]
 
 
@@ -49,11 +52,11 @@ def decode_group_metadata(value: bytes) -> GroupMetadata:
     generation = reader.int32("generation")
     protocol = reader.nullable_string("protocol")
     leader = reader.nullable_string("leader")
-    since = reader.int64("currentStateTimestamp") if version >= 2 else -1
+    timestamp = reader.int64("currentStateTimestamp") if version >= 2 else -1
     members = tuple(_member(reader, version) for _ in range(reader.count("members")))
     reader.tagged()
     reader.end()
-    return GroupMetadata(protocol_type, generation, protocol, leader, None if since == -1 else since, members)
+    return GroupMetadata(protocol_type, generation, protocol, leader, None if timestamp == -1 else timestamp, members)
 
 
 def _member(reader: KafkaFieldReader, version: int) -> MemberMetadata:
@@ -78,10 +81,10 @@ def _member(reader: KafkaFieldReader, version: int) -> MemberMetadata:
     )
 
 
-def encode_empty_group(since: int) -> bytes:
-    """Encodes a consumer group without members since that time (milliseconds since 1970), in the version that brokers
-    from 2.3 to 4.x read. Raises `UnsupportedOperation` for more than 64 bits."""
+def encode_empty_group(timestamp: int) -> bytes:
+    """Encodes a consumer group that has been empty since ``timestamp`` (milliseconds since 1970), in the version that
+    brokers from 2.3 to 4.x read. Raises `UnsupportedOperation` for more than 64 bits."""
     try:
-        return _EMPTY_GROUP.pack(_WRITTEN_VERSION, len(b"consumer"), b"consumer", 0, -1, -1, since, 0)
+        return _EMPTY_GROUP.pack(_WRITE_VERSION, len(b"consumer"), b"consumer", 0, -1, -1, timestamp, 0)
     except struct.error as error:
-        raise UnsupportedOperation(f"time {since}", "it does not fit into 64 bits") from error
+        raise UnsupportedOperation(f"time {timestamp}", "it does not fit into 64 bits") from error

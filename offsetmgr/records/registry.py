@@ -1,4 +1,4 @@
-"""The record formats by name."""
+"""Looks up a record format by its name, ``avro`` or ``kafka``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMATS: Final[Mapping[str, Callable[[], RecordFormat]]] = MappingProxyType(
 
 
 def record_format(name: str) -> RecordFormat:
-    """Returns the format ``avro`` or ``kafka``. Raises `UsageError` for another name."""
+    """Returns a new instance of the format ``avro`` or ``kafka``. Raises `UsageError` for another name."""
     if name not in FORMATS:
         raise UsageError(f"record format {name!r}", "there is no such format", f"known are {', '.join(FORMATS)}")
     return FORMATS[name]()

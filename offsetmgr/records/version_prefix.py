@@ -1,12 +1,12 @@
-"""The version at the start of every key and value, and the format that it belongs to.
+"""The two-byte version at the start of every key and value, which also identifies the record format.
 
-Kafka numbers its kinds of keys from 0 (to 23 in 4.1). The keys of offsetmgr begin at 0x4F00, which Kafka's
-readers skip, so neither format takes a key of the other for its own. The bytes are ``4F kr``: the kind of record k (0 a
-committed offset, 1 a group) and its revision r. A key and its value have the same k, so that the reader detects a value
-under the wrong key.
+Kafka numbers its kinds of keys from 0 (to 23 in 4.1). The versions of offsetmgr's keys start at 0x4F00, and Kafka's
+readers skip them, so no reader mistakes a key of the other format for its own. The two bytes are ``4F kr``, where k is
+the kind of the record (0 for a committed offset, 1 for a group) and r its revision. A key and its value have the same
+k, so that the reader detects a value under the wrong key.
 
-The revision of a key never changes, because a manager that does not know it would skip existing offsets. Changes of the
-format raise the revision of values; an unknown one is an error of that offset.
+The revision of a key never changes, because a manager that does not know a new revision would skip those offsets. A
+change of the format raises the revision of values; a value with an unknown revision is an error of its offset.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _AVRO_VERSIONS: Final = range(0x4F00, 0x5000)
 _KAFKA_VERSIONS: Final = range(0x100)
 
 
-def packed(version: int) -> bytes:
-    """Returns the two bytes of a version, big-endian and signed as in Kafka."""
+def pack_version(version: int) -> bytes:
+    """Encodes a version as two bytes, big-endian and signed as in Kafka."""
     return version.to_bytes(2, "big", signed=True)
 
 
 def format_of(key: bytes) -> str | None:
-    """Returns the name of the format of a key; None if neither format writes such a key."""
+    """Returns the name of the record format that a key belongs to; None if it belongs to neither."""
     version = _version(key)
     if version in _AVRO_VERSIONS:
         return AVRO
@@ -39,7 +39,10 @@ def format_of(key: bytes) -> str | None:
 
 
 def key_version(key: bytes, name: str) -> int:
-    """Returns the version of a key in a topic of this format. Raises `CorruptData` if it has none, `FormatMismatch`."""
+    """Returns the version of a key in a topic of the format ``name``.
+
+    Raises `CorruptData` if the key is too short, and `FormatMismatch` if the key belongs to the other format.
+    """
     version = _version(key)
     if version is None:
         raise CorruptData("key", f"{len(key)} bytes: too short to have a version")
@@ -48,14 +51,14 @@ def key_version(key: bytes, name: str) -> int:
         raise FormatMismatch(
             f"a key of version {version}",
             f"it is written in the record format {actual!r}, and this topic is read as {name!r}",
-            "name the format that the topic was written in, or another topic",
+            "specify the record format of this topic, or another topic",
         )
     return version
 
 
 def value_version(value: bytes, what: str, known: range) -> int:
-    """Returns the version of a value. Raises `CorruptData` if it has none, `UnknownVersion` if it is not a known
-    one."""
+    """Returns the version of a value. Raises `CorruptData` if the value is too short, and `UnknownVersion` if the
+    version is not in ``known``."""
     version = _version(value)
     if version is None:
         raise CorruptData(what, f"{len(value)} bytes: too short to have a version")

@@ -19,7 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from offsetmgr.core.errors import OffsetMgrError, UsageError
-from offsetmgr.core.log_origin import Translate
+from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.groups.selection import TopicSelection
 from offsetmgr.spark import source_options
 from offsetmgr.spark.data_source_api import (
@@ -48,7 +48,7 @@ class StoreSource(DataSource):
     ``timeout`` (ms).
 
     For writing also ``origin``, the URI of the store that the rows come from (without it no leader epoch is written),
-    and ``translate`` (see `Translate`).
+    and ``translate`` (see `OffsetTranslation`).
     """
 
     @classmethod
@@ -128,12 +128,12 @@ class StoreWriter(DataSourceWriter):
 
     def _origin(self) -> RowOrigin | None:
         uri, translate = self._options.get("origin"), self._options.get("translate")
-        if translate is not None and translate not in tuple(Translate):
+        if translate is not None and translate not in tuple(OffsetTranslation):
             raise UsageError(f"format({NAME!r})", f"option 'translate' is {translate!r}", "'none' is the only one")
         if uri is None:
             return None
         config = source_options.connection(NAME, self._options)
-        return RowOrigin(uri, config, None if translate is None else Translate(translate))
+        return RowOrigin(uri, config, None if translate is None else OffsetTranslation(translate))
 
     def write(self, iterator: Iterable[Row]) -> WriteSummary:
         counts = {"written": 0, "unchanged": 0, "failed": 0}

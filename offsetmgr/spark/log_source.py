@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from offsetmgr.core.errors import TimedOut, UnknownTopicOrPartition
-from offsetmgr.kafka.cluster.confluent import open_cluster
+from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 from offsetmgr.kafka.cluster.librdkafka import error_of
 from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Run
 from offsetmgr.manager.log.kafka.offsets import PartitionOffsets

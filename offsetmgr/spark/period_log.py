@@ -13,7 +13,7 @@ from offsetmgr.core.errors import Conflict, OffsetMgrError, OffsetOutOfRange, Ti
 from offsetmgr.core.errors import UnsupportedOperation as Unsupported
 from offsetmgr.core.model import Committed, LogRange, Offset, TopicPartition
 from offsetmgr.kafka.cluster.base import Cluster
-from offsetmgr.kafka.cluster.confluent import open_cluster
+from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 from offsetmgr.manager.log.kafka.offsets import PartitionOffsets
 from offsetmgr.manager.log.kafka.topics import Topics
 from offsetmgr.period.job_records import Work

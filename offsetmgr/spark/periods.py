@@ -18,7 +18,7 @@ from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import OpenPeriodUnknown, RunEnded, TimedOut, UsageError
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.kafka.cluster.confluent import open_cluster
+from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.history import History
 from offsetmgr.period.job_records import PublishedOutput

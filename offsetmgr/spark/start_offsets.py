@@ -188,6 +188,6 @@ def _cluster(
         raise UsageError(f"starting offsets from {store.uri}", "where are the topics?", "say cluster=BOOTSTRAP_SERVERS")
     if not isinstance(given, str):
         return given
-    from offsetmgr.kafka.cluster.confluent import open_cluster
+    from offsetmgr.kafka.cluster.kafka_cluster import open_cluster
 
     return stack.enter_context(open_cluster(given, config or ConnectionConfig()))

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import GroupNotFound, PartialFailure, UnsupportedOperation
-from offsetmgr.core.log_origin import Translate
+from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import (
     Change,
@@ -22,7 +22,7 @@ from offsetmgr.core.offset_store import (
     GroupEditResult,
     GroupOffsets,
     OffsetStore,
-    Partitions,
+    PartitionKinds,
 )
 from offsetmgr.groups.selection import (
     KNOWN_GROUPS,
@@ -57,7 +57,7 @@ class RowOrigin(NamedTuple):
 
     uri: str
     config: ConnectionConfig
-    translate: Translate | None = None
+    translate: OffsetTranslation | None = None
 
 
 class RowOutcome(NamedTuple):
@@ -133,7 +133,7 @@ def groups_of_both(uris: Iterable[tuple[str, ConnectionConfig]], wanted: Iterabl
 
 def _numbered(uri: str, config: ConnectionConfig) -> OffsetStore:
     store = open_store(uri, config)
-    if store.capabilities.partitions is Partitions.OF_BROKERS:
+    if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
         store.close()
         raise UnsupportedOperation(store.uri, "its offsets are byte positions of Kafka 0.7", "see migrate plan")
     return store

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, runtime_checkable
 
 from offsetmgr.core.errors import OtherCluster, RecreatedTopic
-from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OriginComparison, Relation, Translate, compare_origins
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OffsetTranslation, OriginComparison, Relation, compare_origins
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.snapshots.base import SnapshotHeader
 
@@ -62,7 +62,7 @@ class OriginStore(Protocol):
         """Returns the ids of those ``topics`` (None: all) for which the store knows one."""
         ...
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Returns the creation times of those ``topics`` for which the store knows one, in milliseconds since 1970."""
         ...
 
@@ -94,7 +94,7 @@ class CrossClusterCheck:
 
     source: OriginStore
     target: OriginStore
-    translate: Translate | None = None
+    translate: OffsetTranslation | None = None
     roles: tuple[str, str] = ("source", "target")
     """The words for source and target in messages."""
     comparison: OriginComparison = field(init=False)
@@ -156,7 +156,7 @@ class CrossClusterCheck:
             self._source_ids = ids
             self._target_ids.update(self.target.topic_ids(new))
         for store in self._stores_with_creation_times():
-            for topic, created in store.topics_created(new - self._created.keys()).items():
+            for topic, created in store.topic_creation_times(new - self._created.keys()).items():
                 self._created[topic] = created
 
     def clear_cache(self) -> None:

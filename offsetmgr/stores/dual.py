@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import Conflict, OffsetMgrError, OtherCluster, PartialFailure, RewindRefused
-from offsetmgr.core.log_origin import LogOrigin, Translate
+from offsetmgr.core.log_origin import LogOrigin, OffsetTranslation
 from offsetmgr.core.model import ABSENT, Offset, TopicPartition, Weakness
 from offsetmgr.core.offset_store import (
     Capabilities,
@@ -60,7 +60,7 @@ class DualStore(StoreBase):
     logs. Instances are not thread-safe. `close` closes both stores.
     """
 
-    dates_topics = True
+    has_topic_creation_times = True
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class DualStore(StoreBase):
         attempts: int = 3,
         backoff_ms: int = 100,
         clock: Clock | None = None,
-        translate: Translate | None = None,
+        translate: OffsetTranslation | None = None,
     ) -> None:
         self._primary = primary
         self._secondary = secondary
@@ -149,9 +149,9 @@ class DualStore(StoreBase):
         asked = None if topics is None else list(topics)
         return self._of_topics(lambda store: store.topic_ids(asked))
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
         asked = list(topics)
-        return self._of_topics(lambda store: store.topics_created(asked))
+        return self._of_topics(lambda store: store.topic_creation_times(asked))
 
     def _of_topics(self, ask: Callable[[OffsetStore], Mapping[str, Value]]) -> dict[str, Value]:
         """Returns the primary's values for its topics, and the secondary's for other topics of the same cluster."""

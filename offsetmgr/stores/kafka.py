@@ -77,7 +77,7 @@ class KafkaStore(ProtocolStore):
 
         async def request_versions(deadline: float) -> Mapping[Address, Versions | None]:
             _, brokers = await wire.client.cluster(deadline)
-            return await wire.client.spoken(brokers, deadline)
+            return await wire.client.broker_versions(brokers, deadline)
 
         found = wire.run(request_versions)
         silent = [
@@ -99,10 +99,10 @@ class KafkaStore(ProtocolStore):
 
         wire = self.wire()
         return KafkaGroupLock(
-            wire, wire.run(lambda deadline: StaticMemberLock.take(wire.client, group, holder, deadline))
+            wire, wire.run(lambda deadline: StaticMemberLock.acquire(wire.client, group, holder, deadline))
         )
 
-    def hold_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
+    def lock_many(self, groups: Iterable[str], *, holder: str) -> Iterator[tuple[str, HeldLock | OffsetMgrError]]:
         """See `offsetmgr.core.lockable_store.LockableStore`.
 
         The groups are joined in parallel, because a broker delays the first join of each empty group (by 3 s by
@@ -115,14 +115,14 @@ class KafkaStore(ProtocolStore):
         async def take(group: str) -> tuple[str, HeldLock | OffsetMgrError]:
             try:
                 return group, KafkaGroupLock(
-                    wire, await StaticMemberLock.take(wire.client, group, holder, wire.edits.deadline())
+                    wire, await StaticMemberLock.acquire(wire.client, group, holder, wire.edits.deadline())
                 )
             except OffsetMgrError as error:
                 return group, error
 
         yield from self._many(groups, take, key=str)
 
-    def commit_held(
+    def commit_locked(
         self, commits: Iterable[tuple[HeldLock, Mapping[TopicPartition, OffsetAndMetadata]]]
     ) -> Iterator[tuple[str, Mapping[TopicPartition, ChangeOutcome] | OffsetMgrError]]:
         """See `offsetmgr.core.lockable_store.LockableStore`."""
@@ -140,7 +140,7 @@ class KafkaStore(ProtocolStore):
 
         yield from self._many(commits, commit, key=lambda one: one[0].group)
 
-    def refresh_held(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
+    def refresh_locked(self, held: Iterable[HeldLock]) -> Iterator[tuple[str, OffsetMgrError | None]]:
         """See `offsetmgr.core.lockable_store.LockableStore`.
 
         The lock's member subscribes to no topic, so the coordinator measures each offset's retention from its commit
@@ -156,7 +156,7 @@ class KafkaStore(ProtocolStore):
 
         yield from self._many(held, refresh, key=lambda one: one.group)
 
-    def release_held(self, held: Iterable[HeldLock]) -> None:
+    def release_locks(self, held: Iterable[HeldLock]) -> None:
         """See `offsetmgr.core.lockable_store.LockableStore`."""
 
         async def release(one: HeldLock) -> None:
@@ -171,16 +171,16 @@ class KafkaStore(ProtocolStore):
     ) -> Iterator[Result]:
         """Yields the result of ``do`` for each item. Items with different keys are processed in parallel, and
         items with the same key in sequence."""
-        from offsetmgr.kafka.client.background_loop import batches, in_flight
+        from offsetmgr.kafka.client.background_loop import batches, run_batches
 
         async def do_all(batch: list[Item]) -> list[Result]:
             return list(await asyncio.gather(*map(do, batch)))
 
-        yield from in_flight(
+        yield from run_batches(
             self.wire().runner,
-            batches(items, first=FIRST_BATCH, most=EDIT_BATCH, key=key),
+            batches(items, first=FIRST_BATCH, max_size=EDIT_BATCH, key=key),
             do_all,
-            most=EDITS_IN_FLIGHT,
+            max_in_flight=EDITS_IN_FLIGHT,
             key=key,
             finish=True,
         )

@@ -44,7 +44,7 @@ class KafkaEdits(ProtocolEdits):
     async def delete_group(self, group: str, deadline: float) -> None:
         """Deletes a group; on brokers that cannot delete groups, deletes all its offsets."""
         at = await self._client.coordinator(group, deadline)
-        if DELETES_GROUPS.on(await self._client.versions(at, deadline)):
+        if DELETES_GROUPS.supported_by(await self._client.versions(at, deadline)):
             await super().delete_group(group, deadline)
             return
         found = await self.fetch(group, None, deadline)
@@ -86,8 +86,8 @@ class KafkaEdits(ProtocolEdits):
     ) -> GroupEditResult:
         at = Address.parse(state.coordinator)
         versions = await self._client.versions(at, deadline)
-        lockable = HOLDS_LOCK.on(versions)
-        if not KEEPS_EPOCHS.on(versions):
+        lockable = HOLDS_LOCK.supported_by(versions)
+        if not KEEPS_EPOCHS.supported_by(versions):
             edit = replace(edit, changes=without_epochs(edit.changes))
         if lockable and (not state.idle or state.members):
             from offsetmgr.kafka.groups.lock_membership import active_members_error
@@ -100,7 +100,7 @@ class KafkaEdits(ProtocolEdits):
             return await self.unlocked(edit, deadline, at)
         if edit.guard is Guard.COMPARE:
             return await self._compare_and_write(edit, deadline, at)
-        from offsetmgr.kafka.groups.group_lock import locked
+        from offsetmgr.kafka.groups.group_lock import acquire_lock
 
         # A request for all partitions is shorter. But its response omits partitions whose only commit belongs to an
         # open transaction, and is long if few of many partitions are edited.
@@ -108,7 +108,7 @@ class KafkaEdits(ProtocolEdits):
         asked = list(edit.changes) if few_of_many or edit.changes.keys() - current.offsets.keys() else None
         for attempts_left in reversed(range(_MAX_LOCK_ATTEMPTS)):
             try:
-                async with locked(self._client, edit.group, deadline, at) as lock:
+                async with acquire_lock(self._client, edit.group, deadline, at) as lock:
                     found = await lock.fetch(asked)
                     return GroupEditResult(edit.group, await execute(edit.changes, found, lock.commit, lock.delete))
             except LockLost:

@@ -72,41 +72,41 @@ class ProtocolStore(StoreBase):
         return offsets
 
     def scan(self, groups: Iterable[str]) -> Iterator[GroupOffsets]:
-        from offsetmgr.kafka.client.background_loop import batches, in_flight
+        from offsetmgr.kafka.client.background_loop import batches, run_batches
 
         wire = self.wire()
-        yield from in_flight(
+        yield from run_batches(
             wire.runner,
-            batches(groups, first=FIRST_BATCH, most=_SCAN_BATCH, key=str),
+            batches(groups, first=FIRST_BATCH, max_size=_SCAN_BATCH, key=str),
             wire.edits.scan,
-            most=_SCANS_IN_FLIGHT,
+            max_in_flight=_SCANS_IN_FLIGHT,
             key=str,
             finish=False,
         )
 
-    def scan_named(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
-        """See `offsetmgr.core.offset_store.NamedScanStore`."""
-        from offsetmgr.kafka.client.background_loop import batches, in_flight
+    def scan_partitions(self, asked: Mapping[str, Sequence[TopicPartition]]) -> Iterator[GroupOffsets]:
+        """See `offsetmgr.core.offset_store.PartitionScanStore`."""
+        from offsetmgr.kafka.client.background_loop import batches, run_batches
 
         wire = self.wire()
-        yield from in_flight(
+        yield from run_batches(
             wire.runner,
-            batches(asked.items(), first=FIRST_BATCH, most=_SCAN_BATCH, key=_named_group),
-            wire.edits.scan_named,
-            most=_SCANS_IN_FLIGHT,
+            batches(asked.items(), first=FIRST_BATCH, max_size=_SCAN_BATCH, key=_named_group),
+            wire.edits.scan_partitions,
+            max_in_flight=_SCANS_IN_FLIGHT,
             key=_named_group,
             finish=False,
         )
 
     def edit(self, edits: Iterable[GroupEdit]) -> Iterator[GroupEditResult]:
-        from offsetmgr.kafka.client.background_loop import batches, in_flight
+        from offsetmgr.kafka.client.background_loop import batches, run_batches
 
         wire = self.wire()
-        yield from in_flight(
+        yield from run_batches(
             wire.runner,
-            batches(edits, first=FIRST_BATCH, most=EDIT_BATCH, key=_group_of),
+            batches(edits, first=FIRST_BATCH, max_size=EDIT_BATCH, key=_group_of),
             wire.edits.edit,
-            most=EDITS_IN_FLIGHT,
+            max_in_flight=EDITS_IN_FLIGHT,
             key=_group_of,
             finish=True,
         )

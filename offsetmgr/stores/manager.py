@@ -31,9 +31,9 @@ class ManagerStore(ProtocolStore):
     def _client(self, config: ConnectionConfig) -> Client:
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security
-        from offsetmgr.kafka.protocol.requests import NEEDED_OF_MANAGERS
+        from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS
 
-        return Client(self._bootstrap, Security.of(config.kafka), NEEDED_OF_MANAGERS)
+        return Client(self._bootstrap, Security.of(config.kafka), MANAGER_API_VERSIONS)
 
     def _edits(self, client: Client, timeout: float) -> ManagerEdits:
         from offsetmgr.stores.manager_edits import ManagerEdits

@@ -21,7 +21,7 @@ from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, Group
 from offsetmgr.kafka.client.conditional_commit import commit_if
 from offsetmgr.kafka.client.offset_commits import NotAMember
 from offsetmgr.kafka.client.retries import backoff
-from offsetmgr.kafka.protocol.conditional_commit import NOTHING
+from offsetmgr.kafka.protocol.conditional_commit import NO_OFFSET
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import COMPARED_FIELDS, all_failed, decide, group_id_error
 from offsetmgr.stores.protocol_edits import ProtocolEdits
@@ -70,7 +70,7 @@ class ManagerEdits(ProtocolEdits):
             except OffsetMgrError as error:
                 progress.fail(error)
                 break
-            if not progress.apply_responses(done.outcomes, repeated=done.repeated):
+            if not progress.apply_responses(done.outcomes, repeated=done.retried):
                 break
             if asyncio.get_running_loop().time() + pause >= deadline:
                 progress.fail_remaining_as_conflicts()
@@ -99,7 +99,7 @@ class _EditProgress:
     @property
     def conditions(self) -> dict[TopicPartition, int]:
         offsets = self._current.offsets
-        return {tp: offsets[tp].offset if tp in offsets else NOTHING for tp in self.todo}
+        return {tp: offsets[tp].offset if tp in offsets else NO_OFFSET for tp in self.todo}
 
     def decide(self, current: FetchedGroup) -> None:
         """Decides again on the partitions still to write, given the current offsets of the group."""

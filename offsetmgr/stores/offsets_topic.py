@@ -144,7 +144,7 @@ class KafkaOffsetsTopic:
             leader: Address, partitions_of_leader: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, int | OffsetMgrError]:
             connection = await self._client.node(leader).connection(attempt)
-            return await fetch.begin_and_end_offsets(
+            return await fetch.list_offsets(
                 connection, dict.fromkeys(partitions_of_leader, timestamp), _remaining_s(attempt)
             )
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import InvalidUri
-from offsetmgr.core.log_origin import Translate
+from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.stores.scheme import StoreUri
 from offsetmgr.stores.uri import bootstrap_of, parse_uri, redact, zookeeper_of
 
@@ -35,13 +35,13 @@ def parse_pair_uri(kind: str, shown: str, body: str, options: dict[str, str]) ->
     return StoreUri(kind, unquote(body), "", options)
 
 
-def _parse_translate(where: str, settings: Mapping[str, str]) -> Translate | None:
+def _parse_translate(where: str, settings: Mapping[str, str]) -> OffsetTranslation | None:
     value = settings.get("translate")
     if value is None:
         return None
-    if value not in tuple(Translate):
+    if value not in tuple(OffsetTranslation):
         raise InvalidUri(where, f"unknown translation {value!r}", "translate=none is the only one")
-    return Translate(value)
+    return OffsetTranslation(value)
 
 
 def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
@@ -76,7 +76,7 @@ def inner_uris(uri: str, config: ConnectionConfig) -> tuple[str, str]:
     return inner
 
 
-def translate_of(uri: str, config: ConnectionConfig) -> Translate | None:
+def translate_of(uri: str, config: ConnectionConfig) -> OffsetTranslation | None:
     """Returns the option ``translate`` of a dual or switched store, from its URI or from its section of the
     configuration file; None if it is not set, and for other stores. Raises `InvalidUri`."""
     parsed = parse_uri(uri)

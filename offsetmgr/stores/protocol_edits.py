@@ -87,7 +87,7 @@ class ProtocolEdits:
         )
         return [group_offsets(group, group_id_error(group) or found[group]) for group in groups]
 
-    async def scan_named(self, asked: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
+    async def scan_partitions(self, asked: list[tuple[str, Sequence[TopicPartition]]]) -> list[GroupOffsets]:
         """Returns the offsets of the given partitions of each group. Raises the errors of `scan`."""
         good = {group: partitions for group, partitions in asked if group_id_error(group) is None}
         found: dict[str, FetchedGroup | OffsetMgrError] = dict(await self._client.fetch(good, self.deadline()))
@@ -212,12 +212,12 @@ class ProtocolEdits:
             return await self._client.commit(edit.group, offsets, deadline, at, edit.committer)
 
         async def erase(partitions: Sequence[TopicPartition]) -> Outcomes:
-            from offsetmgr.kafka.groups.lock_membership import delete, no_member
+            from offsetmgr.kafka.groups.lock_membership import delete, non_member
 
             address = await self._client.coordinator(edit.group, deadline)
             connection = await self._client.node(address).connection(deadline)
             compared = current.offsets if read_at is not None else None
-            return await delete(connection, no_member(edit.group), partitions, deadline, compared)
+            return await delete(connection, non_member(edit.group), partitions, deadline, compared)
 
         try:
             outcomes = await execute(edit.changes, current, write, erase, decided)

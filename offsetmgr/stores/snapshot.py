@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final
 from urllib.parse import quote
 
-from offsetmgr.core.atomic_file import only_writer, reason, replace_file
+from offsetmgr.core.atomic_file import exclusive_writer, reason, replace_file
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.errors import (
     FileFailure,
@@ -34,7 +34,7 @@ from offsetmgr.core.offset_store import (
     GroupEdit,
     GroupEditResult,
     GroupOffsets,
-    Partitions,
+    PartitionKinds,
     StoreBase,
     StoreIdentity,
 )
@@ -94,7 +94,7 @@ def write_snapshot(
 
     if not overwrite and where.exists():  # before the lock and before any read of the source
         raise FileFailure(f"file {path}", "exists already", "choose another name, or add --overwrite")
-    with only_writer(where, clock or SystemClock(), LOCK_TIMEOUT_MS):
+    with exclusive_writer(where, clock or SystemClock(), LOCK_TIMEOUT_MS):
         report, size = replace_file(where, write, overwrite=overwrite)
     return SnapshotReport(str(path), report.groups, report.offsets, report.errors, report.lost, size)
 
@@ -139,7 +139,7 @@ class SnapshotStore(StoreBase):
     @property
     def capabilities(self) -> Capabilities:
         capabilities = self._form.capabilities
-        partitions = Partitions.ALL if capabilities.broker_partitions else Partitions.NUMBERED
+        partitions = PartitionKinds.ALL if capabilities.broker_partitions else PartitionKinds.NUMBERED
         return Capabilities(
             capabilities.metadata,
             capabilities.leader_epoch,
@@ -250,7 +250,7 @@ class SnapshotStore(StoreBase):
         this call is written.
         """
         with tempfile.SpooledTemporaryFile(_MAX_DECISION_BYTES_IN_MEMORY) as decisions:
-            with only_writer(self._path, self._clock, self._lock_timeout_ms):
+            with exclusive_writer(self._path, self._clock, self._lock_timeout_ms):
                 count = self._edit_locked(edits, decisions)
             decisions.seek(0)
             for _ in range(count):

@@ -48,7 +48,7 @@ class SnapshotEditor:
         current: Offset = entry.offsets.get(tp, ABSENT)
         where = f"group {entry.group}, {tp}"
         error = _rejection(where, tp.partition, current, change)
-        if error is None and change.after is not None and not self._capabilities.partitions.holds(tp):
+        if error is None and change.after is not None and not self._capabilities.partitions.includes(tp):
             error = UsageError(where, "is a byte position of Kafka 0.7, which this format cannot tell from an offset")
         if error is None and change.after is not None:
             error = self._name_error(entry.group, tp.topic)

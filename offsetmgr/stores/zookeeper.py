@@ -124,7 +124,7 @@ class ZookeeperStore(StoreBase):
         how = "connect string, and creation (zxid, time in ms) of /brokers; no cluster id there"
         return StoreIdentity("zookeeper", created, how)
 
-    dates_topics = True
+    has_topic_creation_times = True
 
     def log_origin(self) -> LogOrigin:
         """Returns the cluster id under this chroot (brokers before 0.10.1 write none) and the live brokers' addresses.
@@ -157,7 +157,7 @@ class ZookeeperStore(StoreBase):
                     found[topic] = topic_id
         return found
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Returns the creation times of the nodes in ``/brokers/topics``, by ZooKeeper's clock, as for commits."""
         if not self._layout.registry:
             return {}
@@ -173,7 +173,7 @@ class ZookeeperStore(StoreBase):
     # --- reading ----------------------------------------------------------------------------------
 
     def check_group(self, group: str) -> None:
-        """See `offsetmgr.core.offset_store.GroupListingStore`."""
+        """See `offsetmgr.core.offset_store.GroupNameValidator`."""
         paths.check_group(group)
 
     def groups(self) -> Iterator[str]:

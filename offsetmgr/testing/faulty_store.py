@@ -108,9 +108,9 @@ class FaultyStore(StoreBase):
         _raise_whole(self._armed("read"))
         return self.store.topic_ids(topics)
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
         _raise_whole(self._armed("read"))
-        return self.store.topics_created(topics)
+        return self.store.topic_creation_times(topics)
 
     def groups(self) -> Iterator[str]:
         _raise_whole(self._armed("read"))

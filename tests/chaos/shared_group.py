@@ -21,7 +21,7 @@ from zookeeper_history import group_history
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer, java_tool
 from offsetmgr.sandbox.legacy_consumer import OldConsumer
 from offsetmgr.zookeeper.client.session import ZookeeperSession

@@ -12,7 +12,7 @@ import os
 import sys
 
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.migration.live.live_migration import LiveMigration, SwitchSides
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.zookeeper import ZookeeperStore

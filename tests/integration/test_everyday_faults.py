@@ -121,4 +121,4 @@ def test_a_port_that_takes_no_logins_is_reported_as_such(cli: Cli, kafka: KafkaB
     )
     here = ["--bootstrap-server", kafka.bootstrap, "--command-config", str(config)]
     failed = cli("offsets", "get", "--group", "g", *here, "--timeout", "5000", code=1)
-    assert failed.stderr.splitlines()[-1] == "hint: it takes no logins at this port: is there another for them?"
+    assert failed.stderr.splitlines()[-1] == "hint: this port accepts no SASL logins: use the port of a SASL listener"

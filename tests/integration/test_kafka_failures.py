@@ -34,7 +34,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus, GroupEdit
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.kafka.cluster.librdkafka import Admin
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.sandbox.ports import free_port
@@ -91,7 +91,7 @@ def test_zookeepers_port_is_reported_apart_from_a_broker(zookeeper: ZooKeeperSer
     errors = refused(zookeeper.connect, timeout_ms=5_000)
 
     assert {type(e) for e in errors} == {ServerError}
-    assert {e.why for e in errors} == {"what listens there does not answer as a Kafka broker does"}
+    assert {e.why for e in errors} == {"the server at this address does not respond like a Kafka broker"}
 
 
 def test_a_listener_that_says_nothing_times_out_within_the_time_out() -> None:
@@ -120,7 +120,7 @@ def test_a_second_bootstrap_server_is_used_where_the_first_is_dead(kafka: KafkaB
 
 def test_nothing_is_printed_about_a_dead_server(kafka: KafkaBroker, closed_port: int) -> None:
     program = (
-        "from offsetmgr.kafka.cluster.confluent import KafkaCluster\n"
+        "from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster\n"
         "from offsetmgr.stores.kafka import KafkaStore\n"
         "from offsetmgr.core.errors import Unreachable\n"
         "for ask in (KafkaCluster(ADDRESS).cluster_id, KafkaStore(ADDRESS).identity):\n"
@@ -393,10 +393,13 @@ def test_a_handshake_that_fails_is_reported_the_same_whichever_code_librdkafka_g
     text = "ssl://h:1/bootstrap: error:0A000086:SSL routines::certificate verify failed (after 12ms)"
     admin._reported.append(ck.KafkaError(code, text))
 
-    error = admin._why_nobody("Kafka at h:1")
+    error = admin._reported_error("Kafka at h:1")
 
     assert isinstance(error, ServerError)
-    assert (error.why, error.hint) == ("no TLS connection", "is this the TLS listener's port, and its CA trusted?")
+    assert (error.why, error.hint) == (
+        "no TLS connection",
+        "check that this is the port of a TLS listener, and that its CA is trusted",
+    )
 
 
 def test_plain_text_to_a_tls_listener_says_what_to_check(encrypted: tuple[str, Path]) -> None:

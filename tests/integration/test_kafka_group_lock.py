@@ -29,9 +29,9 @@ from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, Guard
 from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.kafka.groups import lock_membership
-from offsetmgr.kafka.groups.group_lock import GroupLock, locked
+from offsetmgr.kafka.groups.group_lock import GroupLock, acquire_lock
 from offsetmgr.stores.kafka import KafkaStore
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class HandLock:
 
     def __enter__(self) -> HandLock:
         async def enter() -> tuple[Any, GroupLock]:
-            context = locked(self.client, self._group, self._deadline())
+            context = acquire_lock(self.client, self._group, self._deadline())
             return context, await context.__aenter__()
 
         self._context, self.lock = self.runner.run(enter())
@@ -540,16 +540,16 @@ def test_many_groups_are_held_committed_to_and_released_together_over_few_connec
     store: KafkaStore, bootstrap: str, topic: str, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A broker that is slow because the machine is busy is not taken for one that waits for a rebalance delay.
-    monkeypatch.setattr(lock_membership, "_PARK_AFTER_S", 60.0)
+    monkeypatch.setattr(lock_membership, "_WAITING_AFTER_S", 60.0)
     groups = [f"{unique}-{n:03}" for n in range(150)]
     sockets_before = open_sockets()
 
-    held = dict(store.hold_many(groups, holder="mirror"))
+    held = dict(store.lock_many(groups, holder="mirror"))
     sockets = open_sockets() - sockets_before
-    outcomes = dict(store.commit_held((hold, at(topic, 7)) for hold in held.values()))
+    outcomes = dict(store.commit_locked((hold, at(topic, 7)) for hold in held.values()))
     with KafkaStore(bootstrap) as other:
         theirs = list(other.edit(GroupEdit(g, {tp: Change(o) for tp, o in at(topic, 90).items()}) for g in groups))
-    store.release_held(held.values())
+    store.release_locks(held.values())
 
     assert sorted(held) == groups
     assert sockets < 50
@@ -567,16 +567,16 @@ def test_one_group_that_cannot_be_held_or_was_lost_is_its_own_error(
     with RunningConsumer(bootstrap, busy, topic) as consumer, KafkaStore(bootstrap) as other:
         wait_for(lambda: len(consumer.assigned) == PARTITIONS, "the assignment")
 
-        held = dict(store.hold_many([busy, taken, good], holder="mirror"))
+        held = dict(store.lock_many([busy, taken, good], holder="mirror"))
         later = other.lock(taken, holder="mirror")
-        outcomes = dict(store.commit_held((held[g], at(topic, 7)) for g in (taken, good)))
+        outcomes = dict(store.commit_locked((held[g], at(topic, 7)) for g in (taken, good)))
 
         assert isinstance(held[busy], GroupActive)
         assert isinstance(outcomes[taken], LockLost)
         assert {o.status for o in outcomes[good].values()} == {EditStatus.WRITTEN}
-        ((_, back),) = store.commit_held([(held[good], at(topic, 6))])
+        ((_, back),) = store.commit_locked([(held[good], at(topic, 6))])
         assert {o.status for o in back.values()} == {EditStatus.FAILED}
-        store.release_held([held[taken], held[good]])
+        store.release_locks([held[taken], held[good]])
         later.release()
     assert offsets_of(store, good) == {0: 7, 1: 7, 2: 7, 3: 7}
 

@@ -26,7 +26,7 @@ from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, SwitchInProgress, TimedOut
 from offsetmgr.core.model import Absent, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.migration.live.live_migration import STEPS, LiveMigration, SwitchSides
 from offsetmgr.migration.live.switch_evidence import SwitchEvidence
 from offsetmgr.sandbox import KafkaBroker

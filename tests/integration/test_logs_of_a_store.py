@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from offsetmgr.core.errors import UnknownTopicOrPartition
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.stores.kafka import KafkaStore
 from offsetmgr.stores.kafka_logs import KafkaLogs

@@ -19,7 +19,7 @@ from processes import Commands
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import Unreachable
 from offsetmgr.core.model import LogRange, TopicPartition
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.manager.log.topic import UnsuitableTopic
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.sandbox.ports import free_port

@@ -14,7 +14,7 @@ from conftest import MakeTopic
 from processes import Commands, wait_for
 
 from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, ZooKeeperServer
 from offsetmgr.stores.uri import open_store
 

@@ -332,7 +332,7 @@ def test_offsets_are_written_again_after_their_topic_was_recreated(kafka, zk, br
         wait_for(lambda: mirror.groups[unique].state is MirrorState.FAILING, "the loss is noticed")
         group = mirror.groups[unique]
         assert (offsets(broker, unique), group.lag) == ({}, 5)
-        assert "knows no such topic" in group.detail
+        assert "does not exist on the broker" in group.detail
         make_topic(unique, 1)
         wait_for(lambda: offsets(broker, unique) == {0: 5}, "it is written again")
         wait_for(lambda: mirror.groups[unique].state is MirrorState.FOLLOWING, "and follows")

@@ -20,7 +20,7 @@ from processes import wait_for
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import OtherCluster
-from offsetmgr.core.log_origin import Translate
+from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.dual import DualStore
 from offsetmgr.stores.kafka import KafkaStore
@@ -188,7 +188,7 @@ def test_a_front_before_a_store_of_another_cluster_is_refused_and_drops_epochs_w
     assert "its offsets belong to another Kafka cluster than the topics: " in refused.stderr
     assert "add --translate none" in refused.stderr
 
-    with ManagerFront(two.b.bootstrap, "unused", store=two.of_a.uri, translate=Translate.NONE) as front:
+    with ManagerFront(two.b.bootstrap, "unused", store=two.of_a.uri, translate=OffsetTranslation.NONE) as front:
         consumer = ck.Consumer({"bootstrap.servers": front.bootstrap, "group.id": two.name})
         consumer.commit(offsets=[ck.TopicPartition(two.name, 0, 4, leader_epoch=0)], asynchronous=False)
         consumer.close()

@@ -8,7 +8,7 @@ from conftest import MakeTopic
 
 from offsetmgr.core.errors import UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.period.coordinator import CoordinatorOptions, PeriodCoordinator
 from offsetmgr.period.idle_partitions import IdleCheck, find_idle, idle_partitions
 from offsetmgr.period.schedule import PeriodSchedule

@@ -19,7 +19,7 @@ from relay_clients import (
 )
 from relayed import NODE_ID, RunningRelay
 
-from offsetmgr.kafka.protocol.ask import ask
+from offsetmgr.kafka.protocol.request_sender import send_request
 
 pytest_plugins = ["relay_fixtures"]
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.servers
 def test_metadata_names_only_our_addresses(relay: RunningRelay, version: int) -> None:
     async def named() -> list[tuple[int, str, int]]:
         connection = await connect(relay)
-        answer = await ask(connection, METADATA, version, {"topics": [], **NO_EXTRAS}, 10)
+        answer = await send_request(connection, METADATA, version, {"topics": [], **NO_EXTRAS}, 10)
         await connection.close()
         return [(b["node_id"], b["host"], b["port"]) for b in answer["brokers"]]
 
@@ -46,13 +46,15 @@ def test_coordinators_are_managers_for_groups_and_our_ports_for_transactions(rel
             for kind in (0, 1):
                 question = {"key": "x", "key_type": kind, "coordinator_keys": ["x"]}
                 for _ in range(100):
-                    answer = await ask(connection, FIND_COORDINATOR, version, question, 10)
+                    answer = await send_request(connection, FIND_COORDINATOR, version, question, 10)
                     one = answer.get("coordinators", [answer])[0]
                     if one["error_code"] != 15:  # the transactions' topic is being created
                         break
                     await asyncio.sleep(0.05)
                 coordinators.append((version, kind, one["node_id"], one["port"]))
-        cluster = await ask(connection, DESCRIBE_CLUSTER, 1, {"include_cluster_authorized_operations": False}, 10)
+        cluster = await send_request(
+            connection, DESCRIBE_CLUSTER, 1, {"include_cluster_authorized_operations": False}, 10
+        )
         await connection.close()
         assert [b["port"] for b in cluster["brokers"]] == [*relay41.relay.ports().values(), relay41.port]
         return coordinators

@@ -20,8 +20,8 @@ from relayed import RunningRelay
 
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.request_sender import send_request
 
 pytest_plugins = ["relay_fixtures"]
 
@@ -159,7 +159,7 @@ def test_a_join_answered_after_ownership_was_lost_gives_no_generation(
         async with asyncio.timeout(20):
             direct = await BrokerConnection.open(Address.parse(relay.real), Security(), 10)
             members = [{"member_id": first.member_id, "group_instance_id": None}]
-            await ask(direct, LEAVE, 3, {"group_id": unique, "members": members}, 10)
+            await send_request(direct, LEAVE, 3, {"group_id": unique, "members": members}, 10)
             await direct.close()
             assert await joining == NOT_COORDINATOR
         assert second.generation == -1

@@ -17,8 +17,8 @@ from relayed import RunningRelay
 
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.request_sender import send_request
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.sandbox import KafkaBroker, KraftBroker
 from offsetmgr.server.security.authorization import ADMIN_APIS, AuthorizationRules, Rule
@@ -68,7 +68,7 @@ class Besieged(NamedTuple):
         async def asked() -> Message:
             connection = await BrokerConnection.open(where, Security(), 10)
             try:
-                return await ask(connection, api_key, version, message, 20)
+                return await send_request(connection, api_key, version, message, 20)
             finally:
                 await connection.close()
 
@@ -219,7 +219,7 @@ def test_no_client_fetches_by_the_session_of_another(besieged: Besieged, version
 
     def begun(ask: Callable[[int, int, Message], Message], name: str) -> int:
         topics = [{**one(name, **AT), "topic_id": ids[name]}]
-        answer = ask(FETCH, version, {**fetch(topics), "session_id": 0, "session_epoch": 0})
+        answer = send_request(FETCH, version, {**fetch(topics), "session_id": 0, "session_epoch": 0})
         assert answer["session_id"] != 0
         return int(answer["session_id"])
 

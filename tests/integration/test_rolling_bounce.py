@@ -16,7 +16,7 @@ from oldfleet import Fleet
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import GateRefused
 from offsetmgr.core.model import Committed, TopicPartition
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.migration.bounce import bounce
 from offsetmgr.migration.bounce_plan import BounceOutcome, BounceResult, BounceSpec, plan_bounce
 from offsetmgr.migration.evidence import EvidenceThresholds

@@ -27,7 +27,7 @@ from offsetmgr.core.offset_store import Change, GroupEdit
 from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.kafka.groups.static_membership import StaticMemberLock
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.stores.kafka import KafkaStore
@@ -186,7 +186,7 @@ def test_the_lock_of_a_run_that_is_alive_is_not_taken(planned: Scene) -> None:
     runner, client = EventLoopThread(), Client(planned.bootstrap, Security())
 
     async def take() -> StaticMemberLock:
-        return await StaticMemberLock.take(
+        return await StaticMemberLock.acquire(
             client, planned.names[7], "another-run", asyncio.get_running_loop().time() + 20
         )
 

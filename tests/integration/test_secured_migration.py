@@ -149,11 +149,11 @@ def test_with_the_right_credentials_everything_works_and_they_appear_nowhere(
 FAULTS = {
     "wrong-kafka-password": (
         {"kafka": WRONG},
-        "the broker refused the credentials (SASL_AUTHENTICATION_FAILED)",
+        "the broker rejected the credentials (SASL_AUTHENTICATION_FAILED)",
     ),
     "wrong-scram-password": (
         {"mechanism": "SCRAM-SHA-256", "kafka": WRONG},
-        "the broker refused the credentials (SASL_AUTHENTICATION_FAILED)",
+        "the broker rejected the credentials (SASL_AUTHENTICATION_FAILED)",
     ),
     "no-kafka-credentials": ({"kafka": None}, "is security.protocol set (--command-config FILE)?"),
 }

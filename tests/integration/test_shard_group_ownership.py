@@ -286,9 +286,7 @@ def test_what_only_an_administrator_can_repair_is_reported_at_once(kafka: KafkaB
         return told[0], told[1]
 
     another_protocol, another_session = asyncio.run(refusals())
-    assert (
-        another_protocol == f"group {unique}: the group's members speak another protocol (INCONSISTENT_GROUP_PROTOCOL)"
-    )
+    assert another_protocol == f"group {unique}: the group's members use another protocol (INCONSISTENT_GROUP_PROTOCOL)"
     assert another_session.endswith("exclude our session timeout (INVALID_SESSION_TIMEOUT)")
 
 

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from offsetmgr.core.errors import PartialFailure, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import OffsetStore
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.spark import BatchCommitter, CommitPolicy, OffsetCommitter, reader_from_group, session, starting_offsets
 from offsetmgr.spark.checkpoint_files import HadoopFiles, LocalFiles

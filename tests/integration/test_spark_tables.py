@@ -23,7 +23,7 @@ from offsetmgr.cli.app import run
 from offsetmgr.core.clock import SystemClock
 from offsetmgr.core.model import Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, OffsetStore
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import KafkaBroker, KraftBroker, ZooKeeperServer
 from offsetmgr.spark.audit.history_series import lag_over_time, moments
 from offsetmgr.spark.spark_session import session

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from offsetmgr.consumer import ConsumerSettings, ZookeeperConsumer
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.model import Committed
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.migration.live.live_migration import LiveMigration, SwitchSides
 from offsetmgr.sandbox import KafkaBroker
 from offsetmgr.spark import CommitPolicy, OffsetCommitter, session

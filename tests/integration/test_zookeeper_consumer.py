@@ -23,7 +23,7 @@ from offsetmgr.consumer import ConsumerSettings, MessageStream, StreamMessage, Z
 from offsetmgr.core.commit_mode import CommitMode
 from offsetmgr.core.errors import Conflict, CorruptData, NotAuthorized, Unreachable, UsageError
 from offsetmgr.core.model import OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.migration.evidence import EvidenceThresholds
 from offsetmgr.migration.group_observer import GroupView, ObservationWindow, ZookeeperRegistry
 from offsetmgr.migration.runbook import check_phase, write_runbook

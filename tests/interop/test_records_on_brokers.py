@@ -15,7 +15,7 @@ import pytest
 from conftest import MakeTopic
 
 from offsetmgr.core.model import Committed, GroupDescription, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.kafka.protocol.consumer_protocol import decode_assignment, decode_subscription
 from offsetmgr.manager.partitioner import shard_for
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue, Record, UnknownKey

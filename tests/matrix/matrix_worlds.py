@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from processes import Commands
 
 from offsetmgr.core.model import Committed, LogRange, OffsetAndMetadata, TopicPartition
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 from offsetmgr.sandbox import OldConsumer, jars, java_tool
 from offsetmgr.sandbox.broker import BROKER_JARS
 from offsetmgr.sandbox.java import QUICK_START, java_command

@@ -29,7 +29,7 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256")
 LISTENERS = ("SASL_PLAINTEXT", "SASL_SSL")
 REJECTS = {
     "0.10.2.2": "the broker closed the connection during the login",
-    "1.1.1": "the broker refused the credentials (SASL_AUTHENTICATION_FAILED)",
+    "1.1.1": "the broker rejected the credentials (SASL_AUTHENTICATION_FAILED)",
 }
 
 
@@ -131,7 +131,7 @@ def test_a_migration_goes_there_and_back_over_a_login(
     commands.run("migrate", "rollback", "p.json", "--yes", *login)
     describe = ["cluster", "describe", "--bootstrap-server", secured.logins[protocol], "--format", "json"]
     told = {row["capability"]: row["on"] for row in json.loads(commands.run(*describe, *login).stdout)}
-    assert told["takes SASL logins"] is True
+    assert told["accepts SASL logins"] is True
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -156,7 +156,7 @@ def test_a_mechanism_that_the_broker_does_not_offer_is_named(secured: Secured, t
 def test_a_login_at_a_port_that_takes_none_is_named(secured: Secured, tmp_path: Path) -> None:
     login = secured.properties(tmp_path, "SASL_PLAINTEXT", "PLAIN")
     done = Commands(tmp_path).run("groups", "list", "--bootstrap-server", secured.plain, *login, code=1)
-    assert "hint: it takes no logins at this port" in done.stderr
+    assert "hint: this port accepts no SASL logins" in done.stderr
 
 
 @pytest.mark.parametrize("protocol", LISTENERS)

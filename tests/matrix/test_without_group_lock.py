@@ -134,7 +134,7 @@ def test_a_mirror_does_not_rewind_a_consumer_that_commits_after_the_reading(
         interfered.stopped_after("fetch", 90, seconds=1.1)
     else:
         interfered.stopped_before(conditional_edit, "decide", 90)
-    ((_, outcomes),) = store.commit_held([(held, {tp: OffsetAndMetadata(70)})])
+    ((_, outcomes),) = store.commit_locked([(held, {tp: OffsetAndMetadata(70)})])
     assert isinstance(outcomes, Mapping)
     assert isinstance(outcomes[tp].error, RewindRefused)
     assert offset(store, unique, tp) == 90
@@ -146,7 +146,7 @@ def test_a_refresh_does_not_rewind_a_consumer_that_commits_after_the_reading(
     store.commit(unique, {tp: OffsetAndMetadata(50)})
     held = store.lock(unique, holder="mirror")
     interfered.stopped_before(Committed, "value", 90)
-    assert list(store.refresh_held([held])) == [(unique, None)]
+    assert list(store.refresh_locked([held])) == [(unique, None)]
     assert offset(store, unique, tp) == 90
 
 
@@ -156,7 +156,7 @@ def test_a_mirror_reads_after_its_write_and_reports_another_clients_commit(
     store.commit(unique, {tp: OffsetAndMetadata(50)})
     held = store.lock(unique, holder="mirror")
     interfered.stopped_after("commit", 90, seconds=0)
-    ((_, outcomes),) = store.commit_held([(held, {tp: OffsetAndMetadata(70)})])
+    ((_, outcomes),) = store.commit_locked([(held, {tp: OffsetAndMetadata(70)})])
     assert isinstance(outcomes, Mapping)
     assert isinstance(outcomes[tp].error, Conflict)
     assert "wrote 70 and then found offset 90: another client commits to the group" in str(outcomes[tp].error)

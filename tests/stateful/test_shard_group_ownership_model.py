@@ -17,7 +17,7 @@ MOST_PROCESSES = 4
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer heartbeats: the same events in less time."""
-    monkeypatch.setattr("offsetmgr.kafka.groups.group_member._MOST_BETWEEN_HEARTBEATS_S", 1.0)
+    monkeypatch.setattr("offsetmgr.kafka.groups.group_member._MAX_HEARTBEAT_INTERVAL_S", 1.0)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -1,4 +1,4 @@
-"""`AvroRecordFormat` against fastavro, both ways: after the version the bytes are what the schemas say."""
+"""Compares `AvroRecordFormat` with fastavro in both directions: the bytes after the version match the schemas."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ form = AvroRecordFormat()
 
 
 def written(schema: str, datum: dict[str, Any]) -> bytes:
-    """What fastavro makes of it, behind our version."""
+    """Returns fastavro's encoding after our version."""
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, SCHEMAS[schema], datum)
     return VERSIONS[schema.partition("-")[0]] + stream.getvalue()
 
 
 def read(schema: str, data: bytes | None) -> Any:
-    """What fastavro reads behind the version; the data end there."""
+    """Returns the value that fastavro decodes after the version, and checks that the data end there."""
     assert data is not None
     assert data[:2] == VERSIONS[schema.partition("-")[0]]
     stream = io.BytesIO(data[2:])
@@ -82,7 +82,7 @@ def test_group_values(last_active: int) -> None:
     assert form.decode_group(value) == GroupValue(last_active)
 
 
-def test_an_epoch_of_minus_one_is_unknown_however_it_is_written() -> None:
+def test_an_epoch_of_minus_one_is_unknown_in_either_encoding() -> None:
     value = written(
         "offset-value",
         {"offset": 5, "leader_epoch": -1, "metadata": "", "commit_timestamp": 1, "expire_timestamp": None},
@@ -95,19 +95,19 @@ def test_an_epoch_of_minus_one_is_unknown_however_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ("4f00 8200 0274 00", "group is longer than need be"),
-        ("4f00 0267 820074 00", "topic is longer than need be"),
-        ("4f00 0267 0274 8000", "partition is longer than need be"),
+        ("4f00 8200 0274 00", "group is not in its shortest form"),
+        ("4f00 0267 820074 00", "topic is not in its shortest form"),
+        ("4f00 0267 0274 8000", "partition is not in its shortest form"),
         ("4f00 0267 0274 8080808010", "partition does not fit into 32 bits"),
         ("4f00 0167 0274 00", "the length of group is -1"),
         ("4f00 0267 0274 0000", "1 bytes too many"),
         ("4f00 0267 0374 00", "the length of topic is -2"),
         ("4f00 0267 fe7f74 00", "it ends within topic"),
-        ("4f00 02ff 0274 00", "group is no UTF-8"),
+        ("4f00 02ff 0274 00", "group is not UTF-8"),
     ],
 )
 def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: str) -> None:
-    """It would be another key of the log for the same offset."""
+    """Otherwise two keys of the log could mean the same offset."""
     with pytest.raises(CorruptData, match=why):
         form.decode_key(bytes.fromhex(data))
     if "UTF-8" not in why:  # told once a topic, by decode_key
@@ -118,14 +118,14 @@ def test_a_key_in_another_form_than_the_writers_is_unreadable(data: str, why: st
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ("4f00 5400 00 8080808080800000", "commit_timestamp is longer than need be"),
-        ("4f00 d400 0000 80a0abfef962 00", "offset is longer than need be"),
+        ("4f00 5400 00 8080808080800000", "commit_timestamp is not in its shortest form"),
+        ("4f00 d400 0000 80a0abfef962 00", "offset is not in its shortest form"),
         ("4f00 ffffffffffffffffff02 0000 80a0abfef962 00", "offset does not fit into 64 bits"),
         ("4f00 54 04 00 80a0abfef962 00", "the union leader_epoch has no branch 2"),
         ("4f00 54 00 00 80a0abfef962 04", "the union expire_timestamp has no branch 2"),
         ("4f00 54 02 8080808010 00 80a0abfef962 00", "leader_epoch does not fit into 32 bits"),
         ("4f00 54 00 03 80a0abfef962 00", "the length of metadata is -2"),
-        ("4f00 54 00 02ff 80a0abfef962 00", "metadata is no UTF-8"),
+        ("4f00 54 00 02ff 80a0abfef962 00", "metadata is not UTF-8"),
         ("4f00 54 00 00 80a0abfef962 0000", "1 bytes too many"),
         ("4f00 54 00 00 80a0abfef962", "it ends within expire_timestamp"),
     ],

@@ -1,4 +1,4 @@
-"""Settings: the config file, the environment, the flags, and .properties files."""
+"""Connection settings from the configuration file, the environment, the flags, and .properties files."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_the_default_context_of_the_file_is_used(environ: dict[str, str]) -> Non
     assert found.connection.stores == {"both": {"primary": "kafka://prod:9092", "secondary": "zookeeper://zk:2181"}}
 
 
-def test_a_variable_beats_the_file_and_a_flag_beats_both(environ: dict[str, str]) -> None:
+def test_a_variable_overrides_the_file_and_a_flag_overrides_both(environ: dict[str, str]) -> None:
     environ |= {"OFFSETMGR_BOOTSTRAP_SERVER": "env:9092", "OFFSETMGR_TIMEOUT": "2000"}
     assert resolve(SettingsLayer(), environ=environ).store == "kafka://env:9092"
     found = resolve(SettingsLayer(bootstrap_server="flag:9092", timeout_ms=3000), environ=environ)
     assert (found.store, found.connection.timeout_ms) == ("kafka://flag:9092", 3000)
 
 
-def test_zookeeper_is_the_store_and_the_brokers_of_the_same_context_have_its_logs(environ: dict[str, str]) -> None:
+def test_zookeeper_has_precedence_over_the_brokers_of_the_same_context(environ: dict[str, str]) -> None:
     found = resolve(SettingsLayer(), "old", environ)
     assert (found.store, found.bootstrap_server) == ("zookeeper://zk:2181/chroot", "old:9092")
 
@@ -57,7 +57,7 @@ def test_a_flag_for_the_store_keeps_the_brokers_of_the_context(environ: dict[str
     assert (found.store, found.bootstrap_server) == ("file:x.avro", "old:9092")
 
 
-def test_command_config_of_a_context_lies_with_the_config_file(environ: dict[str, str]) -> None:
+def test_command_config_of_a_context_is_relative_to_the_config_file(environ: dict[str, str]) -> None:
     found = resolve(SettingsLayer(), "old", environ)
     assert dict(found.connection.kafka) == {"sasl.username": "u", "sasl.password": "p"}
     assert found.connection.zookeeper_auth == (("digest", "a:b"),)
@@ -76,8 +76,8 @@ def test_secrets_are_in_no_repr(environ: dict[str, str]) -> None:
     [
         ("[context.a]\nbootstrap = 'x'\n", "unknown key 'bootstrap'"),
         ("[context.a]\ntimeout = 'x'\n", "timeout must be milliseconds"),
-        ("[context.a]\ntimeout = 0\n", "0 is not a number of milliseconds above 0"),
-        ("context = 3\n", "must be tables"),
+        ("[context.a]\ntimeout = 0\n", "0 is not a positive number of milliseconds"),
+        ("context = 3\n", "must consist of tables"),
         ("default-context = 'b'\n[context.a]\n", "not in"),
         ("[store.a]\nthird = 'x'\n", "unknown key 'third'"),
         ("nonsense", "is not TOML"),
@@ -96,7 +96,7 @@ def test_a_config_file_that_is_named_must_exist_and_the_default_one_need_not(tmp
     assert resolve(SettingsLayer(), environ={"XDG_CONFIG_HOME": str(tmp_path)}).store is None
 
 
-def test_files_are_where_xdg_says() -> None:
+def test_files_are_in_the_xdg_directories() -> None:
     environ = {"XDG_CONFIG_HOME": "/c", "XDG_STATE_HOME": "/s"}
     assert config_path(environ) == Path("/c/offsetmgr/config.toml")
     assert state_directory(environ) == Path("/s/offsetmgr")
@@ -171,14 +171,14 @@ def test_java_settings_are_translated(java: dict[str, str], librdkafka: dict[str
         ({"ssl.enabled.protocols": "TLSv1.3"}, "ssl.enabled.protocols", "remove it"),
         ({"sasl.client.callback.handler.class": "X"}, "sasl.client.callback.handler.class", "sasl.username"),
         ({"sasl.jaas.config": "com.acme.MyModule required a=b;"}, "sasl.jaas.config", "MyModule"),
-        ({"auto.offset.reset": "latest"}, "auto.offset.reset", "consuming records"),
-        ({"acks": "all"}, "acks", "producing records"),
+        ({"auto.offset.reset": "latest"}, "auto.offset.reset", "consumers of records"),
+        ({"acks": "all"}, "acks", "producers of records"),
         ({"group.id": "g"}, "group.id", "--group"),
         ({"what.is.this": "x"}, "what.is.this", "not a setting"),
         ({"sasl.password": "${file:/x:y}"}, "sasl.password", "providers"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name_with_what_to_use(java: dict[str, str], key: str, hint: str) -> None:
+def test_an_unsupported_key_is_an_error_with_its_replacement(java: dict[str, str], key: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         translate(java, "f.properties")
     assert caught.value.what == f"f.properties: {key}"
@@ -204,7 +204,7 @@ def test_no_error_ever_quotes_a_value(java: dict[str, str]) -> None:
     assert "hunter2" not in f"{error} {error.hint} {error.args}"
 
 
-def test_addresses_and_times_of_a_properties_file_are_used_where_nothing_else_says_them(tmp_path: Path) -> None:
+def test_addresses_and_timeouts_of_a_properties_file_are_the_fallback(tmp_path: Path) -> None:
     file = tmp_path / "c.properties"
     file.write_text("bootstrap.servers=h:9092\ndefault.api.timeout.ms=7000\n")
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}

@@ -20,7 +20,7 @@ from offsetmgr.core.errors import (
     RewindRefused,
     Unreachable,
 )
-from offsetmgr.core.log_origin import Translate
+from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, EditStatus, GroupEdit, GroupEditResult
 from offsetmgr.stores.dual import DualStore
@@ -436,7 +436,7 @@ def test_the_uri_opens_the_same_two_stores(tmp_path: Path) -> None:
 # --- whose logs ---------------------------------------------------------------------------------------
 
 
-def _foreign(translate: Translate | None = None) -> tuple[MemoryStore, MemoryStore, DualStore]:
+def _foreign(translate: OffsetTranslation | None = None) -> tuple[MemoryStore, MemoryStore, DualStore]:
     first, second = MemoryStore("first", cluster="A"), MemoryStore("second", cluster="B")
     return first, second, DualStore(first, second, translate=translate)
 
@@ -459,7 +459,7 @@ def test_two_stores_of_different_clusters_are_refused_at_the_first_call_and_noth
 
 
 def test_with_translate_none_both_are_written_and_no_leader_epoch_crosses_to_the_other_cluster() -> None:
-    first, second, dual = _foreign(Translate.NONE)
+    first, second, dual = _foreign(OffsetTranslation.NONE)
 
     dual.commit("g", {T0: OffsetAndMetadata(7, "m", 3)})
 

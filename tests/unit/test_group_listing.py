@@ -1,10 +1,10 @@
-"""The group ids that stand for the partitions of the offsets topic, against hashes that Java gives."""
+"""The probe group ids for the partitions of the offsets topic, compared with hashes that Java computed."""
 
 from __future__ import annotations
 
 import pytest
 
-from offsetmgr.kafka.client.group_lists import java_hash, probe_groups
+from offsetmgr.kafka.client.group_lists import probe_groups, unsigned_java_hash
 
 
 @pytest.mark.parametrize(
@@ -12,12 +12,12 @@ from offsetmgr.kafka.client.group_lists import java_hash, probe_groups
     [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", 2**31)],
 )
 def test_the_hash_is_javas(text: str, hashed: int) -> None:
-    assert java_hash(text) == hashed
+    assert unsigned_java_hash(text) == hashed
 
 
 @pytest.mark.parametrize("partitions", [1, 9, 50, 200])
 def test_every_partition_of_the_offsets_topic_has_its_group(partitions: int) -> None:
     names = probe_groups(partitions)
 
-    assert [java_hash(name) % partitions for name in names] == list(range(partitions))
-    assert all(java_hash(name) < 2**31 for name in names)
+    assert [unsigned_java_hash(name) % partitions for name in names] == list(range(partitions))
+    assert all(unsigned_java_hash(name) < 2**31 for name in names)

@@ -1,4 +1,4 @@
-"""Offsets of topics that Kafka cannot have: told at once, and nobody is asked. (`manager serve` takes such commits.)"""
+"""Topic names that Kafka does not allow are an error without a request. (`manager serve` accepts commits for them.)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offsetmgr.core.model import TopicPartition, is_valid_topic_name
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.log_ranges import log_ranges, partition_counts
 from offsetmgr.kafka.client.security import Security
-from offsetmgr.kafka.cluster.confluent import KafkaCluster
+from offsetmgr.kafka.cluster.kafka_cluster import KafkaCluster
 
 NOBODY = "127.0.0.1:1"
 IMPOSSIBLE = ["", ".", "..", "a b", "a/b", "ü", "a\n", "a\udc80", "x" * 250]
@@ -19,16 +19,16 @@ PARTITIONS = [TopicPartition(name, 0) for name in IMPOSSIBLE]
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_names_that_kafka_refuses(name: str) -> None:
+def test_invalid_topic_names(name: str) -> None:
     assert not is_valid_topic_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "...", "A.b_c-9", "__consumer_offsets", "x" * 249])
-def test_names_that_kafka_takes(name: str) -> None:
+def test_valid_topic_names(name: str) -> None:
     assert is_valid_topic_name(name)
 
 
-def test_a_cluster_that_cannot_be_reached_still_has_no_log_of_them() -> None:
+def test_an_invalid_topic_name_is_an_error_without_a_request() -> None:
     with KafkaCluster(NOBODY) as cluster:
         found = cluster.log_ranges(PARTITIONS)
         at_times = cluster.offsets_for_time(PARTITIONS, 0)
@@ -39,7 +39,7 @@ def test_a_cluster_that_cannot_be_reached_still_has_no_log_of_them() -> None:
     assert str(found[TopicPartition("a b", 0)]) == "a b-0: no topic of Kafka can have this name"
 
 
-def test_neither_are_brokers_asked_over_our_own_connections() -> None:
+def test_the_own_client_sends_no_request_about_invalid_names_either() -> None:
     async def run() -> None:
         client = Client(NOBODY, Security.of({}))
         deadline = asyncio.get_running_loop().time() + 10

@@ -1,4 +1,4 @@
-"""What an edit of a Kafka group decides, and how streams of edits are cut and kept in order; no servers."""
+"""The decisions of an edit of a Kafka group, and the batches and order of streams of edits, without servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import ABSENT, Committed, OffsetAndMetadata, TopicPartition
 from offsetmgr.core.offset_store import Change, ChangeOutcome, EditStatus
-from offsetmgr.kafka.client.background_loop import EventLoopThread, batches, in_flight
+from offsetmgr.kafka.client.background_loop import EventLoopThread, batches, run_batches
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 from offsetmgr.stores.conditional_edit import Outcomes, decide, execute
 
@@ -30,7 +30,7 @@ def held(offsets: dict[TopicPartition, Committed]) -> FetchedGroup:
     return FetchedGroup(offsets, {})
 
 
-def test_what_has_to_be_written_is_left_over() -> None:
+def test_valid_changes_are_written() -> None:
     outcomes, todo = decide(
         {A: Change(OffsetAndMetadata(5)), B: Change(OffsetAndMetadata(5)), C: Change(None)},
         held({B: Committed(4), C: Committed(9)}),
@@ -39,7 +39,7 @@ def test_what_has_to_be_written_is_left_over() -> None:
     assert (outcomes, todo) == ({}, [A, B, C])
 
 
-def test_what_is_there_already_is_unchanged() -> None:
+def test_a_change_to_the_present_value_is_unchanged() -> None:
     outcomes, todo = decide(
         {A: Change(OffsetAndMetadata(5, "m")), B: Change(None), C: Change(OffsetAndMetadata(5))},
         held({A: Committed(5, "m", 7), C: Committed(5, "m")}),
@@ -63,7 +63,7 @@ def test_what_is_there_already_is_unchanged() -> None:
         (Change(OffsetAndMetadata(1, "ü" * 20_000)), None, OffsetMetadataTooLarge),
     ],
 )
-def test_what_is_refused(change: Change, found: Committed | None, error: type[Exception]) -> None:
+def test_rejected_changes(change: Change, found: Committed | None, error: type[Exception]) -> None:
     outcomes, todo = decide({A: change}, held({} if found is None else {A: found}))
 
     assert todo == []
@@ -71,7 +71,7 @@ def test_what_is_refused(change: Change, found: Committed | None, error: type[Ex
     assert outcomes[A].before == (ABSENT if found is None else found)
 
 
-def test_a_partition_that_can_not_exist_fails_alone() -> None:
+def test_an_impossible_partition_fails_alone() -> None:
     impossible = TopicPartition("t", -1)
 
     outcomes, todo = decide({impossible: Change(OffsetAndMetadata(1)), A: Change(OffsetAndMetadata(1))}, held({}))
@@ -144,18 +144,18 @@ def test_batches_grow_and_take_their_items_lazily() -> None:
         taken.append(name)
         return name
 
-    sizes = [len(batch) for batch in itertools.islice(batches(endless(), first=2, most=8, key=str), 4)]
+    sizes = [len(batch) for batch in itertools.islice(batches(endless(), first=2, max_size=8, key=str), 4)]
 
     assert sizes == [2, 4, 8, 8]
     assert len(taken) == 22
 
 
 def test_a_batch_never_holds_a_key_twice() -> None:
-    assert list(batches(["a", "b", "a", "a", "c"], first=9, most=9, key=str)) == [["a", "b"], ["a"], ["a", "c"]]
+    assert list(batches(["a", "b", "a", "a", "c"], first=9, max_size=9, key=str)) == [["a", "b"], ["a"], ["a", "c"]]
 
 
-def test_batches_of_nothing() -> None:
-    assert list(batches([], first=2, most=4, key=str)) == []
+def test_no_items_make_no_batches() -> None:
+    assert list(batches([], first=2, max_size=4, key=str)) == []
 
 
 def test_items_of_one_key_are_never_in_flight_together() -> None:
@@ -173,7 +173,7 @@ def test_items_of_one_key_are_never_in_flight_together() -> None:
 
     runner = EventLoopThread()
     try:
-        done = list(in_flight(runner, [["a"], ["b"], ["a"], ["b", "c"]], do, most=3, key=str, finish=True))
+        done = list(run_batches(runner, [["a"], ["b"], ["a"], ["b", "c"]], do, max_in_flight=3, key=str, finish=True))
     finally:
         runner.close()
 
@@ -181,7 +181,7 @@ def test_items_of_one_key_are_never_in_flight_together() -> None:
     assert most_at_once in (2, 3)
 
 
-def test_edits_in_flight_are_carried_to_their_end_where_the_consumer_stops_early() -> None:
+def test_edits_in_flight_finish_if_the_consumer_stops_early() -> None:
     ended: list[str] = []
 
     async def do(batch: list[str]) -> list[str]:
@@ -191,7 +191,7 @@ def test_edits_in_flight_are_carried_to_their_end_where_the_consumer_stops_early
 
     runner = EventLoopThread()
     try:
-        results = in_flight(runner, [["1"], ["5"], ["9"]], do, most=3, key=str, finish=True)
+        results = run_batches(runner, [["1"], ["5"], ["9"]], do, max_in_flight=3, key=str, finish=True)
         assert next(results) == "1"
         results.close()
     finally:

@@ -129,11 +129,11 @@ def test_group_values_of_every_version(version: int, group: GroupMetadata, size:
 def test_a_group_without_a_time_is_unreadable_and_was_not_last_active_in_1970(version: int) -> None:
     data = group_value(version, GroupMetadata("consumer", 0, None, None, None, ()), {})
 
-    with pytest.raises(CorruptData, match="since when"):
+    with pytest.raises(CorruptData, match="last state change is unknown"):
         form.decode_group(data)
 
 
-def test_what_we_write_of_a_group_is_a_group_of_consumers_without_members() -> None:
+def test_a_written_group_is_an_empty_consumer_group() -> None:
     _, value = form.encode_group("g", GroupValue(1_700_000_000_000))
 
     assert value is not None
@@ -188,7 +188,7 @@ def test_names_longer_than_kafkas_records_can_hold_are_refused(call: Callable[[]
         ("0001 0001 67 0001 74 000000", "it ends within partition"),
         ("0001 0001 67 0001 74 0000000000", "1 bytes too many"),
         ("0002 0001 67 00", "1 bytes too many"),
-        ("0002 0001 ff", "group is no UTF-8"),
+        ("0002 0001 ff", "group is not UTF-8"),
         ("0001 0001 67 8000" + "74" * 0x8000 + "00000000", "the length of topic is -32768"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_key_that_breaks_its_format_is_unreadable(data: str, why: str) -> None
     ("data", "why"),
     [
         ("0003 000000000000002a ffffffff ffff 0000018bcfe56800", "metadata is null"),
-        ("0003 000000000000002a ffffffff 0001ff 0000018bcfe56800", "metadata is no UTF-8"),
+        ("0003 000000000000002a ffffffff 0001ff 0000018bcfe56800", "metadata is not UTF-8"),
         ("0003 000000000000002a ffffffff 0000 0000018bcfe5680000", "1 bytes too many"),
         ("0004 000000000000002a ffffffff 00 0000018bcfe56800 00", "metadata is null"),
         ("0004 000000000000002a ffffffff 818002" + "6d" * 0x8000 + "0000018bcfe56800 00", "metadata has 32768 bytes"),

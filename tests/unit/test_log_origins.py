@@ -1,10 +1,10 @@
-"""How the logs of two stores relate, in the words that people read."""
+"""The messages about the relation between the logs of two stores."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from offsetmgr.core.log_origin import UNNAMED, LogOrigin, Relation, Translate, compare_origins
+from offsetmgr.core.log_origin import UNNAMED, LogOrigin, OffsetTranslation, Relation, compare_origins
 from offsetmgr.stores.snapshot import SnapshotStore
 
 HERE, THERE = LogOrigin("A" * 22, "cluster id"), LogOrigin("B" * 22, "cluster id")
@@ -23,6 +23,6 @@ def test_another_cluster_that_was_accepted_does_not_read_as_an_error() -> None:
     compared = compare_origins(HERE, THERE)
     named = f"the source belongs to cluster {HERE.cluster_id}, the target to {THERE.cluster_id}"
     assert compared.text() == f"not the same on both sides: {named}"
-    assert compared.text(Translate.NONE) == (
+    assert compared.text(OffsetTranslation.NONE) == (
         f"accepted by --translate none: {named}; offsets are written unchanged, without leader epochs"
     )

@@ -75,13 +75,13 @@ def test_a_group_that_comes_into_another_state_is_reported_at_once_and_the_same_
 def test_once_ends_where_a_partition_can_never_be_written_and_the_others_are():
     source, target = MemoryStore("a"), MemoryStore("b")
     at(source, "g", p0=5, p1=7)
-    target.broken["g", P1] = UnknownTopicOrPartition("orders-1", "the broker knows no such topic or partition")
+    target.broken["g", P1] = UnknownTopicOrPartition("orders-1", "the topic or partition does not exist on the broker")
     mirror = mirror_of(source, target)
     mirror.run(once=True)
     group = mirror.groups["g"]
     assert held(target, "g") == {0: 5}
     assert (group.state, group.good, group.lag) == (MirrorState.FAILING, False, None)
-    assert "knows no such topic" in group.detail
+    assert "does not exist on the broker" in group.detail
 
 
 def test_a_retriable_failure_of_one_partition_is_tried_again_until_it_is_written():

@@ -1,4 +1,4 @@
-"""Requests to older brokers: which versions are sent, and what becomes of the answers. Bytes in, bytes out."""
+"""Requests to older brokers: the versions that are sent and the translated responses, as bytes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
 from offsetmgr.core.errors import AuthenticationFailed, ServerError, UnsupportedOperation
-from offsetmgr.core.model import KEEPS_IN_USE, TopicPartition, deletion_mark
+from offsetmgr.core.model import KEEPS_ACTIVE_OFFSETS, TopicPartition, deletion_mark
 from offsetmgr.kafka.client.connection import BrokerConnection, _is_metadata_0
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol import releases
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
-from offsetmgr.kafka.protocol.old_versions import ask_older
+from offsetmgr.kafka.protocol.old_versions import send_translated
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, string
 from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, Versions
-from offsetmgr.kafka.protocol.requests import FetchedGroup, read_offset_fetch
+from offsetmgr.kafka.protocol.requests import FetchedGroup, parse_offset_fetch
 from offsetmgr.kafka.protocol.schema_codec import decode_request, decode_response, encode_response
 
 KAFKA_0_10_2: Versions = {
@@ -46,7 +46,7 @@ _ports = itertools.count(1)
 
 
 class Broker:
-    """Stands where a connection does: answers each request by a function, and remembers what was sent."""
+    """A fake connection: answers each request with a function, and records the requests."""
 
     def __init__(self, versions: Versions, answer: Callable[[EncodedRequest], bytes]) -> None:
         self.versions = versions
@@ -60,7 +60,7 @@ class Broker:
         return bytes(4) + self._answer(request)
 
     def ask(self, api_key: int, version: int, message: dict[str, Any]) -> dict[str, Any]:
-        return asyncio.run(ask_older(cast(BrokerConnection, self), api_key, version, message, 1))
+        return asyncio.run(send_translated(cast(BrokerConnection, self), api_key, version, message, 1))
 
 
 def text(value: str) -> bytes:
@@ -68,7 +68,7 @@ def text(value: str) -> bytes:
 
 
 def orders(partitions: int) -> dict[str, Any]:
-    """A Metadata answer: a topic of so many partitions."""
+    """Returns a Metadata response with a topic of this number of partitions."""
     parts = [
         {"error_code": 0, "partition_index": number, "leader_id": 0, "replica_nodes": [], "isr_nodes": []}
         for number in range(partitions)
@@ -76,7 +76,7 @@ def orders(partitions: int) -> dict[str, Any]:
     return {"brokers": [], "topics": [{"error_code": 0, "name": "orders", "partitions": parts}]}
 
 
-def test_a_commit_for_a_partition_that_does_not_exist_is_refused_where_the_broker_would_take_it() -> None:
+def test_a_commit_for_a_missing_partition_is_rejected_if_the_broker_would_accept_it() -> None:
     def answer(request: EncodedRequest) -> bytes:
         if request.api_key == 3:
             return encode_response(3, request.version, orders(1))
@@ -97,7 +97,7 @@ def test_a_commit_for_a_partition_that_does_not_exist_is_refused_where_the_broke
     assert [part["partition_index"] for part in named["partitions"]] == [0]
 
 
-def test_commits_to_082_are_of_version_1_and_live_from_now_on() -> None:
+def test_commits_to_082_have_version_1_and_the_present_time() -> None:
     def answer(request: EncodedRequest) -> bytes:
         if request.api_key == 3:
             return encode_response(3, 0, orders(5))
@@ -148,7 +148,7 @@ class Coordinator:
 
 
 @pytest.mark.parametrize(("versions", "sent"), [(KAFKA_0_9, (1, [])), (KAFKA_0_10_2, (2, None))])
-def test_all_offsets_of_a_group_are_asked_for_as_each_release_understands_it(
+def test_all_offsets_of_a_group_are_requested_as_each_release_expects(
     versions: Versions, sent: tuple[int, Any]
 ) -> None:
     broker = Broker(versions, Coordinator([HELD]))
@@ -177,7 +177,7 @@ def test_before_0_10_2_an_empty_answer_counts_only_from_a_coordinator_that_has_l
 @pytest.mark.parametrize(
     ("existing", "error"), [(["orders", "__consumer_offsets"], 14), ([], 14), (["__consumer_offsets"], 0)]
 )
-def test_082_says_unknown_topic_of_what_was_never_committed_and_of_what_it_does_not_know_yet(
+def test_082_returns_unknown_topic_for_uncommitted_and_for_not_yet_known_partitions(
     existing: list[str], error: int
 ) -> None:
     def answer(request: EncodedRequest) -> bytes:
@@ -195,7 +195,7 @@ def test_082_says_unknown_topic_of_what_was_never_committed_and_of_what_it_does_
 
 
 def test_a_broker_is_0_8_2_only_if_it_closes_two_connections_at_the_same_request() -> None:
-    """A broker 0.9 that stops closes connections too."""
+    """A stopping broker of 0.9 closes connections, too."""
     seen: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -223,14 +223,14 @@ def test_a_broker_is_0_8_2_only_if_it_closes_two_connections_at_the_same_request
     assert seen == [2, 2]
 
 
-def test_082_is_never_asked_for_all_offsets_of_a_group() -> None:
+def test_all_offsets_of_a_group_are_never_requested_from_082() -> None:
     broker = Broker(KAFKA_0_8_2, lambda request: b"")
     with pytest.raises(UnsupportedOperation, match='lacks the capability "reads all offsets of a group"'):
         broker.ask(9, 8, {"groups": [{"group_id": "g", "topics": None}], "require_stable": True})
     assert broker.sent == []
 
 
-def test_an_error_of_the_group_that_an_old_broker_says_of_partitions_is_the_groups() -> None:
+def test_a_group_error_that_an_old_broker_returns_for_partitions_is_the_groups() -> None:
     def answer(request: EncodedRequest) -> bytes:
         part = {"partition_index": 0, "committed_offset": -1, "metadata": "", "error_code": 14}
         return encode_response(9, 1, {"topics": [{"name": "orders", "partitions": [part]}]})
@@ -299,15 +299,15 @@ def test_offsets_of_250_000_partitions_are_read_as_far_as_the_answers_size_allow
     [struct.pack(">i", -1), struct.pack(">i", 2**31 - 1)],
     ids=["a negative count", "a count beyond the answer"],
 )
-def test_a_metadata_answer_with_a_false_number_of_replicas_is_refused(count: bytes) -> None:
+def test_a_metadata_response_with_an_invalid_number_of_replicas_is_rejected(count: bytes) -> None:
     body = large(0, topics=1, partitions=1)
     at = len(body) - 32  # where the number of replicas stands
     broker = Broker(KAFKA_0_9, lambda request: body[:at] + count + body[at + 4 :])
-    with pytest.raises(ServerError, match="its answer is not Kafka's"):
+    with pytest.raises(ServerError, match="its response is not valid"):
         broker.ask(3, 8, {"topics": None, "allow_auto_topic_creation": False})
 
 
-def test_times_are_refused_and_ends_are_found_where_only_segments_can_be_asked_for() -> None:
+def test_list_offsets_version_0_finds_ends_and_rejects_times() -> None:
     def answer(request: EncodedRequest) -> bytes:
         parts = INT32.pack(1) + INT32.pack(0) + INT16.pack(0) + INT32.pack(1) + INT64.pack(42)
         return INT32.pack(1) + text("orders") + parts
@@ -325,7 +325,7 @@ def test_times_are_refused_and_ends_are_found_where_only_segments_can_be_asked_f
     assert len(broker.sent) == 1
 
 
-def test_what_a_broker_does_not_know_at_all_is_refused_by_the_capability() -> None:
+def test_a_missing_api_is_an_error_that_names_the_capability() -> None:
     broker = Broker(KAFKA_1_1, lambda request: b"")
     with pytest.raises(UnsupportedOperation, match=r"Kafka 1\.1 lacks .*deletes single offsets.* Kafka 2\.4"):
         broker.ask(47, 0, {"group_id": "g", "topics": []})
@@ -342,10 +342,10 @@ def test_a_release_is_reported_by_the_versions(versions: Versions, name: str) ->
     ("text", "known"), [("0.8.2.2", KAFKA_0_8_2), ("0.9.0.1", KAFKA_0_9), ("0.10.2", None), ("", None)]
 )
 def test_the_fallback_names_a_release_before_apiversions(text: str, known: Versions | None) -> None:
-    assert releases.fallback(text) is known
+    assert releases.fallback_versions(text) is known
 
 
-def test_answers_of_version_0_and_1_of_metadata_are_reported_apart() -> None:
+def test_metadata_responses_of_versions_0_and_1_are_distinguished() -> None:
     nodes = {"node_id": 1, "host": "h", "port": 9092}
     topic = {"error_code": 17, "name": "?", "partitions": []}
     old = encode_response(3, 0, {"brokers": [nodes], "topics": [topic]})
@@ -354,11 +354,13 @@ def test_answers_of_version_0_and_1_of_metadata_are_reported_apart() -> None:
     assert not _is_metadata_0(bytes(4) + new)
 
 
-def test_plans_for_brokers_before_2_1_say_that_each_offset_has_a_life_of_its_own() -> None:
+def test_plans_for_brokers_before_2_1_say_that_each_offset_expires_by_itself() -> None:
     """From 2.1 on brokers take OffsetCommit 5, which has no retention."""
     later: Versions = {**KAFKA_1_1, 8: (0, 6), 1: (0, 10)}
     for spoken, told in (([KAFKA_1_1], True), ([later, KAFKA_1_1], True), ([later], False)):
-        texts = [weakness.text for weakness in releases.weaknesses(spoken) if weakness.capability == KEEPS_IN_USE]
+        texts = [
+            weakness.text for weakness in releases.weaknesses(spoken) if weakness.capability == KEEPS_ACTIVE_OFFSETS
+        ]
         assert bool(texts) == told
         assert not told or "each offset expires by itself" in texts[0]
 
@@ -379,7 +381,7 @@ class Listener:
         self._lost = lost
 
     def open(self, timeout: float = 5) -> Versions:
-        """Opens a connection and closes it; returns what the broker speaks."""
+        """Opens and closes a connection. Returns the API versions of the broker."""
 
         async def run() -> Versions:
             async with await asyncio.start_server(self._serve, "127.0.0.1", 0) as server:
@@ -466,9 +468,9 @@ def test_a_broker_that_closes_a_connection_during_the_login_because_it_stops_doe
 
 
 @pytest.mark.parametrize("versions", [KAFKA_0_8_2, KAFKA_0_9])
-def test_a_login_to_a_broker_before_0_10_is_refused_by_the_capability(versions: Versions) -> None:
+def test_a_login_to_a_broker_before_0_10_is_an_error_that_names_the_capability(versions: Versions) -> None:
     listener = Listener(versions)
-    with pytest.raises(UnsupportedOperation, match=r'lacks the capability "takes SASL logins", .* Kafka 0\.10\.0'):
+    with pytest.raises(UnsupportedOperation, match=r'lacks the capability "accepts SASL logins", .* Kafka 0\.10\.0'):
         listener.open(timeout=1)
 
 
@@ -485,6 +487,6 @@ def test_an_offset_is_deleted_only_if_the_mark_names_it() -> None:
     )
     topic = OffsetFetchResponseTopics(name=TopicName("orders"), partitions=parts)
     group = OffsetFetchResponseGroup(group_id=GroupId("g"), topics=(topic,), error_code=ErrorCode.none)
-    found = read_offset_fetch(group)
+    found = parse_offset_fetch(group)
     assert isinstance(found, FetchedGroup)
     assert {tp: committed.offset for tp, committed in found.offsets.items()} == {TopicPartition("orders", 1): 9}

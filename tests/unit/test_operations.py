@@ -21,7 +21,7 @@ from offsetmgr.core.errors import (
     UsageError,
 )
 from offsetmgr.core.model import ABSENT, BrokerPartition, Committed, LogRange, Offset, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import GroupOffsets, Partitions
+from offsetmgr.core.offset_store import GroupOffsets, PartitionKinds
 from offsetmgr.groups import edit_plan as proposals
 from offsetmgr.groups.before_images import header_for, holds_images, load_images, new_path
 from offsetmgr.groups.copy import propose_copy, verify_copy
@@ -120,8 +120,8 @@ def test_a_partition_of_kafka_0_7_is_named_by_its_broker_too() -> None:
     of_broker_1 = [TopicPartition("t", BrokerPartition(1, n)) for n in (0, 2)]
     assert all(chosen.matches(tp) for tp in of_broker_1)
     assert not chosen.matches(TopicPartition("t", BrokerPartition(0, 1)))
-    assert chosen.numbered(Partitions.OF_BROKERS) == of_broker_1
-    assert chosen.numbered(Partitions.NUMBERED) == [TopicPartition("t", 1), TopicPartition("t", 2)]
+    assert chosen.numbered(PartitionKinds.OF_BROKERS) == of_broker_1
+    assert chosen.numbered(PartitionKinds.NUMBERED) == [TopicPartition("t", 1), TopicPartition("t", 2)]
 
 
 def test_what_is_only_a_partition_of_kafka_0_7_is_refused_where_there_are_none() -> None:

@@ -24,7 +24,7 @@ from offsetmgr.core.errors import (
     UnknownVersion,
 )
 from offsetmgr.core.model import BrokerPartition, Committed, LogRange, OffsetAndMetadata, TopicPartition
-from offsetmgr.core.offset_store import Capabilities, GroupOffsets, Partitions
+from offsetmgr.core.offset_store import Capabilities, GroupOffsets, PartitionKinds
 from offsetmgr.migration.partition_map import (
     MapEntry,
     MappedStart,
@@ -518,7 +518,7 @@ class TestBetweenStoresOfKafka07:
         class Old(MemoryStore):
             @property
             def capabilities(self) -> Capabilities:
-                return replace(super().capabilities, partitions=Partitions.OF_BROKERS)
+                return replace(super().capabilities, partitions=PartitionKinds.OF_BROKERS)
 
         source = MemoryStore("here", data={"g": {new(0): Committed(5)}})
 

@@ -1,4 +1,4 @@
-"""What holds for keys and values of either record format: golden bytes, what is written is read, junk is told.
+"""Tests of both record formats: golden bytes, round trips, and errors for invalid data.
 
 The golden bytes of the Avro records were made with fastavro, those of Kafka's with the serializers of Kafka 4.1.1.
 """
@@ -35,13 +35,13 @@ all_formats = pytest.mark.parametrize("form", [make() for make in FORMATS.values
 
 
 def golden(name: str) -> list[dict[str, Any]]:
-    """What is in a file of golden records; ``written`` are the bytes that we write, too."""
+    """The content of a file of golden records. ``written`` are the records whose bytes we also write."""
     records: list[dict[str, Any]] = json.loads((GOLDEN / f"records-{name}.json").read_text())
     return records
 
 
 def plain(value: Any) -> Any:
-    """A decoded key or value as it stands in a golden file."""
+    """Returns a decoded key or value in the form of a golden file."""
     if isinstance(value, tuple):
         return {k: plain(v) for k, v in value._asdict().items()} if hasattr(value, "_asdict") else [*map(plain, value)]
     if isinstance(value, bytes):
@@ -126,7 +126,7 @@ def test_a_group_is_read_as_it_was_written(form: RecordFormat, group: str, last_
 @all_formats
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 8191, 8192, 32767])
 @pytest.mark.parametrize("partition", [0, 8191, 8192, (1 << 31) - 1])
-def test_names_of_every_length_are_reported_apart(form: RecordFormat, length: int, partition: int) -> None:
+def test_names_of_every_length_are_distinguished(form: RecordFormat, length: int, partition: int) -> None:
     for group, topic in (("g" * length, "t"), ("g", "t" * length)):
         prefix = form.offset_prefix(group, topic)
 
@@ -158,7 +158,7 @@ def test_partitions_of_a_commit_keep_their_own_epoch_and_metadata(form: RecordFo
         ((0, 0, -1, ""), 0, 1 << 63),
     ],
 )
-def test_what_does_not_fit_is_refused_when_written(
+def test_numbers_that_do_not_fit_are_rejected_when_written(
     form: RecordFormat, commit: PartitionCommit, time: int, expiry: int | None
 ) -> None:
     with pytest.raises(UnsupportedOperation):
@@ -166,7 +166,7 @@ def test_what_does_not_fit_is_refused_when_written(
 
 
 @all_formats
-def test_names_and_times_that_do_not_fit_are_refused_when_written(form: RecordFormat) -> None:
+def test_names_and_times_that_do_not_fit_are_rejected_when_written(form: RecordFormat) -> None:
     for call in (
         lambda: form.offset_prefix("\udfff", "t"),
         lambda: form.encode_group_key("\udfff"),
@@ -181,7 +181,7 @@ def test_names_and_times_that_do_not_fit_are_refused_when_written(form: RecordFo
 
 
 @all_formats
-def test_a_key_of_the_other_format_is_no_key_of_this_one(form: RecordFormat) -> None:
+def test_a_key_of_the_other_format_is_rejected(form: RecordFormat) -> None:
     other = record_format("kafka" if form.name == "avro" else "avro")
     for key in (other.offset_prefix("g", "t") + other.partition_suffix(3), other.encode_group_key("g")):
         assert format_of(key) == other.name
@@ -229,12 +229,12 @@ def test_formats_are_found_by_name() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "4f", "00", "0100ff", "5000", "ffff", "4eff"])
-def test_what_neither_format_writes_is_of_no_format(key: str) -> None:
+def test_other_keys_have_no_format(key: str) -> None:
     assert format_of(bytes.fromhex(key)) is None
 
 
 @all_formats
-def test_what_is_too_short_for_a_version_is_unreadable(form: RecordFormat) -> None:
+def test_data_too_short_for_a_version_is_unreadable(form: RecordFormat) -> None:
     for data in (b"", b"\x00", b"\x4f"):
         for read in (form.split, form.decode_key, form.read_offset, form.decode_value, form.decode_group):
             with pytest.raises(CorruptData):
@@ -245,7 +245,7 @@ def test_what_is_too_short_for_a_version_is_unreadable(form: RecordFormat) -> No
 
 
 def attempt(call: Any, data: bytes, *allowed: type[OffsetMgrError]) -> Any:
-    """What the call gives, or the class of the error that it may raise."""
+    """Returns the result of the call, or the class of the expected error that it raised."""
     try:
         return call(data)
     except allowed as error:

@@ -98,7 +98,7 @@ def test_kio_reads_the_assignments_that_we_encode(assigned: list[TopicPartition]
     assert consumer_protocol.decode_assignment(encoded) == tuple(sorted(assigned))
 
 
-def test_a_member_that_was_given_nothing_yet_has_no_assignment() -> None:
+def test_a_member_without_an_assignment_has_no_partitions() -> None:
     assert consumer_protocol.decode_assignment(b"") == ()
 
 
@@ -135,7 +135,7 @@ def test_scram_sha_256_as_in_rfc_7677() -> None:
         b"r=mine-and-more,s=%%%,i=4096",
     ],
 )
-def test_a_scram_challenge_that_is_no_answer_to_ours_is_refused(challenge: bytes) -> None:
+def test_a_scram_challenge_for_another_message_is_rejected(challenge: bytes) -> None:
     exchange = Scram("SCRAM-SHA-512", "user", "pencil", nonce="mine")
     exchange.start()
 
@@ -145,7 +145,7 @@ def test_a_scram_challenge_that_is_no_answer_to_ours_is_refused(challenge: bytes
     assert "pencil" not in str(caught.value)
 
 
-def test_a_server_that_does_not_know_the_password_is_refused() -> None:
+def test_a_server_that_does_not_know_the_password_is_rejected() -> None:
     exchange = Scram("SCRAM-SHA-256", "user", "pencil", nonce="mine")
     exchange.start()
     exchange.answer(b"r=mine-and-more,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
@@ -165,7 +165,7 @@ def test_names_with_commas_are_escaped_in_scram() -> None:
     assert Scram("SCRAM-SHA-256", "a=b,c", "p", nonce="n").start() == b"n,,n=a=3Db=2Cc,r=n"
 
 
-def test_other_mechanisms_are_refused_by_name() -> None:
+def test_other_mechanisms_are_rejected_by_name() -> None:
     with pytest.raises(UnsupportedOperation, match="GSSAPI"):
         mechanism("GSSAPI", "", "")
 
@@ -208,7 +208,7 @@ def test_sasl_over_tls_from_librdkafkas_names() -> None:
         ({"security.protocol": "ssl", "ssl.certificate.pem": "not a certificate"}, ConfigError),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused(properties: dict[str, str], error: type[OffsetMgrError]) -> None:
+def test_unsupported_settings_are_rejected(properties: dict[str, str], error: type[OffsetMgrError]) -> None:
     with pytest.raises(error):
         Security.of(properties)
 
@@ -226,7 +226,7 @@ def test_addresses(text: str, address: Address) -> None:
     assert Address.parse(text) == address
 
 
-def test_a_port_that_is_no_number_is_refused() -> None:
+def test_a_port_that_is_not_a_number_is_rejected() -> None:
     with pytest.raises(Unreachable, match="not a number"):
         Address.parse("h:port")
 

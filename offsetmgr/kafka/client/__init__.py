@@ -1,1 +1,1 @@
-"""Connections to Kafka brokers, and the requests that the stores and commands send over them."""
+"""The Kafka client: connections to brokers, routing and retries, and the requests of the stores and commands."""

@@ -1,4 +1,4 @@
-"""The features that a server announces in its ApiVersions response, beyond Kafka's protocol."""
+"""Reads the features that a server announces in its ApiVersions response, such as offsetmgr's extensions."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from offsetmgr.kafka.protocol.primitives import NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 
 _VERSION: Final = 3
-"""The first version with features, and the first flexible one; the header of its response is not flexible."""
+"""The first version with features. It is also the first flexible version, but its response header is not flexible."""
 
 _known: WeakKeyDictionary[BrokerConnection, Mapping[str, int]] = WeakKeyDictionary()
 
 
 async def features(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
-    """Returns the highest level of each feature by name; none if the server announces none.
+    """Returns the maximum level of each announced feature, by name.
 
-    The client asks once for each connection and never caches by address: after a restart an older version may answer
-    there. Raises `TimedOut`, `Unreachable`, `ServerError`.
+    The function caches the result for each connection, not for each address, because after a restart an older version
+    may listen at the address. Raises `TimedOut`, `Unreachable`, `ServerError`.
     """
     found = _known.get(connection)
     if found is None:
-        found = _known[connection] = await _asked(connection, timeout)
+        found = _known[connection] = await _request_features(connection, timeout)
     return found
 
 
-async def _asked(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
+async def _request_features(connection: BrokerConnection, timeout: float) -> Mapping[str, int]:
     low, high = connection.versions.get(ApiKey.API_VERSIONS, (0, 0))
     if not low <= _VERSION <= high:
         return {}
@@ -41,5 +41,5 @@ async def _asked(connection: BrokerConnection, timeout: float) -> Mapping[str, i
     try:
         answer = decode_response(ApiKey.API_VERSIONS, _VERSION, frame, 4)
     except InvalidRequest as error:
-        raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error
+        raise ServerError(f"broker {connection.address}", f"its response is not valid: {error.why}") from error
     return {feature["name"]: feature["max_version"] for feature in answer.get("supported_features", ())}

@@ -1,4 +1,4 @@
-"""The only thread of this package: an event loop that runs coroutines for synchronous code."""
+"""Runs coroutines for synchronous code: an event loop in a background thread, the only thread of this package."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ A = TypeVar("A")
 
 
 class EventLoopThread:
-    """An event loop in a daemon thread. The first `run` starts it and `close` ends it."""
+    """An event loop in a daemon thread. The first call of `submit` or `run` starts the thread, and `close` ends it."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Starts ``work`` and returns a future of its result."""
-        return asyncio.run_coroutine_threadsafe(work, self._running())
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Starts ``coroutine`` and returns a future of its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._running())
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs ``work`` and waits for its result. An interrupt of the wait cancels the work."""
-        future = self.submit(work)
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs ``coroutine`` and waits for its result. If the wait is interrupted, cancels it."""
+        future = self.submit(coroutine)
         try:
             return future.result()
         except BaseException:
@@ -37,7 +37,7 @@ class EventLoopThread:
             raise
 
     def close(self) -> None:
-        """Cancels running work and ends the thread."""
+        """Cancels the running coroutines and ends the thread."""
         with self._starting:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -50,9 +50,11 @@ class EventLoopThread:
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="offsetmgr-wire", daemon=True)
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="offsetmgr-kafka-client", daemon=True
+                )
                 self._thread.start()
-                # Without this the interpreter would tear the loop down during its work, with warnings on stderr.
+                # Otherwise the interpreter destroys the loop while it is working, and prints warnings to stderr.
                 atexit.register(self.close)
             return self._loop
 
@@ -69,9 +71,9 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def batches(items: Iterable[A], *, first: int, most: int, key: Callable[[A], str]) -> Iterator[list[A]]:
-    """Splits a stream lazily into lists that grow from ``first`` to ``most`` items; a list never contains a key
-    twice."""
+def batches(items: Iterable[A], *, first: int, max_size: int, key: Callable[[A], str]) -> Iterator[list[A]]:
+    """Splits a stream lazily into batches that grow from ``first`` to ``max_size`` items. A batch never contains two
+    items with the same key."""
     source, size = iter(items), first
     carried: list[A] = []
     while True:
@@ -86,39 +88,39 @@ def batches(items: Iterable[A], *, first: int, most: int, key: Callable[[A], str
         if not batch:
             return
         yield batch
-        size = min(size * 2, most)
+        size = min(size * 2, max_size)
 
 
-def in_flight(
+def run_batches(
     runner: EventLoopThread,
-    work: Iterable[list[A]],
+    batches_to_run: Iterable[list[A]],
     do: Callable[[list[A]], Coroutine[Any, Any, list[T]]],
     *,
-    most: int,
+    max_in_flight: int,
     key: Callable[[A], str],
     finish: bool,
 ) -> Iterator[T]:
-    """Runs ``do`` on lists of items, at most ``most`` lists at a time, and yields results in the order of completion.
+    """Runs ``do`` on batches, at most ``max_in_flight`` at a time, and yields the results in the order of completion.
 
-    A list waits while another list with one of its keys is in flight, so that items of one key stay in order. If the
-    consumer stops early, lists in flight are finished (``finish``) or cancelled.
+    A batch waits while another batch with one of its keys is in flight, so that items of one key stay in order. If the
+    consumer stops early, the batches in flight are awaited (``finish``) or cancelled.
     """
     running: dict[concurrent.futures.Future[list[T]], set[str]] = {}
 
-    def results_of_the_first() -> Iterator[T]:
+    def completed_results() -> Iterator[T]:
         done, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
         for future in done:
             del running[future]
             yield from future.result()
 
     try:
-        for batch in work:
+        for batch in batches_to_run:
             keys = {key(item) for item in batch}
-            while len(running) >= most or any(keys & busy for busy in running.values()):
-                yield from results_of_the_first()
+            while len(running) >= max_in_flight or any(keys & busy for busy in running.values()):
+                yield from completed_results()
             running[runner.submit(do(batch))] = keys
         while running:
-            yield from results_of_the_first()
+            yield from completed_results()
     finally:
         for future in running:
             if finish:

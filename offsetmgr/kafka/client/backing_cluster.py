@@ -1,8 +1,8 @@
-"""`BackingClusterClient`: requests of the listener to the Kafka cluster behind it: its id, its topics, and offsets by
-time.
+"""`BackingClusterClient`: the listener's requests to the Kafka cluster behind it, for its id, its topics, and offsets
+by time.
 
-The results go to clients, so an error is a Kafka error code of its topic or partition. This client never retries,
-because the listener's clients retry.
+The listener passes the results on to its clients, so the error of a topic or partition is a Kafka error code. This
+class never retries, because the listener's clients do.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _LIST_OFFSETS_RANGE: Final = (4, 10)
 _LIST_OFFSETS_FLEXIBLE: Final = 6
 
 
-_OLDEST_VERSION: Final[Mapping[int, int]] = {-3: 7, -4: 8, -5: 9}
-"""The ListOffsets versions that introduced the special times: the largest timestamp (KIP-734), earliest local
-(KIP-405), latest tiered (KIP-1005)."""
+_MIN_VERSION: Final[Mapping[int, int]] = {-3: 7, -4: 8, -5: 9}
+"""The ListOffsets version that introduced each special timestamp: maximum timestamp (KIP-734), earliest local offset
+(KIP-405), latest tiered offset (KIP-1005)."""
 
 
 class PartitionLayout(NamedTuple):
-    """A partition and its error code (0: none)."""
+    """A partition with its leader and error code (0 means no error)."""
 
     partition: int
     error: int
@@ -47,7 +47,7 @@ class PartitionLayout(NamedTuple):
 
 
 class TopicLayout(NamedTuple):
-    """A topic and its error code (0: none)."""
+    """A topic with its partitions and error code (0 means no error)."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -57,14 +57,14 @@ class TopicLayout(NamedTuple):
 
 
 class OffsetQuery(NamedTuple):
-    """A partition and a time (milliseconds since 1970, or a special value of ListOffsets)."""
+    """A partition and a timestamp: milliseconds since 1970, or a special value of ListOffsets."""
 
     partition: int
     timestamp: int
 
 
 class FoundOffset(NamedTuple):
-    """The response of a leader; -1 means that it found nothing."""
+    """The result of an `OffsetQuery`. An offset of -1 means that the leader found none."""
 
     partition: int
     error: int
@@ -74,10 +74,10 @@ class FoundOffset(NamedTuple):
 
 
 class BackingClusterClient:
-    """The cluster behind ``bootstrap``. Use it within one event loop; the constructor performs no I/O."""
+    """A client of the cluster at ``bootstrap``. Use it within one event loop. The constructor performs no I/O."""
 
     def __init__(self, bootstrap: str, security: Security, *, timeout: float = 10.0) -> None:
-        """``timeout`` in seconds limits every call."""
+        """``timeout`` limits each call, in seconds."""
         self._client = Client(bootstrap, security)
         self._timeout = timeout
         self._cluster_id: str | None = None
@@ -93,22 +93,23 @@ class BackingClusterClient:
         """Raises `UnsupportedOperation` if a broker of the cluster lacks the capability."""
         deadline = asyncio.get_running_loop().time() + self._timeout
         _, brokers = await self._client.cluster(deadline)
-        for address, versions in (await self._client.spoken(brokers, deadline)).items():
-            if versions is not None and not capability.on(versions):
-                raise capability.refusal(str(address), versions)
+        for address, versions in (await self._client.broker_versions(brokers, deadline)).items():
+            if versions is not None and not capability.supported_by(versions):
+                raise capability.unsupported_error(str(address), versions)
 
     async def topics(self, names: Sequence[str] | None, ids: Sequence[uuid.UUID] = ()) -> Sequence[TopicLayout]:
-        """Returns the topics of these names and ids, each with its error; for None all topics. Creates none.
+        """Returns the topics with these names and ids, each with its error code; all topics if ``names`` is None. The
+        request creates no topics.
 
         Raises `OffsetMgrError` if the cluster cannot be reached.
         """
-        asked: list[dict[str, Any]] | None = None
+        requested: list[dict[str, Any]] | None = None
         if names is not None:
-            asked = [{"name": name, "topic_id": None} for name in names]
-            asked += [{"name": None, "topic_id": topic_id} for topic_id in ids]
-            if not asked:
+            requested = [{"name": name, "topic_id": None} for name in names]
+            requested += [{"name": None, "topic_id": topic_id} for topic_id in ids]
+            if not requested:
                 return []
-        answer = await self._metadata(asked)
+        answer = await self._metadata(requested)
         brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
         layouts = []
         for number, topic in enumerate(answer.topics, 1):
@@ -120,27 +121,30 @@ class BackingClusterClient:
         return layouts
 
     async def list_offsets(
-        self, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
+        self, requested: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
     ) -> Mapping[str, Sequence[FoundOffset]]:
-        """Asks the leader of each partition. Raises `OffsetMgrError` if the cluster cannot be reached; the error of one
-        leader is the error of its partitions."""
-        layouts = {topic.name: topic for topic in await self.topics(list(asked))}
-        found: dict[str, list[FoundOffset]] = {name: [] for name in asked}
+        """Returns the results of the queries, by topic, from the leaders of the partitions.
+
+        If a leader cannot be reached, its partitions have the error LEADER_NOT_AVAILABLE. Raises `OffsetMgrError` if
+        the cluster cannot be reached.
+        """
+        layouts = {topic.name: topic for topic in await self.topics(list(requested))}
+        found: dict[str, list[FoundOffset]] = {name: [] for name in requested}
         by_leader: dict[Address, dict[str, list[OffsetQuery]]] = {}
-        for name, partitions in asked.items():
+        for name, partitions in requested.items():
             layout = layouts.get(name)
             known = {part.partition: part for part in layout.partitions} if layout and not layout.error else {}
-            absent = layout.error if layout and layout.error else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            for wanted in partitions:
-                part = known.get(wanted.partition)
+            missing_code = layout.error if layout and layout.error else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for query in partitions:
+                part = known.get(query.partition)
                 if part is None:
-                    found[name].append(FoundOffset(wanted.partition, absent))
+                    found[name].append(FoundOffset(query.partition, missing_code))
                 elif part.leader is None:
-                    found[name].append(FoundOffset(wanted.partition, part.error or ErrorCode.LEADER_NOT_AVAILABLE))
+                    found[name].append(FoundOffset(query.partition, part.error or ErrorCode.LEADER_NOT_AVAILABLE))
                 else:
-                    by_leader.setdefault(part.leader, {}).setdefault(name, []).append(wanted)
+                    by_leader.setdefault(part.leader, {}).setdefault(name, []).append(query)
         answers = await asyncio.gather(
-            *(self._ask_leader(leader, of_it, read_committed) for leader, of_it in by_leader.items())
+            *(self._ask_leader(leader, queries, read_committed) for leader, queries in by_leader.items())
         )
         for name, offset in itertools.chain.from_iterable(answers):
             found[name].append(offset)
@@ -151,13 +155,13 @@ class BackingClusterClient:
         await self._client.close()
 
     async def _ask_leader(
-        self, leader: Address, asked: Mapping[str, Sequence[OffsetQuery]], read_committed: bool
+        self, leader: Address, requested: Mapping[str, Sequence[OffsetQuery]], read_committed: bool
     ) -> list[tuple[str, FoundOffset]]:
         deadline = asyncio.get_running_loop().time() + self._timeout
         try:
             connection = await self._client.node(leader).connection(deadline)
             version = _version(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_RANGE)
-            sent, refused = _split(asked, version)
+            sent, rejected = _split(requested, version)
             message = {
                 "replica_id": -1,
                 "isolation_level": int(read_committed),
@@ -176,10 +180,10 @@ class BackingClusterClient:
         except OffsetMgrError:
             return [
                 (name, FoundOffset(p, ErrorCode.LEADER_NOT_AVAILABLE))
-                for name, parts in asked.items()
+                for name, parts in requested.items()
                 for p, _ in parts
             ]
-        return refused + [
+        return rejected + [
             (
                 str(topic.name),
                 FoundOffset(
@@ -213,7 +217,9 @@ class BackingClusterClient:
     ) -> Any:
         head = b"\0" if version >= flexible else b""
         request = EncodedRequest(api_key, version, head + encode_request(api_key, version, message))
-        return await connection.call(request, load_response_schema(api_key, version), self._timeout, yielding=True)
+        return await connection.call(
+            request, load_response_schema(api_key, version), self._timeout, use_codec_thread=True
+        )
 
 
 def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
@@ -234,23 +240,23 @@ def _layout(topic: Any, brokers: Mapping[int, Address]) -> TopicLayout:
     )
 
 
-def _version(connection: BrokerConnection, api_key: int, ours: tuple[int, int]) -> int:
-    """Returns the newest version that both sides support, but at least our oldest, so that a too old broker reports
-    it."""
-    return max(ours[0], min(ours[1], connection.versions.get(api_key, ours)[1]))
+def _version(connection: BrokerConnection, api_key: int, supported: tuple[int, int]) -> int:
+    """Returns the latest version that both sides support, but at least the oldest that this class supports. A broker
+    that is too old then returns an error."""
+    return max(supported[0], min(supported[1], connection.versions.get(api_key, supported)[1]))
 
 
 def _split(
-    asked: Mapping[str, Sequence[OffsetQuery]], version: int
+    requested: Mapping[str, Sequence[OffsetQuery]], version: int
 ) -> tuple[dict[str, list[OffsetQuery]], list[tuple[str, FoundOffset]]]:
-    """Returns the queries to send, and results for queries that the broker is too old for: it would take a special
-    value for a time."""
+    """Returns the queries to send, and error results for queries with special timestamps that this version lacks. A
+    broker would treat such a value as a time."""
     sent: dict[str, list[OffsetQuery]] = {}
-    refused: list[tuple[str, FoundOffset]] = []
-    for name, parts in asked.items():
-        for wanted in parts:
-            if wanted.timestamp < -5 or _OLDEST_VERSION.get(wanted.timestamp, 0) > version:
-                refused.append((name, FoundOffset(wanted.partition, ErrorCode.UNSUPPORTED_VERSION)))
+    rejected: list[tuple[str, FoundOffset]] = []
+    for name, parts in requested.items():
+        for query in parts:
+            if query.timestamp < -5 or _MIN_VERSION.get(query.timestamp, 0) > version:
+                rejected.append((name, FoundOffset(query.partition, ErrorCode.UNSUPPORTED_VERSION)))
             else:
-                sent.setdefault(name, []).append(wanted)
-    return sent, refused
+                sent.setdefault(name, []).append(query)
+    return sent, rejected

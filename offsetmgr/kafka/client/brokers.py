@@ -1,4 +1,4 @@
-"""The brokers of a cluster: their addresses, and the API versions of each."""
+"""Lists the brokers of a cluster with their addresses and API versions."""
 
 from __future__ import annotations
 
@@ -19,21 +19,27 @@ class ClusterBroker(NamedTuple):
     id: int
     address: Address
     versions: Versions | None
-    """None for a broker that does not respond."""
+    """The API versions of the broker; None if it does not respond."""
     release: str | None
-    """The oldest release with these API versions."""
+    """The oldest release with these API versions; None if the broker does not respond."""
     capabilities: tuple[Capability, ...]
-    """All known capabilities; `Capability.on` returns whether the broker has one."""
+    """All capabilities that offsetmgr knows. `Capability.supported_by` returns whether the broker has one."""
 
 
 async def describe_brokers(client: Client, deadline: float) -> list[ClusterBroker]:
-    """Returns every broker of the cluster, by id. Raises if none responds."""
+    """Returns every broker of the cluster, sorted by id. Raises the errors of `Client.any_connection`."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
-    places = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
-    spoken = await client.spoken(list(places.values()), deadline)
+    addresses = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
+    broker_versions = await client.broker_versions(list(addresses.values()), deadline)
     found = (
-        ClusterBroker(number, at, spoken[at], None if (known := spoken[at]) is None else release(known), CAPABILITIES)
-        for number, at in places.items()
+        ClusterBroker(
+            number,
+            at,
+            broker_versions[at],
+            None if (known := broker_versions[at]) is None else release(known),
+            CAPABILITIES,
+        )
+        for number, at in addresses.items()
     )
     return sorted(found, key=lambda broker: broker.id)

@@ -1,8 +1,8 @@
-"""The client of a cluster: bootstrap, coordinators, routing and retries.
+"""`Client`, the client of a Kafka cluster: bootstrap, coordinator lookup, routing and retries.
 
-Bulk calls return one outcome for each group. The client retries a *retriable* error (coordinator moved, still loading,
-connection broken) with backoff until the deadline; then the error is the outcome. A deadline is a time of the event
-loop's clock, in seconds.
+Bulk calls return one outcome for each group: the result, or an error. The client retries a *retriable* error (the
+coordinator moved, is still loading, or the connection broke) with backoff until the deadline; after it, the error is
+the outcome. A deadline is a time of the event loop's clock, in seconds.
 """
 
 from __future__ import annotations
@@ -38,34 +38,38 @@ from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
-from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, TELLS_CLUSTER_ID, Versions
+from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, READS_ALL_OFFSETS, REPORTS_CLUSTER_ID, Versions
 from offsetmgr.kafka.protocol.requests import FetchedGroup
 
 T = TypeVar("T")
 
 _HANGING_TRANSACTION_TIMEOUT_S: Final = 1.0
-"""Seconds. A group with a hanging transaction must not delay the others of its batch for long."""
+"""How long `fetch` retries partitions with open transactions. A group with a hanging transaction must not delay the
+other groups of its batch for long."""
 _DEAD_AFTER_S: Final = 5.0
-"""Seconds without a response after which a broker counts as dead."""
+"""The time without a response after which a broker counts as dead."""
 _FETCH_BATCH: Final = 25
-"""Groups in one OffsetFetch request: few enough that the broker works on some while we read others."""
+"""The number of groups in one OffsetFetch request. It is small, so that the broker works on one request while the
+client decodes the response to another."""
 
 
 class Client:
-    """A cluster, reached through one of the addresses in ``bootstrap``. Use it within one event loop."""
+    """The client of the cluster at ``bootstrap`` (``host:port``, separated by commas). Use it within one event loop."""
 
     def __init__(self, bootstrap: str, security: Security, needed: Mapping[int, tuple[str, int]] | None = None) -> None:
-        """``needed``: the API versions that a broker must support; by default any broker is accepted."""
+        """``needed`` contains the name and version of each API that a broker must support, by API key. By default the
+        client accepts any broker."""
         self._security = security
         self._needed = needed or {}
         self.offsets_topic: OffsetsTopic | None = None
-        """Lists the partitions of a group on brokers that cannot list them; the owner of the client sets it."""
+        """A reader of the offsets topic, for brokers that cannot list the partitions of a group. The owner of the
+        client sets it."""
         self._bootstrap = [Address.parse(part) for part in bootstrap.split(",") if part.strip()]
         self._nodes: dict[Address, BrokerNode] = {}
         self._known_good: Address | None = None
 
     def node(self, address: Address) -> BrokerNode:
-        """Returns the broker at ``address``, which connects on first use."""
+        """Returns the connections to the broker at ``address``. The first use opens a connection."""
         node = self._nodes.get(address)
         if node is None:
             node = self._nodes[address] = BrokerNode(address, self._security)
@@ -82,7 +86,7 @@ class Client:
         failure: OffsetMgrError = Unreachable("Kafka", "no bootstrap server was named")
         for left, address in zip(range(len(candidates), 0, -1), candidates, strict=True):
             now = asyncio.get_running_loop().time()
-            # An address that does not respond must leave time for the next ones.
+            # If an address does not respond, time must remain for the other addresses.
             share = min(deadline, now + max((deadline - now) / left, 0.001))
             try:
                 connection = await self.node(address).connection(share)
@@ -108,25 +112,26 @@ class Client:
         """Returns the cluster id (empty before 0.10.1) and the addresses of its brokers. Raises the errors of
         `any_connection`.
 
-        During an upgrade only some brokers know the id, so the client asks one after the other until one returns it.
+        During an upgrade only some brokers know the cluster id, so the client asks one after the other until one
+        returns it.
         """
         connection = await self.any_connection(deadline)
         answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
         brokers = tuple(Address(broker.host, int(broker.port)) for broker in answer.brokers)
         cluster_id = answer.cluster_id or ""
-        if not TELLS_CLUSTER_ID.on(connection.versions):
-            for address, versions in (await self.spoken(brokers, deadline)).items():
-                if not cluster_id and versions is not None and TELLS_CLUSTER_ID.on(versions):
+        if not REPORTS_CLUSTER_ID.supported_by(connection.versions):
+            for address, versions in (await self.broker_versions(brokers, deadline)).items():
+                if not cluster_id and versions is not None and REPORTS_CLUSTER_ID.supported_by(versions):
                     other = await self.node(address).connection(deadline)
-                    told = await other.call(requests.metadata(), MetadataResponse, remaining(deadline))
-                    cluster_id = told.cluster_id or ""
+                    response = await other.call(requests.metadata(), MetadataResponse, remaining(deadline))
+                    cluster_id = response.cluster_id or ""
         return cluster_id, brokers
 
     async def versions(self, address: Address, deadline: float) -> Versions:
         """Returns the API versions of the broker at ``address``. Raises the errors of `BrokerNode.connection`."""
         return (await self.node(address).connection(deadline)).versions
 
-    async def spoken(self, brokers: Sequence[Address], deadline: float) -> dict[Address, Versions | None]:
+    async def broker_versions(self, brokers: Sequence[Address], deadline: float) -> dict[Address, Versions | None]:
         """Returns the API versions of these brokers; None for a broker that does not respond within a few seconds."""
         until = min(deadline, asyncio.get_running_loop().time() + _DEAD_AFTER_S)
 
@@ -141,36 +146,39 @@ class Client:
     # --- bulk calls, one outcome for each group ------------------------------------------------------
 
     async def fetch(
-        self, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+        self, partitions_by_group: Mapping[str, Sequence[TopicPartition] | None], deadline: float
     ) -> dict[str, FetchedGroup | OffsetMgrError]:
-        """Returns committed offsets of many groups, for the given partitions or (None) all.
+        """Returns the committed offsets of many groups, for the given partitions or (None) for all.
 
-        The client asks again for partitions with open transactions for a moment, since most transactions are short.
+        For a short time, the client retries groups that have partitions with open transactions, because most
+        transactions are short.
         """
-        found = await self._fetch(asked, deadline)
+        found = await self._fetch(partitions_by_group, deadline)
         loop = asyncio.get_running_loop()
-        wait_s = min(deadline, loop.time() + _HANGING_TRANSACTION_TIMEOUT_S)
+        retry_until = min(deadline, loop.time() + _HANGING_TRANSACTION_TIMEOUT_S)
         for pause in backoff():
             unstable = {
-                group: asked[group]
+                group: partitions_by_group[group]
                 for group, answer in found.items()
                 if isinstance(answer, FetchedGroup) and any(e.retriable for e in answer.errors.values())
             }
-            if not unstable or loop.time() + pause >= wait_s:
+            if not unstable or loop.time() + pause >= retry_until:
                 break
             await asyncio.sleep(pause)
             found |= await self._fetch(unstable, deadline)
         return found
 
     async def _fetch(
-        self, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+        self, partitions_by_group: Mapping[str, Sequence[TopicPartition] | None], deadline: float
     ) -> dict[str, FetchedGroup | OffsetMgrError]:
         async def ask(address: Address, groups: list[str]) -> dict[str, FetchedGroup | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
             now = asyncio.get_running_loop().time
             started = now()
-            named = await self._named(connection, {group: asked[group] for group in groups}, deadline)
-            until = deadline + now() - started  # the read of the offsets topic has its own limits
+            named = await self._with_partitions(
+                connection, {group: partitions_by_group[group] for group in groups}, deadline
+            )
+            until = deadline + now() - started  # A read of the offsets topic has its own limits, so it does not count.
             batches = list(_batches(groups, _FETCH_BATCH))
             answers = await asyncio.gather(
                 *(
@@ -183,19 +191,23 @@ class Client:
                 )
             )
             return {
-                str(found.group_id): requests.read_offset_fetch(found) for answer in answers for found in answer.groups
+                str(found.group_id): requests.parse_offset_fetch(found) for answer in answers for found in answer.groups
             }
 
-        return await self.per_group(list(asked), ask, deadline)
+        return await self.per_group(list(partitions_by_group), ask, deadline)
 
-    async def _named(
-        self, connection: BrokerConnection, asked: Mapping[str, Sequence[TopicPartition] | None], deadline: float
+    async def _with_partitions(
+        self,
+        connection: BrokerConnection,
+        partitions_by_group: Mapping[str, Sequence[TopicPartition] | None],
+        deadline: float,
     ) -> Mapping[str, Sequence[TopicPartition] | None]:
-        """Adds the partitions of groups whose offsets this broker cannot list."""
-        everything = [group for group, partitions in asked.items() if partitions is None]
-        if not everything or self.offsets_topic is None or READS_ALL_OFFSETS.on(connection.versions):
-            return asked
-        return {**asked, **await self.offsets_topic.partitions(everything, deadline)}
+        """Replaces None by the partitions from the offsets topic, if this broker cannot list the partitions of a
+        group."""
+        everything = [group for group, partitions in partitions_by_group.items() if partitions is None]
+        if not everything or self.offsets_topic is None or READS_ALL_OFFSETS.supported_by(connection.versions):
+            return partitions_by_group
+        return {**partitions_by_group, **await self.offsets_topic.partitions(everything, deadline)}
 
     async def describe(self, groups: Sequence[str], deadline: float) -> dict[str, GroupDescription | OffsetMgrError]:
         """Returns the state and members of many groups, of the classic protocol and of KIP-848. On brokers of 0.8.2,
@@ -203,20 +215,21 @@ class Client:
 
         async def ask(address: Address, groups: list[str]) -> dict[str, GroupDescription | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
-            if not DESCRIBES_MEMBERS.on(connection.versions):
-                return {group: requests.undescribed(group, str(address)) for group in groups}
+            if not DESCRIBES_MEMBERS.supported_by(connection.versions):
+                return {group: requests.group_without_membership(group, str(address)) for group in groups}
             answer = await connection.call(
                 requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline)
             )
-            found = {str(g.group_id): requests.read_described(g, str(address)) for g in answer.groups}
-            # A classic request does not see a group of the new protocol, so these are asked for with the new request.
+            found = {str(g.group_id): requests.parse_described_group(g, str(address)) for g in answer.groups}
+            # DescribeGroups reports groups of the new protocol (KIP-848) as dead, so the client asks for them with
+            # ConsumerGroupDescribe.
             dead = [name for name, d in found.items() if isinstance(d, GroupDescription) and d.state == "DEAD"]
             if dead and ApiKey.CONSUMER_GROUP_DESCRIBE in connection.versions:
                 more = await connection.call(
                     requests.consumer_group_describe(dead), ConsumerGroupDescribeResponse, remaining(deadline)
                 )
                 found |= {
-                    str(g.group_id): requests.read_new_described(g, str(address))
+                    str(g.group_id): requests.parse_consumer_group(g, str(address))
                     for g in more.groups
                     if int(g.error_code) == ErrorCode.NONE
                 }
@@ -232,11 +245,11 @@ class Client:
         at: Address | None = None,
         member: tuple[int, str, str | None] | None = None,
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Commits without membership, which only a group without members accepts; or forwards the commit of a
-        ``member`` (its generation, id and instance id).
+        """Commits without membership, or forwards the commit of ``member`` (its generation, id and instance id).
 
-        Raises `NotAMember` if the group has other members, else the error of `per_group`. Partitions have their own
-        outcomes; if the coordinator rejects the member, the outcome keeps the broker's code.
+        Returns one outcome for each partition. A coordinator accepts a commit without membership only if the group has
+        no members. Raises `NotAMember` if the group has other members, otherwise the errors of `per_group`. If the
+        coordinator rejects ``member``, the error contains the broker's error code.
         """
         generation, member_id, instance_id = member or (-1, "", None)
         request = requests.offset_commit(
@@ -246,9 +259,9 @@ class Client:
         async def ask(
             address: Address, groups: list[str]
         ) -> dict[str, dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError]:
-            async with self.node(address).lane(deadline) as lane:
-                answer = await lane.connection.call(request, OffsetCommitResponse, remaining(deadline))
-            return dict.fromkeys(groups, commit_outcomes(group, answer, passed_on=member is not None))
+            async with self.node(address).dedicated_connection(deadline) as dedicated:
+                answer = await dedicated.connection.call(request, OffsetCommitResponse, remaining(deadline))
+            return dict.fromkeys(groups, commit_outcomes(group, answer, forwarded=member is not None))
 
         result = (await self.per_group([group], ask, deadline, at))[group]
         if isinstance(result, OffsetMgrError):
@@ -256,7 +269,8 @@ class Client:
         return result
 
     async def delete_group(self, group: str, deadline: float) -> None:
-        """Deletes a group and its offsets. Raises `GroupActive`, `GroupNotFound`, others."""
+        """Deletes a group and its offsets. Raises `GroupActive` if it has members, `GroupNotFound`, or another error of
+        the coordinator."""
 
         async def ask(address: Address, groups: list[str]) -> dict[str, bool | OffsetMgrError]:
             connection = await self.node(address).connection(deadline)
@@ -271,10 +285,10 @@ class Client:
             raise result
 
     async def find_coordinators(self, groups: Sequence[str], deadline: float) -> dict[str, Address | OffsetMgrError]:
-        """Looks up the coordinators of many groups once.
+        """Looks up the coordinators of many groups, without retries.
 
-        On a cluster without ``__consumer_offsets`` the request makes the broker create that topic; the response is
-        COORDINATOR_NOT_AVAILABLE until it exists.
+        If the cluster has no ``__consumer_offsets``, this request makes the broker create that topic. Until the topic
+        exists, the broker returns COORDINATOR_NOT_AVAILABLE.
         """
         connection = await self.any_connection(deadline)
         answer = await connection.call(requests.find_coordinator(groups), FindCoordinatorResponse, remaining(deadline))
@@ -286,7 +300,7 @@ class Client:
         }
 
     async def coordinator(self, group: str, deadline: float) -> Address:
-        """Looks up the coordinator of one group until it is known. Raises `OffsetMgrError`."""
+        """Returns the coordinator of one group; retries the lookup until the deadline. Raises `OffsetMgrError`."""
 
         async def ask(address: Address, groups: list[str]) -> dict[str, Address | OffsetMgrError]:
             return dict.fromkeys(groups, address)
@@ -303,34 +317,36 @@ class Client:
         deadline: float,
         at: Address | None = None,
     ) -> dict[str, T | OffsetMgrError]:
-        """Sends a request to the coordinator of each group (first to ``at``, if given) and retries retriable errors.
+        """Calls ``ask`` with the coordinator of the groups (at first with ``at``, if given) and retries retriable
+        errors.
 
-        Raises only if no broker was ever reached.
+        Returns one outcome for each group. Raises an error only if no broker has ever responded, or if the lookup of
+        the coordinators fails with an error that is not retriable.
         """
         done: dict[str, T | OffsetMgrError] = {}
         pending = list(groups)
         for pause in backoff():
             if not pending:
                 break
-            done |= await self._ask_once(pending, ask, deadline, at)
+            done |= await self._attempt(pending, ask, deadline, at)
             at = None
             if asyncio.get_running_loop().time() + pause >= deadline:
                 break
             pending = [g for g in pending if isinstance(e := done[g], OffsetMgrError) and is_retriable(e)]
             if any(isinstance(done[group], NotCoordinator) for group in pending):
-                self._ask_somebody_else()
+                self._rotate_lookup_broker()
             if pending:
                 await asyncio.sleep(pause)
         return done
 
-    def _ask_somebody_else(self) -> None:
-        """Makes the next lookup of coordinators go to another broker: a restarted broker may not know yet that they
-        have moved, and would return the wrong one again."""
+    def _rotate_lookup_broker(self) -> None:
+        """Makes the next lookup of coordinators go to another broker. A restarted broker may not know yet that they
+        have moved, and would return the wrong coordinator again."""
         known = self.addresses
         if self._known_good in known:
             self._known_good = known[(known.index(self._known_good) + 1) % len(known)]
 
-    async def _ask_once(
+    async def _attempt(
         self,
         groups: list[str],
         ask: Callable[[Address, list[str]], Awaitable[Mapping[str, T | OffsetMgrError]]],
@@ -375,8 +391,8 @@ def _check_versions(connection: BrokerConnection, versions: Mapping[int, tuple[s
         if not low <= needed <= high:
             raise UnsupportedOperation(
                 f"broker {connection.address}",
-                f"it does not speak {name} version {needed}",
-                "is this an offset manager?",
+                f"it does not support {name} version {needed}",
+                "check that this is the address of an offset manager",
             )
 
 

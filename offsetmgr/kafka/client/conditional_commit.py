@@ -22,11 +22,11 @@ Outcomes = dict[TopicPartition, OffsetMgrError | None]
 
 
 class CommitResult(NamedTuple):
-    """The outcome of each partition. ``repeated`` means that an earlier attempt may have succeeded, so that our own
-    commit may be the reason for a conflict."""
+    """The outcome of each partition. ``retried`` is True if an earlier attempt may have succeeded. Its commit may then
+    be the reason for a conflict."""
 
     outcomes: Outcomes
-    repeated: bool
+    retried: bool
 
 
 async def commit_if(
@@ -36,33 +36,36 @@ async def commit_if(
     expected: Mapping[TopicPartition, int],
     deadline: float,
 ) -> CommitResult:
-    """Commits each partition (None deletes it) if the offset in ``expected`` is committed.
+    """Commits each partition (None deletes its offset) on the condition that the offset in ``expected`` is committed.
 
-    Retries retriable errors until the deadline. A partition whose condition does not hold has the error `Conflict`.
-    Raises `UnsupportedOperation` if the coordinator does not announce conditional commits (nothing is sent then),
-    `NotAMember` if the group has members, else the coordinator's error for the whole group.
+    Retries retriable errors until the deadline. The outcome of a partition whose condition is false is `Conflict`.
+    Raises `UnsupportedOperation`, without sending the commit, if the coordinator does not announce conditional commits.
+    Raises `NotAMember` if the group has members, otherwise the coordinator's error for the whole group.
     """
     request = conditional_commit(group, offsets, expected)
-    tries = 0
+    attempts = 0
 
     async def ask(address: Address, groups: list[str]) -> dict[str, Outcomes | OffsetMgrError]:
-        nonlocal tries
-        async with client.node(address).lane(deadline) as lane:
-            if CONDITIONAL_FEATURE not in await features(lane.connection, remaining(deadline)):
+        nonlocal attempts
+        async with client.node(address).dedicated_connection(deadline) as dedicated:
+            if CONDITIONAL_FEATURE not in await features(dedicated.connection, remaining(deadline)):
                 raise UnsupportedOperation(f"coordinator {address}", "it announces no conditional commits")
-            tries += 1
-            answer = await lane.connection.call(request, OffsetCommitResponse, remaining(deadline))
+            attempts += 1
+            answer = await dedicated.connection.call(request, OffsetCommitResponse, remaining(deadline))
         return dict.fromkeys(groups, _outcomes(group, answer))
 
     result = (await client.per_group([group], ask, deadline))[group]
     if isinstance(result, OffsetMgrError):
         raise result
-    return CommitResult(result, tries > 1)
+    return CommitResult(result, attempts > 1)
 
 
 def _outcomes(group: str, answer: OffsetCommitResponse) -> Outcomes | OffsetMgrError:
-    """A retriable code in any partition makes the whole commit retriable, which is safe: a second attempt of a
-    successful commit conflicts with the first."""
+    """Returns the outcome of each partition, or the error of the whole commit.
+
+    A retriable code in any partition makes the whole commit retriable. This is safe, because a second attempt after a
+    successful commit conflicts with it and changes nothing.
+    """
     outcomes: Outcomes = {}
     for topic in answer.topics:
         for part in topic.partitions:
@@ -72,7 +75,7 @@ def _outcomes(group: str, answer: OffsetCommitResponse) -> Outcomes | OffsetMgrE
             if code in RETRIABLE:
                 return kafka_error(code, f"commit of group {group}")
             if code == CONFLICT:
-                outcomes[tp] = Conflict(f"group {group}, {tp}", "its committed offset is another one by now")
+                outcomes[tp] = Conflict(f"group {group}, {tp}", "its committed offset is not the expected one")
             else:
                 outcomes[tp] = kafka_error(code, f"group {group}, {tp}") if code else None
     return outcomes

@@ -1,8 +1,8 @@
-"""One connection to one broker: frames, correlation, timeouts, TLS and SASL. It knows no groups and no routing.
+"""`BrokerConnection`, a connection to one broker: opening, TLS, SASL, and the detection of API versions.
 
-Ordering contract: a broker responds to the requests of a connection in order and works on one at a time. Many requests
-may be in flight, but one that waits in the broker (a JoinGroup) delays those behind it. A timeout closes the
-connection, because no later request can be answered either.
+Ordering contract: a broker processes the requests of a connection one at a time and responds in order. Many requests
+may be in flight, but a request that waits in the broker (a JoinGroup) delays those behind it. A timeout closes the
+connection, because the broker cannot respond to later requests before that one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,22 @@ from offsetmgr.core.errors import (
     TimedOut,
     Unreachable,
 )
-from offsetmgr.kafka.client.frame_connection import _SILENT, ConnectionClosedByBroker, FrameConnection, _shown
+from offsetmgr.kafka.client.frame_connection import (
+    TIMEOUT_HINT,
+    ConnectionClosedByBroker,
+    FrameConnection,
+    format_seconds,
+)
 from offsetmgr.kafka.client.sasl import Mechanism
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
-from offsetmgr.kafka.protocol.releases import KAFKA_0_8_2, KAFKA_0_9, LOGS_IN, Versions, before, release
+from offsetmgr.kafka.protocol.releases import ACCEPTS_LOGINS, KAFKA_0_8_2, KAFKA_0_9, Versions, is_before, release
 
-_LOGIN_PATIENCE_S: Final = 2.0
-"""Seconds without a response to ApiVersions after which a login checks whether the broker is older than that
+_VERSIONS_TIMEOUT_S: Final = 2.0
+"""The time without a response to ApiVersions after which a login checks whether the broker is too old for that
 request."""
 
 
@@ -59,119 +64,133 @@ class BrokerConnection(FrameConnection):
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (the server is not a Kafka broker).
         """
         known, login = versions, security.login() is not None
-        probe, suspected, last = known is None and not login, None, False
+        probe, suspected, last_attempt = known is None and not login, None, False
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    reader, writer = await cls._dial(address, security)
+                    reader, writer = await cls._connect(address, security)
                     connection = cls(address, reader, writer, security.client_id)
                     try:
-                        await connection._prepare(security, known, timeout, probe=probe, last=last)
+                        await connection._prepare(security, known, timeout, probe=probe, last_attempt=last_attempt)
                         return connection
-                    except ConnectionClosedByBroker as hung_up:
+                    except ConnectionClosedByBroker as closed:
                         await connection.close()
-                        last = login
-                        # A stopping broker closes connections too, so only the second closed connection shows the
-                        # release.
-                        probe = not login and hung_up.versions is not None and hung_up.versions is not suspected
-                        suspected = hung_up.versions
+                        last_attempt = login
+                        # A stopping broker closes connections, too. So only a second closed connection is evidence of
+                        # an old release.
+                        probe = not login and closed.versions is not None and closed.versions is not suspected
+                        suspected = closed.versions
                         known = None if probe else suspected
                     except BaseException:
                         await connection.close()
                         raise
         except TimeoutError:
-            raise TimedOut(f"broker {address}", f"no answer within {_shown(timeout)} s", _SILENT) from None
+            raise TimedOut(f"broker {address}", f"no answer within {format_seconds(timeout)} s", TIMEOUT_HINT) from None
 
     @staticmethod
-    async def _dial(address: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(address: Address, security: Security) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         name = address.host if security.tls else None
         try:
             return await asyncio.open_connection(
                 address.host, address.port, ssl=security.tls, server_hostname=name, limit=1 << 20
             )
         except ssl.SSLCertVerificationError as error:
-            raise AuthenticationFailed(f"broker {address}", f"its certificate: {error.verify_message}") from None
+            raise AuthenticationFailed(
+                f"broker {address}", f"certificate verification failed: {error.verify_message}"
+            ) from None
         except ssl.SSLError as error:
             raise ServerError(
-                f"broker {address}", f"no TLS connection ({error.reason})", "is this the TLS listener's port?"
+                f"broker {address}",
+                f"no TLS connection ({error.reason})",
+                "check that this is the port of a TLS listener",
             ) from None
         except OSError as error:
-            # asyncio has its own text for refused connections; resolver errors have negative numbers and their own
-            # text.
+            # For refused connections, asyncio sets a text of its own. Resolver errors have negative numbers and
+            # their own text.
             number = error.errno or 0
             why = os.strerror(number) if number > 0 else error.strerror or str(error)
-            hint = "is it running, and are host and port right?"
+            hint = "check that it is running, and that host and port are right"
             raise Unreachable(f"broker {address}", why, hint) from None
 
     async def _prepare(
-        self, security: Security, versions: Versions | None, timeout: float, *, probe: bool, last: bool
+        self, security: Security, versions: Versions | None, timeout: float, *, probe: bool, last_attempt: bool
     ) -> None:
-        """``probe``: the broker may be older than ApiVersions. ``last``: do not ask for another connection.
+        """Determines the API versions and logs in.
 
-        Raises `ConnectionClosedByBroker` if the broker closed the connection after a request that it does not know, or
-        during a login.
+        ``probe``: the broker may be too old for ApiVersions, so use `probe_old_versions`. ``last_attempt``: if the
+        broker closes the connection during the login, report a failed login. Otherwise raises
+        `ConnectionClosedByBroker`, also if the broker closes the connection after a request that it does not know; the
+        caller then opens another connection.
         """
         login = security.login()
         if versions is None and probe:
-            versions = await versions_without_asking(self, timeout, security.assumed_versions)
-        if versions is None or (login and not versions):  # the version of the login depends on them
+            versions = await probe_old_versions(self, timeout, security.assumed_versions)
+        if versions is None or (login and not versions):  # the login depends on the API versions
             if login:
-                asked = asyncio.ensure_future(self._ask_versions(timeout))
+                pending_versions = asyncio.ensure_future(self._request_versions(timeout))
                 try:
-                    await self._refuse_silence(asked, security, timeout)
-                    self.versions = await asked
+                    await self._reject_old_broker(pending_versions, security, timeout)
+                    self.versions = await pending_versions
                 finally:
-                    asked.cancel()
+                    pending_versions.cancel()
             else:
-                self.versions = await self._ask_versions(timeout)
-                self._unproved = True
+                self.versions = await self._request_versions(timeout)
+                self._login_unproven = True
         else:
             self.versions = versions
-            self._answered = True  # an earlier connection showed that this is a Kafka broker
+            self._answered = True  # An earlier connection has shown that this is a Kafka broker.
         if login:
-            await self._login(login, timeout, last=last)
+            await self._login(login, timeout, last_attempt=last_attempt)
 
-    async def _ask_versions(self, timeout: float) -> Versions:
+    async def _request_versions(self, timeout: float) -> Versions:
         answer = await self.call(ApiVersionsRequest(), ApiVersionsResponse, timeout)
         return {int(k.api_key): (int(k.min_version), int(k.max_version)) for k in answer.api_keys}
 
-    async def _refuse_silence(self, asked: asyncio.Future[Versions], security: Security, timeout: float) -> None:
-        """Raises `UnsupportedOperation` if a broker that does not respond to ApiVersions is older than that request.
+    async def _reject_old_broker(
+        self, pending_versions: asyncio.Future[Versions], security: Security, timeout: float
+    ) -> None:
+        """Raises `UnsupportedOperation` if the broker does not respond to ApiVersions because it is too old.
 
-        A second connection checks this, and only in this case: a listener that requires a login counts the check as a
-        failed login.
+        The method checks this on a second connection. It does so only if the response is late, because a listener that
+        requires a login counts the check as a failed login.
         """
-        done, _ = await asyncio.wait([asked], timeout=min(_LOGIN_PATIENCE_S, timeout / 2))
-        if done and asked.exception() is None:
+        done, _ = await asyncio.wait([pending_versions], timeout=min(_VERSIONS_TIMEOUT_S, timeout / 2))
+        if done and pending_versions.exception() is None:
             return
         try:
-            other = BrokerConnection(self.address, *await self._dial(self.address, security), security.client_id)
+            other = BrokerConnection(self.address, *await self._connect(self.address, security), security.client_id)
         except OffsetMgrError:
             return
         try:
-            versions = await versions_without_asking(other, timeout)
-        except ConnectionClosedByBroker as hung_up:
-            versions = hung_up.versions
+            versions = await probe_old_versions(other, timeout)
+        except ConnectionClosedByBroker as closed:
+            versions = closed.versions
         except OffsetMgrError:
             return
         finally:
             await other.close()
-        if versions is not None and not LOGS_IN.on(versions):
-            raise LOGS_IN.refusal(str(self.address), versions)
+        if versions is not None and not ACCEPTS_LOGINS.supported_by(versions):
+            raise ACCEPTS_LOGINS.unsupported_error(str(self.address), versions)
 
-    async def _login(self, login: Mechanism, timeout: float, *, last: bool) -> None:
+    async def _login(self, login: Mechanism, timeout: float, *, last_attempt: bool) -> None:
         what = f"login to broker {self.address}"
-        if not LOGS_IN.on(self.versions):
-            raise LOGS_IN.refusal(str(self.address), self.versions)
-        shake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
-        if int(shake.error_code) != ErrorCode.NONE:
-            # Kafka 0.10 returns mechanisms even on ports that accept none.
-            offered = "" if int(shake.error_code) == ErrorCode.ILLEGAL_SASL_STATE else ", ".join(shake.mechanisms)
-            hint = f"it offers {offered}" if offered else "it takes no logins at this port: is there another for them?"
+        if not ACCEPTS_LOGINS.supported_by(self.versions):
+            raise ACCEPTS_LOGINS.unsupported_error(str(self.address), self.versions)
+        handshake = await self.call(SaslHandshakeRequest(mechanism=login.name), SaslHandshakeResponse, timeout)
+        if int(handshake.error_code) != ErrorCode.NONE:
+            # Kafka 0.10 lists mechanisms even on ports that accept no SASL.
+            offered = (
+                "" if int(handshake.error_code) == ErrorCode.ILLEGAL_SASL_STATE else ", ".join(handshake.mechanisms)
+            )
+            hint = (
+                f"it offers {offered}"
+                if offered
+                else "this port accepts no SASL logins: use the port of a SASL listener"
+            )
             raise AuthenticationFailed(what, f"the broker does not offer {login.name}", hint)
         message: bytes | None = login.start()
-        if before("1.0", self.versions):
-            await self._login_with_tokens(login, message, timeout, last=last)
+        if is_before("1.0", self.versions):
+            await self._login_with_tokens(login, message, timeout, last_attempt=last_attempt)
             return
         while message is not None:
             request = SaslAuthenticateRequest(auth_bytes=message)
@@ -180,31 +199,34 @@ class BrokerConnection(FrameConnection):
                 raise kafka_error(int(answer.error_code), what, hint="check the user name and password")
             message = login.answer(answer.auth_bytes)
 
-    async def _login_with_tokens(self, login: Mechanism, token: bytes | None, timeout: float, *, last: bool) -> None:
+    async def _login_with_tokens(
+        self, login: Mechanism, token: bytes | None, timeout: float, *, last_attempt: bool
+    ) -> None:
         """Logs in to Kafka 0.10 and 0.11 (KIP-43), where each token is a frame without a header.
 
-        Such a broker closes the connection on wrong credentials, without a reason, and a stopping broker closes it too.
-        So the client tries a second connection and fails if that is closed as well. Raises `ConnectionClosedByBroker`
-        for the first, unless this is the ``last`` connection.
+        If the credentials are wrong, such a broker closes the connection without a reason. A stopping broker closes it,
+        too, so the client makes a second attempt. Raises `ConnectionClosedByBroker` on the first attempt and
+        `AuthenticationFailed` on the ``last_attempt``.
         """
-        self._bare = True
+        self._raw_tokens = True
         try:
             while token is not None:
                 answer = await self._exchange(token, timeout)
                 token = login.answer(answer)
         except Unreachable:
-            if not last:
+            if not last_attempt:
                 raise ConnectionClosedByBroker(self.versions) from None
             raise AuthenticationFailed(
                 f"login to broker {self.address}",
                 "the broker closed the connection during the login",
-                f"check the user name and password; Kafka {release(self.versions)} does not say why it rejects a login",
+                "check the user name and password;"
+                f" Kafka {release(self.versions)} gives no reason when it rejects a login",
             ) from None
         finally:
-            self._bare = False
+            self._raw_tokens = False
 
     async def hand_over(self, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
-        """Hands the open, authenticated connection to ``protocol``, which sends raw frames from now on.
+        """Transfers the open, authenticated connection to ``protocol``, which sends raw frames from then on.
 
         No request may be in flight. This object must live as long as the transport, because asyncio closes the
         transport of a discarded StreamWriter. Raises `Unreachable` if the connection is broken.
@@ -223,15 +245,15 @@ class BrokerConnection(FrameConnection):
         return transport
 
 
-async def versions_without_asking(
+async def probe_old_versions(
     connection: BrokerConnection, timeout: float, assumed: Versions | None = None
 ) -> Versions | None:
-    """Returns the API versions of a broker before 0.10.0 (``assumed`` if given); None for a later broker, which
-    supports ApiVersions.
+    """Returns the API versions of a broker before 0.10.0; None for a later broker, which supports ApiVersions.
 
     A broker of 0.9 never responds to ApiVersions and then loses requests of other clients. So the client first sends
-    Metadata version 1 for an impossible topic: brokers before 0.10.0 respond with the layout of version 0. Of these,
-    0.9 responds to ListGroups and 0.8.2 closes the connection.
+    Metadata version 1 for an invalid topic name, to which brokers before 0.10.0 respond in the layout of version 0.
+    Then it sends ListGroups: 0.9 responds, and 0.8.2 closes the connection. If ``assumed`` is given, the client skips
+    ListGroups and returns ``assumed`` for a broker before 0.10.0.
 
     Raises `ConnectionClosedByBroker` if the broker closed the connection, and the errors of
     `BrokerConnection.exchange`.
@@ -240,8 +262,8 @@ async def versions_without_asking(
     try:
         frame = await connection.exchange(EncodedRequest(ApiKey.METADATA, 1, one_impossible_topic), timeout)
     except (Unreachable, ServerError):
-        # For example a listener that requires a login; it responds to ApiVersions. A broker of 0.9 responds to
-        # Metadata.
+        # An example is a listener that requires a login, which does respond to ApiVersions. A broker of 0.9 would have
+        # responded to Metadata.
         raise ConnectionClosedByBroker from None
     if not _is_metadata_0(frame):
         return None
@@ -255,8 +277,8 @@ async def versions_without_asking(
 
 
 def _is_metadata_0(frame: bytes) -> bool:
-    """Returns whether a response has the layout of Metadata version 0, to its last byte."""
-    cursor = Cursor(frame, 4, flexible=False, answer=True)
+    """Returns whether a response has exactly the layout of Metadata version 0."""
+    cursor = Cursor(frame, 4, flexible=False, is_response=True)
     try:
         for _ in range(cursor.count(10)):
             cursor.int32()  # node id

@@ -1,8 +1,8 @@
-"""Fetch and ListOffsets requests to the leader of a partition. Pure except for sending the request.
+"""Sends Fetch and ListOffsets requests to the leader of a partition.
 
-Fetch v11 returns the log as it is on the broker's disk, in any message format. Brokers from 2.3 to 4.x support it; for
-older ones `old_versions` translates it. ListOffsets v0 is the only version that returns several offsets of a partition
-(one for each segment). kio has no schema of it, since Kafka 4.0 removed it (KIP-896), so this module encodes it.
+Fetch v11 returns the log in the format of the broker's disk, in any message format. Brokers from 2.3 to 4.x support it;
+for older brokers `old_versions` translates it. ListOffsets v0 is the only version that returns several offsets of a
+partition, one for each segment. Kafka 4.0 removed it (KIP-896) and kio has no schema for it, so this module encodes it.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from offsetmgr.core.errors import InvalidRequest, OffsetMgrError, ServerError, U
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, INT64, Cursor, string
+from offsetmgr.kafka.protocol.request_sender import send_request
 from offsetmgr.kafka.protocol.requests import by_topic
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""Special times that stand for the ends of a log."""
+"""The special timestamps of ListOffsets for the end and the start of a log."""
 
 _FETCH_VERSION: Final = 11
-_ONE_OFFSET_VERSION: Final = 4
-_CONSUMER: Final = -1
-"""The replica id of a client that is not a broker."""
-_ALL_BYTES: Final = 0x7FFFFFFF
+_LIST_OFFSETS_VERSION: Final = 4
+_CONSUMER_REPLICA_ID: Final = -1
+"""The replica id in requests of clients that are not brokers."""
+_NO_BYTE_LIMIT: Final = 0x7FFFFFFF
 
 
 class FetchLimits(NamedTuple):
-    """Limits of a broker's response, and the time that the broker may wait before it responds."""
+    """The size limits of a broker's response, and the maximum time that the broker may wait for ``min_bytes``."""
 
     max_bytes: int = 1024 * 1024
-    """The limit for one partition. A larger first batch is returned in full (KIP-74)."""
+    """The limit for one partition. A broker returns a larger first batch in full (KIP-74)."""
     min_bytes: int = 0
     max_wait_ms: int = 0
 
 
 class FetchedPartition(NamedTuple):
-    """A piece of a partition's log. It may begin before the requested offset, and end within a batch.
+    """Consecutive bytes of a partition's log. They may begin before the requested offset and end within a batch.
 
     ``log_start_offset`` is None if the broker does not report it.
     """
@@ -54,12 +54,13 @@ class FetchedPartition(NamedTuple):
 async def fetch(
     connection: BrokerConnection, offsets: Mapping[TopicPartition, int], limits: FetchLimits, timeout: float
 ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
-    """Fetches the log from these offsets on, within ``timeout`` seconds. Raises the errors of `ask`."""
+    """Fetches the logs of partitions from these offsets on, within ``timeout`` seconds. Raises the errors of
+    `send_request`."""
     message = {
-        "replica_id": _CONSUMER,
+        "replica_id": _CONSUMER_REPLICA_ID,
         "max_wait": limits.max_wait_ms,
         "min_bytes": limits.min_bytes,
-        "max_bytes": _ALL_BYTES,
+        "max_bytes": _NO_BYTE_LIMIT,
         "topics": [
             {
                 "topic": topic,
@@ -77,7 +78,7 @@ async def fetch(
         "forgotten_topics_data": [],
         "rack_id": "",
     }
-    answer = await ask(connection, ApiKey.FETCH, _FETCH_VERSION, message, timeout)
+    answer = await send_request(connection, ApiKey.FETCH, _FETCH_VERSION, message, timeout)
     if answer["error_code"]:
         raise kafka_error(answer["error_code"], f"fetch from broker {connection.address}")
     found: dict[TopicPartition, FetchedPartition | OffsetMgrError] = {}
@@ -95,41 +96,42 @@ async def fetch(
 
 
 async def offsets_before(
-    connection: BrokerConnection, times: Mapping[TopicPartition, int], most: int, timeout: float
+    connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-    """Returns offsets at which a segment begins (or the log ends) that was last written at or before a time: in
-    descending order, at most ``most`` for each partition.
+    """Returns start offsets of segments that were last written at or before a time, and possibly the log end offset, in
+    descending order, at most ``max_offsets`` for each partition.
 
-    A broker without version 0 (4.0 and later) reports no segments: it returns only the offset of `EARLIEST` or
-    `LATEST`, and any other time raises `UnsupportedOperation`. Raises the errors of `ask`.
+    A broker from 4.0 on has no version 0 and does not list segments. There the function returns only one offset for
+    `EARLIEST` or `LATEST`; the outcome of any other request is `UnsupportedOperation`. Raises the errors of
+    `send_request`.
     """
     if connection.versions.get(ApiKey.LIST_OFFSETS, (0, 0))[0] == 0:
-        return await _by_segments(connection, times, most, timeout)
+        return await _segment_offsets(connection, times, max_offsets, timeout)
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     ends = {tp: time for tp, time in times.items() if time in (LATEST, EARLIEST)}
-    if most == 1 and ends:
-        of_ends = await begin_and_end_offsets(connection, ends, timeout)
-        found |= {tp: [offset] if isinstance(offset, int) else offset for tp, offset in of_ends.items()}
+    if max_offsets == 1 and ends:
+        end_offsets = await list_offsets(connection, ends, timeout)
+        found |= {tp: [offset] if isinstance(offset, int) else offset for tp, offset in end_offsets.items()}
     for tp in times.keys() - found.keys():
         found[tp] = UnsupportedOperation(
             f"offsets of {tp} before a time",
             f"broker {connection.address} does not list segments: Kafka 4.0 removed that (ListOffsets version 0)",
-            "ask for one offset, the earliest or the latest; KafkaCluster.offsets_for_time finds a message by its time",
+            "request one offset, the earliest or the latest; KafkaCluster.offsets_for_time finds a message by its time",
         )
     return found
 
 
-async def _by_segments(
-    connection: BrokerConnection, times: Mapping[TopicPartition, int], most: int, timeout: float
+async def _segment_offsets(
+    connection: BrokerConnection, times: Mapping[TopicPartition, int], max_offsets: int, timeout: float
 ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
     topics = by_topic(times)
-    body = bytearray(INT32.pack(_CONSUMER) + INT32.pack(len(topics)))
+    body = bytearray(INT32.pack(_CONSUMER_REPLICA_ID) + INT32.pack(len(topics)))
     for topic, numbers in topics.items():
         body += string(topic, flexible=False) + INT32.pack(len(numbers))
         for number in numbers:
-            body += INT32.pack(number) + INT64.pack(times[TopicPartition(topic, number)]) + INT32.pack(most)
+            body += INT32.pack(number) + INT64.pack(times[TopicPartition(topic, number)]) + INT32.pack(max_offsets)
     frame = await connection.exchange(EncodedRequest(ApiKey.LIST_OFFSETS, 0, bytes(body)), timeout)
-    cursor = Cursor(frame, 4, flexible=False, answer=True)
+    cursor = Cursor(frame, 4, flexible=False, is_response=True)
     found: dict[TopicPartition, list[int] | OffsetMgrError] = {}
     try:
         for _ in range(cursor.count(6)):
@@ -140,29 +142,33 @@ async def _by_segments(
                 offsets = [cursor.int64() for _ in range(cursor.count(8))]
                 found[tp] = kafka_error(code, f"offsets of {tp}") if code else offsets
     except InvalidRequest as error:
-        raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error
+        raise ServerError(f"broker {connection.address}", f"its response is not valid: {error.why}") from error
     return found
 
 
-async def begin_and_end_offsets(
-    connection: BrokerConnection, ends: Mapping[TopicPartition, int], timeout: float
+async def list_offsets(
+    connection: BrokerConnection, timestamps: Mapping[TopicPartition, int], timeout: float
 ) -> dict[TopicPartition, int | OffsetMgrError]:
-    """Returns where logs begin (`EARLIEST`) or end (`LATEST`) according to their leader, or the first offset at or
-    after a time in milliseconds since 1970 (-1: none). Raises the errors of `ask`."""
+    """Returns the start (`EARLIEST`) or end (`LATEST`) of logs, or the first offset at or after a time.
+
+    ``timestamps`` maps each partition to `EARLIEST`, `LATEST`, or milliseconds since 1970. The offset is -1 if the log
+    has no record at or after the time. Raises the errors of `send_request`.
+    """
     message = {
-        "replica_id": _CONSUMER,
+        "replica_id": _CONSUMER_REPLICA_ID,
         "isolation_level": 0,
         "topics": [
             {
                 "name": topic,
                 "partitions": [
-                    {"partition_index": number, "timestamp": ends[TopicPartition(topic, number)]} for number in numbers
+                    {"partition_index": number, "timestamp": timestamps[TopicPartition(topic, number)]}
+                    for number in numbers
                 ],
             }
-            for topic, numbers in by_topic(ends).items()
+            for topic, numbers in by_topic(timestamps).items()
         ],
     }
-    answer = await ask(connection, ApiKey.LIST_OFFSETS, _ONE_OFFSET_VERSION, message, timeout)
+    answer = await send_request(connection, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, message, timeout)
     found: dict[TopicPartition, int | OffsetMgrError] = {}
     for topic in answer["topics"]:
         for part in topic["partitions"]:

@@ -1,4 +1,4 @@
-"""Requests and responses as frames on one open connection to a broker."""
+"""Exchanges requests and responses as frames on an open connection to a broker."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from offsetmgr.kafka.protocol.releases import Versions
 
 R = TypeVar("R", bound=Payload)
 
-_LARGEST_FRAME: Final = 256 * 1024 * 1024
+_MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
 
-_MOST_IN_FLIGHT: Final = 200
+_MAX_IN_FLIGHT: Final = 200
 
-_SILENT: Final = "is that a broker's port? a broker that is only slow needs a longer --timeout"
+TIMEOUT_HINT: Final = "check that this is a broker's port; if the broker is only slow, use a longer --timeout"
 
 _HEADER: Final = struct.Struct(">hhi")
 
@@ -39,28 +39,29 @@ _INT32: Final = struct.Struct(">i")
 
 
 class ConnectionClosedByBroker(Exception):
-    """The broker closed the connection, which may not be a failure: the next connection continues."""
+    """The broker closed the connection. This may not be a failure; the caller continues with another connection."""
 
     def __init__(self, versions: Versions | None = None) -> None:
         super().__init__()
         self.versions = versions
-        """The API versions of the broker if they are known; None if ApiVersions has to be sent."""
+        """The API versions of the broker if they are known; None if the next connection has to send ApiVersions."""
 
 
-def _named(request: Payload | EncodedRequest) -> tuple[int, int, bytes | None]:
-    """Returns the API key, the version, and the body if it is already encoded."""
+def _parts_of(request: Payload | EncodedRequest) -> tuple[int, int, bytes | None]:
+    """Returns the API key, the version, and the body; None instead of the body if it is not encoded yet."""
     if isinstance(request, EncodedRequest):
         return request
     return int(request.__api_key__), int(request.__version__), None
 
 
-def _shown(seconds: float) -> str:
-    """Rounds for messages: 3 s minus a millisecond is shown as 3 s."""
+def format_seconds(seconds: float) -> str:
+    """Rounds a duration for messages, so that 2.999 becomes 3."""
     return f"{round(seconds, 1 if seconds >= 1 else 3):g}"
 
 
 class FrameConnection:
-    """The part of `BrokerConnection` that exchanges frames: correlation, timeouts and the end of the connection."""
+    """The part of `BrokerConnection` that exchanges frames, matches responses to requests, and handles timeouts and the
+    end of the connection."""
 
     def __init__(
         self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client_id: str
@@ -74,13 +75,14 @@ class FrameConnection:
         self._client_id = struct.pack(">h", len(name)) + name
         self._correlation = itertools.count(1)
         self._waiting: deque[tuple[int, asyncio.Future[bytes]]] = deque()
-        self._in_flight = asyncio.Semaphore(_MOST_IN_FLIGHT)
+        self._in_flight = asyncio.Semaphore(_MAX_IN_FLIGHT)
         self._failure: OffsetMgrError | None = None
         self._answered = False
-        self._unproved = False
-        """Whether the broker has so far answered only requests that need no login, and we sent none."""
-        self._bare = False
-        """Whether SASL tokens without headers are exchanged now."""
+        self._login_unproven = False
+        """Whether the listener may still require a login: the client has sent none, and the broker has responded only
+        to ApiVersions."""
+        self._raw_tokens = False
+        """Whether the frames are SASL tokens without headers at present."""
         self._receiver = asyncio.create_task(self._receive())
 
     @property
@@ -88,64 +90,66 @@ class FrameConnection:
         return self._failure is not None
 
     async def call(
-        self, request: Payload | EncodedRequest, response: type[R], timeout: float, *, yielding: bool = False
+        self, request: Payload | EncodedRequest, response: type[R], timeout: float, *, use_codec_thread: bool = False
     ) -> R:
         """Sends a request and waits for its response, at most ``timeout`` seconds. If the broker does not support the
         version of the request, `old_versions` translates it.
 
-        ``yielding``: the codec thread decodes a large response, so that the event loop can do other work. This takes
-        longer than decoding on the event loop.
+        ``use_codec_thread``: the codec thread decodes a large response, so that the event loop can do other work. This
+        takes longer than decoding on the event loop.
 
         Raises `TimedOut`, `Unreachable` (the connection broke), `ServerError` (the response is not valid).
         """
-        api_key, version, _ = _named(request)
-        if self.speaks(api_key, version):
+        api_key, version, _ = _parts_of(request)
+        if self.supports(api_key, version):
             frame = await self._exchange(request, timeout)
         else:
-            frame = await self._translated(request, timeout)
+            frame = await self._exchange_translated(request, timeout)
         flexible = response.__flexible__ and response is not ApiVersionsResponse
         try:
             start = 5 if flexible else 4  # the correlation id and, in flexible headers, an empty set of tags
-            if yielding and len(frame) > LARGE_BYTES:
+            if use_codec_thread and len(frame) > LARGE_BYTES:
                 return (await in_codec_thread(entity_reader(response), frame, start))[0]
             return entity_reader(response)(frame, start)[0]
         except (SerialError, ValueError, IndexError) as error:
             self._fail(self._not_kafka())
             raise self._not_kafka() from error
 
-    def speaks(self, api_key: int, version: int) -> bool:
-        """Returns whether the broker supports this version of an API; True until its versions are known."""
+    def supports(self, api_key: int, version: int) -> bool:
+        """Returns whether the broker supports this version of an API. Returns True while the versions are unknown."""
         low, high = self.versions.get(api_key, (0, -1))
         return low <= version <= high or not self.versions
 
-    async def _translated(self, request: Payload | EncodedRequest, timeout: float) -> bytes:
-        """Returns the response as a broker with the version of the request would send it."""
-        from offsetmgr.kafka.protocol.old_versions import ask_older
+    async def _exchange_translated(self, request: Payload | EncodedRequest, timeout: float) -> bytes:
+        """Sends a translated request. Returns the response that a broker with support for the original version would
+        send."""
+        from offsetmgr.kafka.protocol.old_versions import send_translated
         from offsetmgr.kafka.protocol.schema_codec import decode_request, encode_response, request_is_flexible
 
-        api_key, version, body = _named(request)
+        api_key, version, body = _parts_of(request)
         if body is None:
             buffer = io.BytesIO()
             payload = cast(Payload, request)
             entity_writer(type(payload))(buffer, payload)
             body = buffer.getvalue()
-        answer = await ask_older(self, api_key, version, decode_request(api_key, version, body, 0), timeout)
+        answer = await send_translated(self, api_key, version, decode_request(api_key, version, body, 0), timeout)
         head = bytes(5 if request_is_flexible(api_key, version) else 4)
         return head + encode_response(api_key, version, answer)
 
     async def call_raw(self, request: EncodedRequest, timeout: float) -> bytes:
-        """Works as `call` and returns the bytes after the correlation id."""
+        """Sends an encoded request and returns the response after the correlation id."""
         return (await self._exchange(request, timeout))[4:]
 
     async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:
-        """Sends an encoded request and returns the whole response, its correlation id first.
+        """Sends an encoded request and returns the whole response, which starts with the correlation id.
 
         Raises `TimedOut`, `Unreachable` (the connection broke).
         """
         return await self._exchange(request, timeout)
 
     async def _exchange(self, request: Payload | EncodedRequest | bytes, timeout: float) -> bytes:
-        """Sends a request. Bytes are a SASL token, which has no header in either direction."""
+        """Sends a request and returns the response. A request of bytes is a SASL token; it and its response have no
+        header."""
         async with self._in_flight:
             if self._failure is not None:
                 raise self._failure
@@ -157,7 +161,7 @@ class FrameConnection:
                 async with asyncio.timeout(timeout):
                     return await answer
             except TimeoutError:
-                error = TimedOut(f"broker {self.address}", f"no answer within {_shown(timeout)} s")
+                error = TimedOut(f"broker {self.address}", f"no answer within {format_seconds(timeout)} s")
                 self._fail(error)
                 raise error from None
 
@@ -180,30 +184,32 @@ class FrameConnection:
         try:
             while True:
                 (length,) = _INT32.unpack(await self._reader.readexactly(4))
-                if not (0 if self._bare else 4) <= length <= _LARGEST_FRAME:
+                if not (0 if self._raw_tokens else 4) <= length <= _MAX_FRAME_BYTES:
                     raise self._not_kafka()
                 frame = await self._reader.readexactly(length)
-                correlation = 0 if self._bare else _INT32.unpack_from(frame)[0]
+                correlation = 0 if self._raw_tokens else _INT32.unpack_from(frame)[0]
                 # Kafka 0.8.2 sends the correlation id 0 with some failed requests.
                 if not self._waiting or correlation not in (self._waiting[0][0], 0):
                     raise self._not_kafka()
-                self._answered, self._unproved = True, False
+                self._answered, self._login_unproven = True, False
                 _, answer = self._waiting.popleft()
                 if not answer.done():
                     answer.set_result(frame)
         except OffsetMgrError as error:
             self._fail(error)
         except (OSError, asyncio.IncompleteReadError):
-            self._fail(self._broke() if self._answered else self._not_kafka())
+            self._fail(self._connection_lost() if self._answered else self._not_kafka())
 
-    def _broke(self) -> Unreachable:
-        hint = "a listener that wants a login hangs up so: is security.protocol set (--command-config FILE)?"
-        return Unreachable(f"broker {self.address}", "the connection broke", hint if self._unproved else "")
+    def _connection_lost(self) -> Unreachable:
+        hint = (
+            "the listener may require a login: set security.protocol in the client properties (--command-config FILE)"
+        )
+        return Unreachable(f"broker {self.address}", "the connection broke", hint if self._login_unproven else "")
 
     def _not_kafka(self) -> ServerError:
         return ServerError(
             f"broker {self.address}",
-            "what listens there does not answer as a Kafka broker does",
+            "the server at this address does not respond like a Kafka broker",
             "check the port, and security.protocol (a TLS listener closes plain-text connections)",
         )
 
@@ -215,12 +221,12 @@ class FrameConnection:
             _, answer = self._waiting.popleft()
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # a cancelled caller does not read it
+                answer.exception()  # marks the exception as retrieved, because a cancelled caller does not
         self._writer.close()
         self._receiver.cancel()
 
     async def close(self) -> None:
-        """Closes the connection; requests in flight fail."""
+        """Closes the connection. Requests in flight fail with `Unreachable`."""
         self._fail(Unreachable(f"broker {self.address}", "the connection was closed"))
         with contextlib.suppress(asyncio.CancelledError, OSError):
             await self._receiver

@@ -1,9 +1,10 @@
-"""Lists all groups of a cluster, or raises an error; it never returns only some of them.
+"""Lists all groups of a cluster, or raises an error; it never returns an incomplete list.
 
-A broker lists the groups of those partitions of ``__consumer_offsets`` that it has loaded. While a coordinator moves,
-neither the old nor the new broker lists its groups, and neither reports an error (3.9.1 listed 100 of 300 groups). So a
-list counts only if every partition had the same leader in the same epoch before and after it, and each leader responded
-for a group of the partition, which it does only after loading.
+A broker lists only the groups of those partitions of ``__consumer_offsets`` that it has loaded. While the coordinator
+of a partition moves, neither the old nor the new broker lists its groups, and neither reports an error (3.9.1 listed
+100 of 300 groups). So the client accepts a list only under two conditions. Every partition has the same leader and
+leader epoch before and after the list. And each leader describes a group of each of its partitions without an error,
+which it does only after it has loaded the partition.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 from offsetmgr.kafka.protocol.releases import DESCRIBES_MEMBERS, LISTS_GROUPS
 from offsetmgr.kafka.protocol.requests import OFFSETS_TOPIC
 
-_OFFSET_HOLDERS: Final = frozenset({"consumer", "streams", ""})
-"""Protocol types of groups that commit offsets (simple consumers have none). Connect's workers, for example, do not."""
+_OFFSET_PROTOCOL_TYPES: Final = frozenset({"consumer", "streams", ""})
+"""The protocol types of groups that commit offsets. Simple consumers have an empty type. The groups of Connect workers,
+for example, commit no offsets."""
 _NOT_ALLOWED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED})
-"""Without authorization for the offsets topic or for any group there is no such proof."""
+"""After these codes the client skips the check, because it is not authorized to make it."""
 
 
 class _Layout(NamedTuple):
@@ -41,23 +43,29 @@ class _Layout(NamedTuple):
 
 
 async def list_groups(client: Client, deadline: float) -> list[str]:
-    """Returns the ids of all groups that may have offsets, in any state. If a broker lists only groups with members, or
-    none, the client reads the offsets topic for the others.
+    """Returns the ids of all groups that may have offsets, in any state.
 
-    Raises `OffsetMgrError` if a broker could not be asked, or if a coordinator was moving until the deadline.
+    Brokers before 0.10.1 list only groups with members, or none. If the cluster has such a broker, the client also
+    reads the groups in the offsets topic.
+
+    Raises `OffsetMgrError` if a broker does not respond, or if coordinators move until the deadline.
     """
     for pause in backoff():
         try:
             _, brokers = await client.cluster(deadline)
-            spoken = {at: known for at, known in (await client.spoken(brokers, deadline)).items() if known is not None}
-            if client.offsets_topic is not None and not all(map(LISTS_GROUPS.on, spoken.values())):
-                active = [at for at, versions in spoken.items() if DESCRIBES_MEMBERS.on(versions)]
-                listed = await asyncio.gather(*(_listed(client, broker, deadline) for broker in active))
+            broker_versions = {
+                at: known
+                for at, known in (await client.broker_versions(brokers, deadline)).items()
+                if known is not None
+            }
+            if client.offsets_topic is not None and not all(map(LISTS_GROUPS.supported_by, broker_versions.values())):
+                active = [at for at, versions in broker_versions.items() if DESCRIBES_MEMBERS.supported_by(versions)]
+                listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in active))
                 return sorted({*itertools.chain.from_iterable(listed), *await client.offsets_topic.groups(deadline)})
             before = await _layout(client, deadline)
-            listed = await asyncio.gather(*(_listed(client, broker, deadline) for broker in before.brokers))
+            listed = await asyncio.gather(*(_list_of_broker(client, broker, deadline) for broker in before.brokers))
             if before != await _layout(client, deadline):
-                raise CoordinatorNotAvailable("list of groups", "coordinators moved while they were asked")
+                raise CoordinatorNotAvailable("list of groups", "coordinators moved during the request")
             return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
         except OffsetMgrError as error:
             late = asyncio.get_running_loop().time() + pause >= deadline
@@ -67,17 +75,17 @@ async def list_groups(client: Client, deadline: float) -> list[str]:
     raise AssertionError("back-off has no end")
 
 
-async def _listed(client: Client, broker: Address, deadline: float) -> list[str]:
+async def _list_of_broker(client: Client, broker: Address, deadline: float) -> list[str]:
     connection = await client.node(broker).connection(deadline)
     answer = await connection.call(requests.list_groups(), ListGroupsResponse, remaining(deadline))
     if answer.error_code:
         raise kafka_error(int(answer.error_code), f"groups of broker {broker}")
-    return [str(group.group_id) for group in answer.groups if group.protocol_type in _OFFSET_HOLDERS]
+    return [str(group.group_id) for group in answer.groups if group.protocol_type in _OFFSET_PROTOCOL_TYPES]
 
 
 async def _layout(client: Client, deadline: float) -> _Layout:
-    """Returns the leaders after every one of them has proved that it has loaded its partitions. Raises
-    `OffsetMgrError`."""
+    """Returns the leaders of the offsets topic, after it has checked that each of them has loaded its partitions.
+    Raises `OffsetMgrError`."""
     connection = await client.any_connection(deadline)
     answer = await connection.call(requests.metadata([OFFSETS_TOPIC]), MetadataResponse, remaining(deadline))
     brokers = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}
@@ -95,8 +103,8 @@ async def _layout(client: Client, deadline: float) -> _Layout:
 
 
 def _leaders(topics: tuple[MetadataResponseTopic, ...], brokers: dict[int, Address]) -> dict[int, tuple[Address, int]]:
-    """Returns the leaders of the offsets topic's partitions; none if the topic does not exist or is not visible to this
-    client."""
+    """Returns the leader and leader epoch of each partition of the offsets topic; none if the topic does not exist or
+    is not visible to this client."""
     leaders: dict[int, tuple[Address, int]] = {}
     for topic in topics:
         code = int(topic.error_code)
@@ -110,14 +118,15 @@ def _leaders(topics: tuple[MetadataResponseTopic, ...], brokers: dict[int, Addre
                 raise CoordinatorNotAvailable(
                     "list of groups",
                     f"{OFFSETS_TOPIC}-{part.partition_index} has no leader, so its groups cannot be listed",
-                    "are all brokers up?",
+                    "check that all brokers are up",
                 )
             leaders[int(part.partition_index)] = (leader, int(part.leader_epoch))
     return leaders
 
 
 async def _probe(client: Client, leader: Address, groups: list[str], deadline: float) -> None:
-    """Raises a retriable error unless the broker is the coordinator of these groups and has loaded their partitions."""
+    """Raises an error unless the broker is the coordinator of these groups and has loaded their partitions. The error
+    is retriable if the coordinator is moving or loading."""
     connection = await client.node(leader).connection(deadline)
     answer = await connection.call(requests.describe_groups(groups), DescribeGroupsResponse, remaining(deadline))
     for group in answer.groups:
@@ -128,22 +137,23 @@ async def _probe(client: Client, leader: Address, groups: list[str], deadline: f
 
 @lru_cache(maxsize=4)
 def probe_groups(partitions: int) -> list[str]:
-    """Returns a group id for every partition of an offsets topic with this number of partitions.
+    """Returns one group id for each partition of an offsets topic with this number of partitions.
 
-    The hash of each id is not negative, because all versions of Kafka's ``Utils.abs`` agree on those.
+    The function uses only ids whose hash is not negative, because Kafka's ``Utils.abs`` treats negative hashes
+    differently in different releases.
     """
     found: dict[int, str] = {}
     for number in itertools.count():
         if len(found) == partitions:
             return [found[partition] for partition in range(partitions)]
         name = f"offsetmgr-probe-{number}"
-        hashed = java_hash(name)
+        hashed = unsigned_java_hash(name)
         if hashed < 2**31:
             found.setdefault(hashed % partitions, name)
     raise AssertionError("counting has no end")
 
 
-def java_hash(ascii_text: str) -> int:
+def unsigned_java_hash(ascii_text: str) -> int:
     """Returns Java's ``String.hashCode`` of ASCII text as an unsigned 32-bit number."""
     value = 0
     for byte in ascii_text.encode("ascii"):

@@ -1,7 +1,8 @@
 """Routes requests to the leaders of partitions, with retries.
 
-It is the counterpart of `Client.per_group` for partitions: one outcome for each partition. After a *retriable* error
-(the leader moved, the connection broke) it looks the leader up again after a pause, until the deadline.
+`PartitionLeaders.per_partition` is the counterpart of `Client.per_group` for partitions and returns one outcome for
+each partition. After a *retriable* error (the leader moved, the connection broke) it waits, looks up the leader again
+and repeats the request, until the deadline.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final, TypeVar
 
 from kio.schema.metadata.v8.response import MetadataResponse
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError, ServerError, UnknownTopicOrPartition
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.client.client import Client
@@ -24,14 +26,15 @@ from offsetmgr.kafka.protocol.errors import kafka_error
 T = TypeVar("T")
 
 UNKNOWN_TOPIC_TIMEOUT_S: Final = 2.0
-"""Seconds for which an unknown topic is asked for again: the topic may be new, or all brokers may have just started."""
-_SHARE: Final = 3
-"""A broker that does not respond gets a third of the remaining time, so that the others have theirs."""
-_SHORTEST_S: Final = 1.0
+"""How long the client retries a request about an unknown topic. The topic may be new, or all brokers may have just
+started."""
+_ATTEMPT_SHARE: Final = 3
+"""Each attempt gets a third of the remaining time. If a broker does not respond, time remains for others."""
+_MIN_ATTEMPT_S: Final = 1.0
 
 
 class PartitionLeaders:
-    """The known leaders of partitions. Use it within the client's event loop."""
+    """Caches the leaders of partitions and sends requests to them. Use it within the client's event loop."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -44,37 +47,39 @@ class PartitionLeaders:
         deadline: float,
         wait: float = 0.0,
     ) -> dict[TopicPartition, T | OffsetMgrError]:
-        """Sends a request to the leader of each partition: ``ask`` receives the leader, its partitions, and the
-        deadline of the attempt.
+        """Sends a request to the leader of each partition, and returns one outcome for each partition.
 
-        ``wait`` is the number of seconds for which a leader may wait on purpose. Raises only if no broker was ever
-        reached.
+        ``ask`` sends the request; it receives the leader, its partitions, and the deadline of the attempt. ``wait`` is
+        the number of seconds for which a leader may delay its response on purpose (long poll). Raises an error only if
+        no broker has ever responded, or if the lookup of the leaders fails with an error that is not retriable.
         """
         loop = asyncio.get_running_loop()
-        wait_s = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
+        unknown_topic_deadline = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
         done: dict[TopicPartition, T | OffsetMgrError] = {}
         pending = list(partitions)
         for pause in backoff():
             now = loop.time()
-            attempt = min(deadline, now + wait + max((deadline - now) / _SHARE, _SHORTEST_S))
-            answers, unknown = await self._ask_once(pending, ask, attempt)
+            attempt = min(deadline, now + wait + max((deadline - now) / _ATTEMPT_SHARE, _MIN_ATTEMPT_S))
+            answers, unknown = await self._attempt(pending, ask, attempt)
             done |= answers
             now = loop.time()
-            pending = [tp for tp in pending if _again(done[tp], now < wait_s or tp not in unknown)]
+            pending = [
+                tp for tp in pending if _worth_retrying(done[tp], now < unknown_topic_deadline or tp not in unknown)
+            ]
             for tp in pending:
                 self._known.pop(tp, None)
             if not pending or now + pause >= deadline:
                 return done
             await asyncio.sleep(pause)
-        raise AssertionError("the pauses do not end")
+        raise AssertionError("back-off has no end")
 
-    async def _ask_once(
+    async def _attempt(
         self,
         partitions: Sequence[TopicPartition],
         ask: Callable[[Address, list[TopicPartition], float], Awaitable[Mapping[TopicPartition, T | OffsetMgrError]]],
         deadline: float,
     ) -> tuple[dict[TopicPartition, T | OffsetMgrError], Collection[TopicPartition]]:
-        """Makes one attempt; returns an outcome for every partition with a leader, and the partitions without one."""
+        """Makes one attempt. Returns an outcome for every partition, and the partitions without a known leader."""
         answers: dict[TopicPartition, T | OffsetMgrError] = {
             tp: ServerError(str(tp), "the broker did not answer for it") for tp in partitions
         }
@@ -90,24 +95,29 @@ class PartitionLeaders:
             if tp not in unknown:
                 by_leader.setdefault(self._known[tp], []).append(tp)
 
-        async def ask_at(leader: Address, of_it: list[TopicPartition]) -> Mapping[TopicPartition, T | OffsetMgrError]:
+        async def ask_at(
+            leader: Address, its_partitions: list[TopicPartition]
+        ) -> Mapping[TopicPartition, T | OffsetMgrError]:
             try:
-                return await ask(leader, of_it, deadline)
+                return await ask(leader, its_partitions, deadline)
             except OffsetMgrError as error:
-                return dict.fromkeys(of_it, error)
+                return dict.fromkeys(its_partitions, error)
 
-        for found in await asyncio.gather(*(ask_at(leader, of_it) for leader, of_it in by_leader.items())):
+        for found in await asyncio.gather(
+            *(ask_at(leader, its_partitions) for leader, its_partitions in by_leader.items())
+        ):
             answers |= found
         return answers, unknown.keys()
 
     async def _look_up(
         self, partitions: Sequence[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError]:
-        """Looks up the leaders of these partitions; returns the errors of partitions without a known leader."""
+        """Looks up and caches the leaders of these partitions. Returns the errors of partitions without a known
+        leader."""
         if not partitions:
             return {}
         failed: dict[TopicPartition, OffsetMgrError] = {}
-        for tp, found in (await layout(self._client, partitions, deadline)).items():
+        for tp, found in (await find_leaders(self._client, partitions, deadline)).items():
             if isinstance(found, Address):
                 self._known[tp] = found
             else:
@@ -115,35 +125,35 @@ class PartitionLeaders:
         return failed
 
 
-async def layout(
+async def find_leaders(
     client: Client, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
-    """Returns the leader of each partition, or the reason why none is known.
+    """Returns the leader of each partition, or an error if it is unknown.
 
-    A partition counts as missing once all known brokers that respond say so, because a broker that has just started
-    knows none. Raises the errors of `Client.any_connection`.
+    A partition counts as missing only if no responding broker knows it, because a broker that has just started knows no
+    partitions. Raises the errors of `Client.any_connection`.
     """
     first = await client.any_connection(deadline)
-    found = await _layout_of(first, partitions, deadline)
+    found = await _leaders_from(first, partitions, deadline)
     for address in client.addresses:
         missing = [tp for tp, answer in found.items() if isinstance(answer, UnknownTopicOrPartition)]
         if not missing:
             break
         if address != first.address:
             try:
-                # Waits only briefly for a broker that does not respond, because the others have responded.
-                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST_S)
+                # Another broker has already responded, so the client waits only briefly for this one.
+                by_then = min(deadline, asyncio.get_running_loop().time() + _MIN_ATTEMPT_S)
                 connection = await client.node(address).connection(by_then)
-                found |= await _layout_of(connection, missing, by_then)
+                found |= await _leaders_from(connection, missing, by_then)
             except OffsetMgrError:
                 continue
     return found
 
 
-async def _layout_of(
+async def _leaders_from(
     connection: BrokerConnection, partitions: Sequence[TopicPartition], deadline: float
 ) -> dict[TopicPartition, Address | OffsetMgrError]:
-    """Returns the same according to one broker."""
+    """Returns the leaders of the partitions according to one broker."""
     topics = list(dict.fromkeys(tp.topic for tp in partitions))
     answer = await connection.call(requests.metadata(topics), MetadataResponse, remaining(deadline))
     brokers = {int(broker.node_id): Address(broker.host, int(broker.port)) for broker in answer.brokers}
@@ -160,14 +170,14 @@ async def _layout_of(
         if leader is not None:
             found[tp] = leader
         elif part is not None:
-            found[tp] = kafka_error(int(part.error_code) or 5, str(tp))
+            found[tp] = kafka_error(int(part.error_code) or ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
         else:
-            found[tp] = kafka_error(codes.get(tp.topic) or 3, str(tp))
+            found[tp] = kafka_error(codes.get(tp.topic) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(tp))
     return found
 
 
-def _again(answer: object, patient: bool) -> bool:
-    """Returns whether to ask for the partition again."""
+def _worth_retrying(answer: object, wait_for_topic: bool) -> bool:
+    """Returns whether to repeat the request for a partition with this outcome."""
     if isinstance(answer, UnknownTopicOrPartition):
-        return patient
+        return wait_for_topic
     return isinstance(answer, OffsetMgrError) and answer.retriable

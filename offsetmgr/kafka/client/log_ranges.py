@@ -1,4 +1,4 @@
-"""Existing topics, the ranges of their logs, and offsets by time."""
+"""Requests partition counts of topics, log ranges of partitions, and offsets by time."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address
 
-_SHORTEST_S: Final = 1.0
-"""Seconds to wait for a broker that does not respond after another one has responded."""
+_OTHER_BROKER_TIMEOUT_S: Final = 1.0
+"""How long to wait for the response of another broker after one broker has responded."""
 
 
 async def partition_counts(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, int]:
-    """Returns the number of partitions of those ``topics`` (None: all) that exist. Raises the errors of
-    `Client.any_connection`.
+    """Returns the partition counts of ``topics``, or of all topics if None. Missing topics are left out.
 
-    A topic counts as missing once all known brokers that respond say so (see `leader_routing.layout`).
+    A topic counts as missing only if no responding broker knows it (see `leader_router.find_leaders`). Raises the
+    errors of `Client.any_connection`.
     """
     if topics is None:
         return await _counts_of(await client.any_connection(deadline), None, deadline)
@@ -42,7 +42,7 @@ async def partition_counts(client: Client, topics: Collection[str] | None, deadl
             break
         if address != first.address:
             try:
-                by_then = min(deadline, asyncio.get_running_loop().time() + _SHORTEST_S)
+                by_then = min(deadline, asyncio.get_running_loop().time() + _OTHER_BROKER_TIMEOUT_S)
                 found |= await _counts_of(await client.node(address).connection(by_then), missing, by_then)
             except OffsetMgrError:
                 continue
@@ -59,21 +59,24 @@ async def _counts_of(connection: BrokerConnection, topics: Collection[str] | Non
 async def log_ranges(
     client: Client, partitions: Collection[TopicPartition], deadline: float
 ) -> dict[TopicPartition, LogRange | OffsetMgrError]:
-    """Returns one outcome for each partition. The leader is asked twice: for the start of the log and then for its end.
-    Raises only if no broker was ever reached. A topic with an impossible name is not asked for."""
+    """Returns the log range of each partition, or its error.
+
+    The client sends two requests to each leader, the first for the start of the log and the second for its end. It
+    sends no request about an invalid topic name. Raises an error only if no broker has ever responded.
+    """
     leaders = PartitionLeaders(client)
-    found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_impossible(partitions)}
-    asked = [tp for tp in dict.fromkeys(partitions) if tp not in found]
-    starts = await _edge(client, leaders, asked, EARLIEST, deadline)
-    ends = await _edge(client, leaders, [tp for tp in asked if isinstance(starts[tp], int)], LATEST, deadline)
-    for tp in asked:
+    found: dict[TopicPartition, LogRange | OffsetMgrError] = {**_invalid_name_errors(partitions)}
+    valid = [tp for tp in dict.fromkeys(partitions) if tp not in found]
+    starts = await _list_offsets(client, leaders, valid, EARLIEST, deadline)
+    ends = await _list_offsets(client, leaders, [tp for tp in valid if isinstance(starts[tp], int)], LATEST, deadline)
+    for tp in valid:
         start, end = starts[tp], ends.get(tp)
         if isinstance(start, OffsetMgrError):
             found[tp] = start
         elif isinstance(end, OffsetMgrError):
             found[tp] = end
         else:
-            assert end is not None  # the partition has a start, so its end was asked for
+            assert end is not None  # The partition has a start, so the client has requested its end.
             found[tp] = LogRange(start, end)
     return found
 
@@ -81,16 +84,16 @@ async def log_ranges(
 async def offsets_for_time(
     client: Client, partitions: Collection[TopicPartition], timestamp_ms: int, deadline: float
 ) -> dict[TopicPartition, int | OffsetMgrError | None]:
-    """Returns the first offset whose record has a timestamp at or after ``timestamp_ms``, None if there is none; one
-    outcome for each partition. Raises only if no broker was ever reached."""
-    impossible = _impossible(partitions)
-    asked = [tp for tp in dict.fromkeys(partitions) if tp not in impossible]
-    found = await _edge(client, PartitionLeaders(client), asked, timestamp_ms, deadline)
-    return {**impossible, **{tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}}
+    """Returns, for each partition, the first offset whose record has a timestamp at or after ``timestamp_ms`` (None if
+    there is none), or an error. Raises an error only if no broker has ever responded."""
+    invalid = _invalid_name_errors(partitions)
+    valid = [tp for tp in dict.fromkeys(partitions) if tp not in invalid]
+    found = await _list_offsets(client, PartitionLeaders(client), valid, timestamp_ms, deadline)
+    return {**invalid, **{tp: None if isinstance(at, int) and at < 0 else at for tp, at in found.items()}}
 
 
-def _impossible(partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMgrError]:
-    """Returns the errors of partitions whose topic has an impossible name."""
+def _invalid_name_errors(partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMgrError]:
+    """Returns an error for each partition whose topic name is not valid."""
     return {
         tp: UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
         for tp in partitions
@@ -98,13 +101,13 @@ def _impossible(partitions: Collection[TopicPartition]) -> dict[TopicPartition, 
     }
 
 
-async def _edge(
-    client: Client, leaders: PartitionLeaders, partitions: list[TopicPartition], edge: int, deadline: float
+async def _list_offsets(
+    client: Client, leaders: PartitionLeaders, partitions: list[TopicPartition], timestamp: int, deadline: float
 ) -> dict[TopicPartition, int | OffsetMgrError]:
     async def ask(
-        leader: Address, of_it: list[TopicPartition], attempt: float
+        leader: Address, its_partitions: list[TopicPartition], attempt: float
     ) -> dict[TopicPartition, int | OffsetMgrError]:
         connection = await client.node(leader).connection(attempt)
-        return await fetch.begin_and_end_offsets(connection, dict.fromkeys(of_it, edge), remaining(attempt))
+        return await fetch.list_offsets(connection, dict.fromkeys(its_partitions, timestamp), remaining(attempt))
 
     return await leaders.per_partition(partitions, ask, deadline) if partitions else {}

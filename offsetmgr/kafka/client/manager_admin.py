@@ -1,7 +1,7 @@
-"""Requests to offset managers about themselves: an API of offsetmgr next to Kafka's, with JSON in both directions.
+"""Asks offset managers for their status, through an API of offsetmgr's own with JSON in both directions.
 
-It uses the same port, connection and login as other requests, so `manager status` needs no second address. Only
-managers announce the API in ApiVersions; a broker never receives it.
+The requests use the same port, connection and login as Kafka's requests, so `manager status` needs no second address.
+Only managers announce the API in ApiVersions, so the client never sends such a request to a broker.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kio.schema.metadata.v8.response import MetadataResponse
 from offsetmgr.core.errors import NotAuthorized, OffsetMgrError, ServerError, UnsupportedOperation
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.connection import BrokerConnection
+from offsetmgr.kafka.client.manager_api import FIRST_MANAGER_ID, INSPECT, VERSION
 from offsetmgr.kafka.client.retries import remaining
-from offsetmgr.kafka.client.run_manager_admin import FIRST_MANAGER, INSPECT, VERSION
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 
@@ -23,18 +23,19 @@ from offsetmgr.kafka.protocol.channel import Address, EncodedRequest
 async def managers(client: Client, deadline: float) -> list[tuple[int, Address]]:
     """Returns the node id and address of every manager that the first responding manager knows.
 
-    Raises `UnsupportedOperation` if a broker responds, else the errors of `Client.any_connection`.
+    Raises `UnsupportedOperation` if a broker responds instead of a manager, otherwise the errors of
+    `Client.any_connection`.
     """
     connection = await client.any_connection(deadline)
     _check(connection)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
     return sorted(
-        (int(b.node_id), Address(b.host, int(b.port))) for b in answer.brokers if int(b.node_id) >= FIRST_MANAGER
+        (int(b.node_id), Address(b.host, int(b.port))) for b in answer.brokers if int(b.node_id) >= FIRST_MANAGER_ID
     )
 
 
 async def inspect(client: Client, address: Address, question: dict[str, Any], deadline: float) -> dict[str, Any]:
-    """Returns the response of one manager. Raises `OffsetMgrError`."""
+    """Sends ``question`` to one manager and returns its response. Raises `OffsetMgrError`."""
     connection = await client.node(address).connection(deadline)
     _check(connection)
     request = EncodedRequest(INSPECT, VERSION, json.dumps(question).encode())
@@ -58,5 +59,7 @@ def _error(address: Address, found: dict[str, Any]) -> OffsetMgrError:
 def _check(connection: BrokerConnection) -> None:
     if INSPECT not in connection.versions:
         raise UnsupportedOperation(
-            f"{connection.address}", "it is not an offset manager", "name the address that `manager serve` listens on"
+            f"{connection.address}",
+            "it is not an offset manager",
+            "specify the address on which `manager serve` listens",
         )

@@ -1,10 +1,11 @@
-"""Lists all groups of the offset managers at an address, or raises an error; it never returns only some of them.
+"""Lists all groups of a cluster of offset managers, or raises an error; it never returns an incomplete list.
 
-Each manager lists the groups of the shards that it owns, and reports a shard that is not loaded. While a shard group
-changes its owner, neither manager lists its groups. So a list counts only if every shard group had the same owner
-before and after it, and the owner responded for a group of the shard group, which only the owner does. There are at
-most 8 shard groups (`offsetmgr.manager.log.base`), so 200 groups with any names cover all of them, except with a
-probability of 1 in 10 to the power of 10.
+Each manager lists the groups of the shards that it owns, and returns an error if one of them is not loaded. While a
+shard group changes its owner, neither manager lists its groups. So the client accepts a list only under two conditions.
+Every shard group has the same owner before and after the list. And the owner responds to a fetch for a group of the
+shard group, which only the owner does. For these fetches the client uses 200 fixed group names. There are at most 8
+shard groups (`offsetmgr.manager.log.base`), so the names cover all of them, except with a probability of 1 in 10 to the
+power of 10.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ PROBES: Final = tuple(f"offsetmgr-probe-{number}" for number in range(200))
 
 
 async def list_manager_groups(client: Client, deadline: float) -> list[str]:
-    """Returns the ids of all groups with offsets. Raises `OffsetMgrError` if a manager could not be asked, or if shards
-    were moving until the deadline."""
+    """Returns the ids of all groups with offsets. Raises `OffsetMgrError` if a manager does not respond, or if shard
+    groups move until the deadline."""
     for pause in backoff():
         try:
             before = await _owners(client, deadline)
             probes = [(at, [p for p, owner in before.items() if owner == at]) for at in dict.fromkeys(before.values())]
-            await asyncio.gather(*(_prove(client, at, groups, deadline) for at, groups in probes))
-            listed = await asyncio.gather(*(_listed(client, at, deadline) for at, _ in probes))
-            await asyncio.gather(*(_prove(client, at, groups, deadline) for at, groups in probes))
+            await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
+            listed = await asyncio.gather(*(_list_of_manager(client, at, deadline) for at, _ in probes))
+            await asyncio.gather(*(_check_ownership(client, at, groups, deadline) for at, groups in probes))
             if await _owners(client, deadline) == before:
                 return list(dict.fromkeys(itertools.chain.from_iterable(listed)))
         except OffsetMgrError as error:
@@ -48,7 +49,7 @@ async def list_manager_groups(client: Client, deadline: float) -> list[str]:
 
 
 async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
-    """Returns the owner of the shard group of each probe."""
+    """Returns the owner of the shard group of each name in `PROBES`."""
     owners: dict[str, Address] = {}
     for probe, owner in (await client.find_coordinators(PROBES, deadline)).items():
         if isinstance(owner, OffsetMgrError):
@@ -57,17 +58,17 @@ async def _owners(client: Client, deadline: float) -> Mapping[str, Address]:
     return owners
 
 
-async def _prove(client: Client, manager: Address, probes: Sequence[str], deadline: float) -> None:
-    """Raises an error unless the manager owns the shard groups of these groups now."""
+async def _check_ownership(client: Client, manager: Address, probes: Sequence[str], deadline: float) -> None:
+    """Raises an error unless the manager owns the shard groups of these group names."""
     connection = await client.node(manager).connection(deadline)
-    question = requests.offset_fetch(dict.fromkeys(probes, ()))
-    answer = await connection.call(question, OffsetFetchResponse, remaining(deadline))
+    request = requests.offset_fetch(dict.fromkeys(probes, ()))
+    answer = await connection.call(request, OffsetFetchResponse, remaining(deadline))
     for group in answer.groups:
         if group.error_code:
             raise kafka_error(int(group.error_code), "list of groups")
 
 
-async def _listed(client: Client, manager: Address, deadline: float) -> list[str]:
+async def _list_of_manager(client: Client, manager: Address, deadline: float) -> list[str]:
     connection = await client.node(manager).connection(deadline)
     answer = await connection.call(requests.list_groups(), ListGroupsResponse, remaining(deadline))
     if answer.error_code:

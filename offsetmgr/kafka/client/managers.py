@@ -12,13 +12,13 @@ from offsetmgr.core.errors import NotCoordinator, OffsetMgrError, UsageError
 from offsetmgr.kafka.client.background_loop import EventLoopThread
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.manager_admin import inspect, managers
-from offsetmgr.kafka.client.run_manager_admin import MOST_ROWS
+from offsetmgr.kafka.client.manager_api import MAX_DUMP_ROWS
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 
 
 class ManagerReport(NamedTuple):
-    """The status of one manager, or the error that prevented it."""
+    """The status of one manager; None and an error if the manager did not report it."""
 
     node_id: int
     address: Address
@@ -27,22 +27,23 @@ class ManagerReport(NamedTuple):
 
 
 class Managers:
-    """All manager processes that the first responding manager knows. The constructor performs no I/O."""
+    """The manager processes of a cluster, as the first responding manager lists them. The constructor performs no
+    I/O."""
 
     def __init__(self, bootstrap: str, connection: ConnectionConfig | None = None) -> None:
         connection = connection or ConnectionConfig()
         self._timeout = connection.timeout_ms / 1000
-        # The first request checks whether it is a manager, so no API versions are required here.
+        # `managers` and `inspect` check that a server is a manager, so the client requires no API versions.
         self._client = Client(bootstrap, Security.of(connection.kafka), needed={})
         self._runner = EventLoopThread()
 
     def reports(self) -> list[ManagerReport]:
-        """Returns the status of every manager; all requests run in parallel. Raises the errors of
+        """Returns the status of every manager. The requests run in parallel. Raises the errors of
         `offsetmgr.kafka.client.manager_admin.managers`."""
         return self._runner.run(self._reports())
 
-    def owned(self, partition: int) -> Mapping[str, Any] | None:
-        """Returns the status of a shard from its owner; None if no manager owns it."""
+    def owned_shard(self, partition: int) -> Mapping[str, Any] | None:
+        """Returns the status of a shard as its owner reports it; None if no manager owns the shard."""
         for report in self.reports():
             for shard in (report.status or {}).get("shards", ()):
                 if shard["partition"] == partition and shard["role"] == "owner":
@@ -50,14 +51,18 @@ class Managers:
         return None
 
     def dump(self, partition: int) -> Iterator[Mapping[str, Any]]:
-        """Yields the content of a shard from its owner, sorted by group, topic and partition, page by page.
+        """Yields the committed offsets of a shard from its owner, sorted by group, topic and partition.
 
         Raises `NotCoordinator` if no manager owns the shard, `UsageError` if there is no such shard.
         """
         reports = self.reports()
         owner = next((r.address for r in reports if _owns(r.status, partition)), None)
         if not any(r.status is None or r.status["shards"] for r in reports):
-            raise NotCoordinator(f"shard {partition}", "no manager here has shards", "read the store behind it instead")
+            raise NotCoordinator(
+                f"shard {partition}",
+                "no manager at this address has shards",
+                "read the store behind the listener instead",
+            )
         known = {shard["partition"] for r in reports if r.status is not None for shard in r.status["shards"]}
         if known and partition not in known:
             raise UsageError(f"shard {partition}", "no shard has this number", f"shards are 0 to {max(known)}")
@@ -65,15 +70,15 @@ class Managers:
             raise NotCoordinator(f"shard {partition}", "no manager owns it at this moment", "see `manager status`")
         after: list[Any] | None = None
         while True:
-            question = {"what": "dump", "partition": partition, "after": after, "most": MOST_ROWS}
-            rows = self._runner.run(self._ask(owner, question))["rows"]
+            request = {"what": "dump", "partition": partition, "after": after, "most": MAX_DUMP_ROWS}
+            rows = self._runner.run(self._ask(owner, request))["rows"]
             yield from rows
-            if len(rows) < MOST_ROWS:
+            if len(rows) < MAX_DUMP_ROWS:
                 return
             after = [rows[-1]["group"], rows[-1]["topic"], rows[-1]["partition"]]
 
-    async def _ask(self, address: Address, question: dict[str, Any]) -> dict[str, Any]:
-        return await inspect(self._client, address, question, asyncio.get_running_loop().time() + self._timeout)
+    async def _ask(self, address: Address, request: dict[str, Any]) -> dict[str, Any]:
+        return await inspect(self._client, address, request, asyncio.get_running_loop().time() + self._timeout)
 
     async def _reports(self) -> list[ManagerReport]:
         async def report(node_id: int, address: Address) -> ManagerReport:

@@ -1,7 +1,8 @@
-"""One broker: a shared connection for quick requests, and lanes for requests that may wait in the broker.
+"""`BrokerNode`: a shared connection to a broker for quick requests, and a pool of dedicated connections.
 
-A broker works on one request of a connection at a time. A lane is a connection for one user, so that a waiting
-JoinGroup delays no other request, and commits of many groups run in parallel.
+A broker processes the requests of a connection one at a time. A dedicated connection has one user at a time, so that a
+JoinGroup that waits in the broker delays no other request, and the broker can process commits of many groups in
+parallel.
 """
 
 from __future__ import annotations
@@ -17,21 +18,22 @@ from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.releases import Versions
 
-BUSY_LANES: Final = 32
-"""The number of lanes that work at the same time. Lanes whose request waits in the broker do not count (see
-`DedicatedConnection.park`)."""
+MAX_ACTIVE_CONNECTIONS: Final = 32
+"""The maximum number of dedicated connections in use. Connections whose request waits in the broker do not count (see
+`DedicatedConnection.mark_waiting`)."""
 
 
 class DedicatedConnection:
-    """A borrowed connection."""
+    """A connection from the pool of a `BrokerNode`, for one user."""
 
     def __init__(self, connection: BrokerConnection, admission: asyncio.Semaphore) -> None:
         self.connection = connection
         self._admission = admission
         self._counted = True
 
-    def park(self) -> None:
-        """Marks this lane as waiting (for a rebalance), so that another one may work."""
+    def mark_waiting(self) -> None:
+        """Marks the request on this connection as waiting in the broker (for a rebalance). The connection then no
+        longer counts towards `MAX_ACTIVE_CONNECTIONS`."""
         if self._counted:
             self._counted = False
             self._admission.release()
@@ -48,50 +50,50 @@ class BrokerNode:
         self._opening = asyncio.Lock()
         self._idle: list[BrokerConnection] = []
         self._busy: set[BrokerConnection] = set()
-        self._admission = asyncio.Semaphore(BUSY_LANES)
+        self._admission = asyncio.Semaphore(MAX_ACTIVE_CONNECTIONS)
 
     async def connection(self, deadline: float) -> BrokerConnection:
         """Returns the shared connection. Raises the errors of `BrokerConnection.open`."""
         async with self._opening:
             if self._shared is not None and self._shared.closed:
-                self._shared = self._versions = None  # the broker may restart with another release
+                self._shared = self._versions = None  # After a restart the broker may have another release.
             if self._shared is None:
                 self._shared = await self.open(deadline)
             return self._shared
 
     async def open(self, deadline: float) -> BrokerConnection:
-        """Returns a new connection, which the caller closes."""
+        """Opens a new connection. The caller closes it."""
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
-            raise TimedOut(f"broker {self.address}", "the timeout is over")
+            raise TimedOut(f"broker {self.address}", "the timeout has expired")
         connection = await BrokerConnection.open(self.address, self._security, left, self._versions)
         self._versions = connection.versions
         return connection
 
     @asynccontextmanager
-    async def lane(self, deadline: float) -> AsyncIterator[DedicatedConnection]:
-        """Borrows a connection that no other task uses meanwhile."""
+    async def dedicated_connection(self, deadline: float) -> AsyncIterator[DedicatedConnection]:
+        """Provides a connection that no other task uses at the same time."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._admission.acquire()
         except TimeoutError:
-            raise TimedOut(f"broker {self.address}", "too much was waiting for it") from None
-        lane: DedicatedConnection | None = None
+            raise TimedOut(f"broker {self.address}", "all connections to it were busy until the timeout") from None
+        dedicated: DedicatedConnection | None = None
         try:
             while self._idle and self._idle[-1].closed:
                 self._idle.pop()
             connection = self._idle.pop() if self._idle else await self.open(deadline)
             self._busy.add(connection)
-            lane = DedicatedConnection(connection, self._admission)
-            yield lane
+            dedicated = DedicatedConnection(connection, self._admission)
+            yield dedicated
         finally:
-            if lane is None:
+            if dedicated is None:
                 self._admission.release()
             else:
-                lane.park()
-                self._busy.discard(lane.connection)
-                if not lane.connection.closed:
-                    self._idle.append(lane.connection)
+                dedicated.mark_waiting()
+                self._busy.discard(dedicated.connection)
+                if not dedicated.connection.closed:
+                    self._idle.append(dedicated.connection)
 
     async def close(self) -> None:
         """Closes all connections."""

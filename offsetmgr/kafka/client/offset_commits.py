@@ -1,4 +1,4 @@
-"""Commits and the offsets topic as the client sees them."""
+"""Interprets OffsetCommit responses, and defines the interface to the offsets topic that the client needs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from offsetmgr.core.errors import (
 from offsetmgr.core.model import TopicPartition
 from offsetmgr.kafka.protocol.errors import NOT_A_MEMBER, RETRIABLE, kafka_error, reason
 
-_NOT_THIS_MEMBER: Final = NOT_A_MEMBER | {82}
+_REJECTS_MEMBER: Final = NOT_A_MEMBER | {ErrorCode.FENCED_INSTANCE_ID}
 
 
 class OffsetsTopic(Protocol):
-    """The topic in which brokers keep committed offsets."""
+    """A reader of the topic in which brokers store committed offsets."""
 
     async def groups(self, deadline: float) -> list[str]:
         """Returns the ids of all groups with offsets."""
@@ -32,21 +32,22 @@ class OffsetsTopic(Protocol):
 
 
 def commit_outcomes(
-    group: str, answer: OffsetCommitResponse, *, passed_on: bool = False
+    group: str, answer: OffsetCommitResponse, *, forwarded: bool = False
 ) -> dict[TopicPartition, OffsetMgrError | None] | OffsetMgrError:
-    """Returns the outcome of each partition of a commit. If a commit is ``passed_on`` for a member that the coordinator
-    rejects, the outcome keeps the broker's code.
+    """Returns the outcome of each partition of a commit, or the error of the whole commit.
 
-    Kafka reports an error of the whole group in every partition; that is one error of the commit. A retriable code in
-    some partitions makes the whole commit retriable, which is safe because the retry commits the same offsets.
+    Kafka reports an error of the whole group in every partition; the function returns it as one error. If a commit is
+    ``forwarded`` on behalf of a member and the coordinator rejects that member, the error contains the broker's code. A
+    retriable code in some partitions makes the whole commit retriable. This is safe, because the retry commits the same
+    offsets.
     """
     outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
     for topic in answer.topics:
         for part in topic.partitions:
             tp = TopicPartition(str(topic.name), int(part.partition_index))
             code = int(part.error_code)
-            if passed_on and code in _NOT_THIS_MEMBER:
-                return ServerError(f"commit of group {group}", reason(code), wire_code=code)
+            if forwarded and code in _REJECTS_MEMBER:
+                return ServerError(f"commit of group {group}", reason(code), kafka_code=code)
             if code in NOT_A_MEMBER:
                 error = kafka_error(code, f"commit of group {group}")
                 return error if code == ErrorCode.ILLEGAL_GENERATION else NotAMember(error.what, error.why)

@@ -1,4 +1,4 @@
-"""When a request is repeated: backoff, retriable error codes and the time left."""
+"""Helpers for retries: backoff, retriable errors and the remaining time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from offsetmgr.core.errors import (
     TimedOut,
 )
 
-_FIRST_BACKOFF_S: Final = 0.02
-_LONGEST_BACKOFF_S: Final = 0.5
+_INITIAL_BACKOFF_S: Final = 0.02
+_MAX_BACKOFF_S: Final = 0.5
 
 
 def backoff() -> itertools.chain[float]:
-    """Yields pauses between attempts in seconds, without end; the caller checks the deadline."""
-    growing = itertools.takewhile(
-        lambda p: p < _LONGEST_BACKOFF_S, (_FIRST_BACKOFF_S * 2**n for n in itertools.count())
-    )
-    return itertools.chain(growing, itertools.repeat(_LONGEST_BACKOFF_S))
+    """Returns the endless sequence of pauses between attempts, in seconds. The caller checks the deadline."""
+    growing = itertools.takewhile(lambda p: p < _MAX_BACKOFF_S, (_INITIAL_BACKOFF_S * 2**n for n in itertools.count()))
+    return itertools.chain(growing, itertools.repeat(_MAX_BACKOFF_S))
 
 
 def is_retriable(error: OffsetMgrError) -> bool:
-    """Returns whether the same request is worth sending again. A lost membership needs more than that."""
+    """Returns whether the client should send the same request again. After `LockLost` it should not, because it has to
+    join the group again first."""
     return error.retriable and not isinstance(error, LockLost)
 
 
@@ -33,5 +32,5 @@ def remaining(deadline: float) -> float:
     """Returns the seconds until the deadline. Raises `TimedOut` after it."""
     left = deadline - asyncio.get_running_loop().time()
     if left <= 0:
-        raise TimedOut("Kafka", "the timeout is over")
+        raise TimedOut("Kafka", "the timeout has expired")
     return left

@@ -1,7 +1,8 @@
 """The client side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677), without I/O.
 
-A mechanism produces messages: `start` returns the first one; `answer` takes the server's message and returns the next
-one, or None at the end. No message or error text contains the password (data rule "secrets stay secret").
+A mechanism produces the client's messages: `start` returns the first one; `answer` takes the server's message and
+returns the next one, or None at the end. No message or error text contains the password (data rule "secrets stay
+secret").
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Mechanism(Protocol):
 
 
 class Plain:
-    """User name and password in clear text, for TLS connections."""
+    """SASL PLAIN: user name and password in clear text, so use it only over TLS."""
 
     name = "PLAIN"
 
@@ -37,12 +38,12 @@ class Plain:
     def start(self) -> bytes:
         return self._message
 
-    def answer(self, server: bytes) -> bytes | None:  # noqa: ARG002 - PLAIN's server has nothing to say
+    def answer(self, server: bytes) -> bytes | None:  # noqa: ARG002 - the server's message is empty
         return None
 
 
 class Scram:
-    """SCRAM-SHA-256 and SCRAM-SHA-512; the server also proves that it knows the password."""
+    """SCRAM-SHA-256 and SCRAM-SHA-512. The server also proves that it knows the password."""
 
     def __init__(self, name: str, username: str, password: str, *, nonce: str | None = None) -> None:
         self.name = name
@@ -58,7 +59,7 @@ class Scram:
     def answer(self, server: bytes) -> bytes | None:
         fields = dict(part.split("=", 1) for part in server.decode().split(",") if "=" in part)
         if "e" in fields:
-            raise AuthenticationFailed("SASL login", f"the broker refused the credentials ({fields['e']})")
+            raise AuthenticationFailed("SASL login", f"the broker rejected the credentials ({fields['e']})")
         if self._server_signature is None:
             return self._final(server.decode(), fields)
         if not hmac.compare_digest(_decode(fields.get("v", "")), self._server_signature):
@@ -71,7 +72,9 @@ class Scram:
     def _final(self, server_first: str, fields: dict[str, str]) -> bytes:
         nonce, iterations = fields.get("r", ""), fields.get("i", "")
         if not nonce.startswith(self._nonce) or not iterations.isdigit() or int(iterations) < 1:
-            raise AuthenticationFailed("SASL login", "the server's SCRAM challenge is not an answer to ours")
+            raise AuthenticationFailed(
+                "SASL login", "the server's SCRAM challenge does not belong to our first message"
+            )
         salted = hashlib.pbkdf2_hmac(self._digest, self._password, _decode(fields.get("s", "")), int(iterations))
         client_key = self._mac(salted, b"Client Key")
         without_proof = f"c=biws,r={nonce}"
@@ -93,7 +96,7 @@ def _decode(text: str) -> bytes:
 
 
 def mechanism(name: str, username: str, password: str) -> Mechanism:
-    """Returns a new exchange of the mechanism with this name. Raises `UnsupportedOperation` for other names."""
+    """Starts a new exchange with the mechanism ``name``. Raises `UnsupportedOperation` for unknown mechanisms."""
     upper = name.upper()
     if upper == "PLAIN":
         return Plain(username, password)
@@ -101,6 +104,6 @@ def mechanism(name: str, username: str, password: str) -> Mechanism:
         return Scram(upper, username, password)
     raise UnsupportedOperation(
         f"SASL mechanism {name}",
-        "the group lock speaks PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 only",
+        "the group lock supports PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 only",
         "use one of these mechanisms, or TLS client certificates, for edits",
     )

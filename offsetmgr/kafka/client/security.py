@@ -1,4 +1,4 @@
-"""The security settings of connections, from librdkafka's property names (`ConnectionConfig.kafka`)."""
+"""Reads the TLS and SASL settings of connections from librdkafka properties (`ConnectionConfig.kafka`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from offsetmgr.core.errors import ConfigError, UnsupportedOperation
 from offsetmgr.kafka.client.sasl import Mechanism, mechanism
-from offsetmgr.kafka.protocol.releases import Versions, fallback
+from offsetmgr.kafka.protocol.releases import Versions, fallback_versions
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _UNSUPPORTED = ("ssl.keystore.location", "ssl.engine.location", "ssl.providers")
@@ -27,12 +27,13 @@ class Security:
     """Mechanism, user name, password."""
     client_id: str = "offsetmgr"
     assumed_versions: Versions | None = None
-    """The API versions of brokers before 0.10.0, if ``broker.version.fallback`` names such a release. Later brokers and
-    brokers with SASL are asked."""
+    """The API versions of brokers before 0.10.0, if ``broker.version.fallback`` names such a release. They are not used
+    for later brokers and for connections with SASL, where the client requests the versions."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Security:
-        """Reads librdkafka properties and ignores those that do not concern connections.
+        """Creates the settings from librdkafka properties. Ignores properties that do not concern the security of
+        connections.
 
         Raises `ConfigError` for invalid values, `UnsupportedOperation` for features that only librdkafka has.
         """
@@ -46,7 +47,7 @@ class Security:
             name = properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "GSSAPI"
             sasl = (name, properties.get("sasl.username", ""), properties.get("sasl.password", ""))
             mechanism(*sasl)
-        assumed = fallback(properties.get("broker.version.fallback", ""))
+        assumed = fallback_versions(properties.get("broker.version.fallback", ""))
         return cls(tls, check, sasl, properties.get("client.id", "offsetmgr"), assumed)
 
     def login(self) -> Mechanism | None:
@@ -57,7 +58,9 @@ class Security:
 def _tls(properties: Mapping[str, str], check_hostname: bool) -> ssl.SSLContext:
     for key in _UNSUPPORTED:
         if key in properties:
-            raise UnsupportedOperation(key, "the group lock cannot use it", "give PEM files: ssl.certificate.location")
+            raise UnsupportedOperation(
+                key, "the group lock does not support it", "use PEM files: ssl.certificate.location"
+            )
     try:
         context = ssl.create_default_context(
             cafile=properties.get("ssl.ca.location"), cadata=properties.get("ssl.ca.pem")
@@ -86,7 +89,7 @@ def _reason(error: OSError) -> str:
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
-    # Python's ssl reads certificates only from files: this file is readable only by us, and removed at once.
+    # Python's ssl module reads certificates only from files. Only this user can read the file.
     handle, name = tempfile.mkstemp(suffix=".pem")
     try:
         with os.fdopen(handle, "w") as file:

@@ -1,4 +1,4 @@
-"""Topic ids (KIP-516), which distinguish a recreated topic from its predecessor of the same name."""
+"""Requests topic ids (KIP-516), which distinguish a recreated topic from its predecessor with the same name."""
 
 from __future__ import annotations
 
@@ -13,42 +13,45 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.model import is_valid_topic_name
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.retries import remaining
-from offsetmgr.kafka.protocol.releases import TELLS_TOPIC_IDS
+from offsetmgr.kafka.protocol.releases import REPORTS_TOPIC_IDS
 
-_TOPICS_AT_ONCE: Final = 5000
+_MAX_TOPICS_PER_REQUEST: Final = 5000
 
 
 async def topic_ids(client: Client, topics: Collection[str] | None, deadline: float) -> dict[str, str]:
-    """Returns the ids of those ``topics`` (None: all) that exist, in Kafka's text form; none from brokers without topic
-    ids.
+    """Returns the ids of ``topics`` (all topics if None) in Kafka's text form. Missing topics are left out.
+
+    The result is empty if the brokers do not support topic ids.
 
     Raises the errors of `Client.any_connection`.
     """
     connection = await client.any_connection(deadline)
-    if not TELLS_TOPIC_IDS.on(connection.versions):
+    if not REPORTS_TOPIC_IDS.supported_by(connection.versions):
         return {}
     found: dict[str, str] = {}
     names = None if topics is None else sorted(filter(is_valid_topic_name, topics))
-    shares = (
-        [None] if names is None else [names[at : at + _TOPICS_AT_ONCE] for at in range(0, len(names), _TOPICS_AT_ONCE)]
+    batches = (
+        [None]
+        if names is None
+        else [names[at : at + _MAX_TOPICS_PER_REQUEST] for at in range(0, len(names), _MAX_TOPICS_PER_REQUEST)]
     )
-    for share in shares:
+    for batch in batches:
         request = MetadataRequest(
             topics=None
-            if share is None
-            else tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in share),
+            if batch is None
+            else tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in batch),
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )
         answer = await connection.call(request, MetadataResponse, remaining(deadline))
         for topic in answer.topics:
             if topic.name is not None and topic.topic_id is not None and int(topic.error_code) == ErrorCode.NONE:
-                found[str(topic.name)] = as_kafka_prints(topic.topic_id.bytes)
+                found[str(topic.name)] = format_topic_id(topic.topic_id.bytes)
     return found
 
 
-def as_kafka_prints(topic_id: bytes) -> str:
-    """Returns a topic id in URL-safe Base64 without padding (``org.apache.kafka.common.Uuid``)."""
+def format_topic_id(topic_id: bytes) -> str:
+    """Formats a topic id like ``org.apache.kafka.common.Uuid``: URL-safe Base64 without padding."""
     from base64 import urlsafe_b64encode
 
     return urlsafe_b64encode(topic_id).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""`Cluster`: facts about a Kafka cluster other than committed offsets."""
+"""`Cluster`, the interface for information about a Kafka cluster other than committed offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from offsetmgr.core.model import GroupDescription, LogRange, TopicPartition
 
 
 class Logs(Protocol):
-    """The topics and logs of a `Cluster`, against which offsets are checked."""
+    """The part of `Cluster` that a check of offsets against the logs needs."""
 
     def cluster_id(self) -> str | None:
         """Returns the cluster id; None for brokers before 0.10.1. Raises `Unreachable`, `TimedOut`."""
@@ -22,7 +22,7 @@ class Logs(Protocol):
         ...
 
     def topics(self, names: Iterable[str]) -> Mapping[str, int]:
-        """Returns the partition counts of those ``names`` that exist."""
+        """Returns the partition counts of the topics in ``names``. Missing topics are left out."""
         ...
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
@@ -33,9 +33,9 @@ class Logs(Protocol):
 
 @runtime_checkable
 class Cluster(Protocol):
-    """Read-only facts about a Kafka cluster. The constructor performs no I/O.
+    """Read-only information about a Kafka cluster. The constructor performs no I/O.
 
-    Bulk calls return one outcome for each key: the value, or the error of that key (data rule "absent is not zero").
+    Bulk calls return one outcome for each key: its value, or its error (data rule "absent is not zero").
     """
 
     def cluster_id(self) -> str | None:
@@ -47,7 +47,8 @@ class Cluster(Protocol):
         ...
 
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
-        """Returns the partition counts of existing topics (of ``names``, or all)."""
+        """Returns the partition counts of the topics in ``names``, or of all topics if None. Missing topics are left
+        out."""
         ...
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
@@ -59,21 +60,20 @@ class Cluster(Protocol):
         self, partitions: Iterable[TopicPartition], timestamp_ms: int
     ) -> Mapping[TopicPartition, int | OffsetMgrError | None]:
         """Returns the first offset whose record has a timestamp at or after ``timestamp_ms``; None if there is no such
-        record (callers then use the log end and report that)."""
+        record. (Callers then use the log end and report it.)"""
         ...
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        """Returns the state and members of groups from their coordinators. An unknown group has the state DEAD."""
+        """Returns the state and the members of groups from their coordinators. An unknown group has the state DEAD."""
         ...
 
     def offsets_retention_ms(self) -> int | None:
-        """Returns how long offsets of a group without members are kept after each commit
-        (``offsets.retention.minutes``); None if the broker does not report it."""
+        """Returns the retention of the offsets of groups without members (``offsets.retention.minutes``), in
+        milliseconds; None if the broker does not report it."""
         ...
 
     def broker_setting(self, broker: int, name: str) -> str | None:
-        """Returns one setting of a running broker (``server.properties`` and defaults); None if the broker does not
-        report it.
+        """Returns the effective value of one setting of a running broker; None if the broker does not report it.
 
         Raises `Unreachable`, `TimedOut`.
         """

@@ -1,4 +1,4 @@
-"""Converts librdkafka's descriptions of groups."""
+"""Converts librdkafka's group descriptions into `GroupDescription`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from offsetmgr.core.model import (
 
 
 def _state(state: Any) -> str:
-    """Returns Kafka's name of a group's state; librdkafka has its own names for two of them."""
+    """Returns Kafka's name of a group state. librdkafka has its own names for two of the states."""
     return state.name.replace("REBALANCING", "REBALANCE") if state is not None else "UNKNOWN"
 
 
-def _description(found: Any) -> GroupDescription:
+def group_description(found: Any) -> GroupDescription:
     coordinator = found.coordinator
     return GroupDescription(
         group=found.group_id,

@@ -1,8 +1,9 @@
-"""`LibrdkafkaCluster`: the id, topics, log ranges and groups of a cluster through confluent-kafka's Admin client.
+"""`LibrdkafkaCluster`: implements `Cluster` with confluent-kafka's Admin client.
 
-`KafkaCluster` returns the same for all releases of brokers. This class is for logins and keys that only librdkafka
-supports. All Admin clients of the project are created by `Admin`: librdkafka retries dead servers without end and
-prints errors, so `Admin` limits every call, silences the log, and turns reports into errors of offsetmgr.
+`KafkaCluster` offers the same for all releases of brokers. This class is for SASL mechanisms and key stores that only
+librdkafka supports. The class `Admin` creates all Admin clients of the project. librdkafka retries dead servers without
+end and prints errors, so `Admin` limits the time of every call, silences the log, and converts errors into those of
+offsetmgr.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from offsetmgr.core.model import (
     TopicPartition,
     is_valid_topic_name,
 )
-from offsetmgr.kafka.cluster.group_descriptions import _description
+from offsetmgr.kafka.cluster.group_descriptions import group_description
 from offsetmgr.kafka.protocol.errors import kafka_error
 
 T = TypeVar("T")
@@ -48,16 +49,16 @@ _OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
 _ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
 _ResourceType: Final[Any] = ck_admin.ResourceType  # type: ignore[attr-defined]
 
-_SLICE_S: Final = 0.05
-_RETRY_PAUSE_S: Final = 0.1
+_POLL_INTERVAL_S: Final = 0.05
+_RETRY_INTERVAL_S: Final = 0.1
 _FIRST_ATTEMPT_S: Final = 1.0
-_DESCRIBED_AT_ONCE: Final = 500
-"""Groups in one call of the Admin client. It sends one request for each group at once, and with 20,000 requests
-confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
-_REPORTS_KEPT: Final = 100
-_SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
+_MAX_GROUPS_PER_CALL: Final = 500
+"""The maximum number of groups in one call of the Admin client. It sends one request for each group at the same time;
+with 20,000 requests, confluent-kafka 2.16.1 crashed the process (SIGSEGV)."""
+_MAX_REPORTS: Final = 100
+_SILENCED_LOG: Final = logging.getLogger("offsetmgr.librdkafka")
+_SILENCED_LOG.addHandler(logging.NullHandler())
+_SILENCED_LOG.propagate = False
 
 _UNREACHABLE: Final = frozenset(
     {ck.KafkaError._TRANSPORT, ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._RESOLVE, ck.KafkaError._FAIL}
@@ -81,20 +82,21 @@ _RETRIABLE_CODES: Final = frozenset(
     }
 )
 _STALE_EPOCH: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH})
-"""The client has missed a change of leaders. librdkafka's Admin client keeps the first epoch that it has seen."""
+"""Error codes after which only a new Admin client helps. It has missed a change of the leader, and librdkafka's Admin
+client keeps the first leader epoch that it has seen."""
 
 
 def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
-    """Returns the error of offsetmgr for an error of librdkafka or of the broker."""
+    """Converts an error of librdkafka or of the broker. ``what`` names the object or operation that failed."""
     code = error.code()
     if code in _TIMED_OUT:
         return TimedOut(what, "no answer within the timeout")
     if code in _UNREACHABLE:
         return Unreachable(what, error.str())
     if code == ck.KafkaError._AUTHENTICATION:
-        return AuthenticationFailed(what, "the broker refused the credentials (SASL_AUTHENTICATION_FAILED)")
+        return AuthenticationFailed(what, "the broker rejected the credentials (SASL_AUTHENTICATION_FAILED)")
     if code in _UNKNOWN:
-        return UnknownTopicOrPartition(what, "the broker knows no such topic or partition")
+        return UnknownTopicOrPartition(what, "the topic or partition does not exist on the broker")
     if code == ck.KafkaError._UNSUPPORTED_FEATURE:
         return UnsupportedOperation(what, "the brokers are too old for it")
     if code < 0 and code != -1:
@@ -103,7 +105,7 @@ def error_of(error: ck.KafkaError, what: str) -> OffsetMgrError:
 
 
 class Admin:
-    """An Admin client whose every call ends within the timeout, with errors of offsetmgr."""
+    """An Admin client with a time limit for every call, which raises errors of offsetmgr."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig) -> None:
         self.bootstrap = bootstrap
@@ -113,10 +115,10 @@ class Admin:
         """Addresses of the brokers by id."""
         self._config = config
         self._client: AdminClient | None = None
-        self._reported: deque[ck.KafkaError] = deque(maxlen=_REPORTS_KEPT)
+        self._reported: deque[ck.KafkaError] = deque(maxlen=_MAX_REPORTS)
 
     def client(self, timeout: float | None = None) -> AdminClient:
-        """Returns the connected client; ``timeout`` (seconds) replaces the configured one.
+        """Returns the Admin client, connected. ``timeout`` (seconds) replaces the configured timeout.
 
         Raises `Unreachable`, `TimedOut`, `AuthenticationFailed`, `ServerError` (not Kafka), `ConfigError`.
         """
@@ -135,15 +137,18 @@ class Admin:
         name: str = "",
         timeout: float | None = None,
     ) -> dict[T, Any]:
-        """Makes a bulk call with one future for each key, and returns the value or the `OffsetMgrError` of each key. It
-        retries retriable errors. ``timeout`` (seconds) replaces the configured one."""
+        """Makes a bulk call that returns one future for each key, and retries retriable errors.
+
+        Returns the value or the `OffsetMgrError` of each key. Errors call a key by ``name`` and the key. ``timeout``
+        (seconds) replaces the configured timeout.
+        """
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         client = self.client(timeout)
         done: dict[T, Any] = {}
         pending, attempt = list(keys), _FIRST_ATTEMPT_S
         while pending:
-            # The first attempts are short: on a new cluster librdkafka waits for its timeout although the broker has
-            # responded.
+            # The first attempts are short, because on a new cluster librdkafka waits for its timeout although the
+            # broker has responded.
             left = min(attempt, max(deadline - time.monotonic(), 0.1))
             attempt *= 2
             again: list[T] = []
@@ -160,11 +165,11 @@ class Admin:
                 except concurrent.futures.TimeoutError:
                     done[key] = TimedOut(f"{name}{key}", "no answer within the timeout")
                     again.append(key)
-            if time.monotonic() + _RETRY_PAUSE_S >= deadline:
+            if time.monotonic() + _RETRY_INTERVAL_S >= deadline:
                 break
             pending = again
             if pending:
-                time.sleep(_RETRY_PAUSE_S)
+                time.sleep(_RETRY_INTERVAL_S)
             if stale:
                 self._client = None
                 client = self.client(max(deadline - time.monotonic(), 0.1))
@@ -176,7 +181,7 @@ class Admin:
 
     def _create(self) -> AdminClient:
         settings: dict[str, Any] = {
-            # Reconnects are quick, because every call has a limit anyway.
+            # Reconnects are frequent, because every call has a time limit.
             "reconnect.backoff.ms": "50",
             "reconnect.backoff.max.ms": "500",
             # A request about a topic must not create it.
@@ -186,31 +191,32 @@ class Admin:
             "error_cb": self._reported.append,
         }
         try:
-            return AdminClient(settings, logger=_SILENT)
+            return AdminClient(settings, logger=_SILENCED_LOG)
         except ck.KafkaException as error:
             raise ConfigError("Kafka connection settings", error.args[0].str()) from None
 
     def _first_answer(self, client: AdminClient, timeout: float) -> Any:
-        """Sends the first request; fails at once if librdkafka reports that no broker can be reached."""
+        """Sends the first request and returns its response. Fails at once if librdkafka reports that no broker can be
+        reached."""
         what, deadline = f"Kafka at {self.bootstrap}", time.monotonic() + timeout
         future = client.describe_cluster(request_timeout=max(timeout, 0.1))
         while True:
             try:
-                return future.result(_SLICE_S)
+                return future.result(_POLL_INTERVAL_S)
             except ck.KafkaException as error:
-                raise self._why_nobody(what) or error_of(error.args[0], what) from None
+                raise self._reported_error(what) or error_of(error.args[0], what) from None
             except concurrent.futures.TimeoutError:
                 client.poll(0)
-                if self._hopeless():
-                    raise self._why_nobody(what) or Unreachable(what, "no broker can be reached") from None
+                if self._is_unreachable():
+                    raise self._reported_error(what) or Unreachable(what, "no broker can be reached") from None
                 if time.monotonic() >= deadline:
-                    raise self._why_nobody(what) or TimedOut(what, f"no answer within {timeout:g} s") from None
+                    raise self._reported_error(what) or TimedOut(what, f"no answer within {timeout:g} s") from None
 
-    def _hopeless(self) -> bool:
+    def _is_unreachable(self) -> bool:
         codes = {error.code() for error in tuple(self._reported)}
         return bool(codes & {ck.KafkaError._ALL_BROKERS_DOWN, ck.KafkaError._AUTHENTICATION})
 
-    def _why_nobody(self, what: str) -> OffsetMgrError | None:
+    def _reported_error(self, what: str) -> OffsetMgrError | None:
         reported = tuple(self._reported)
         # The most specific report comes first, in any order of arrival.
         for error in reported:
@@ -218,33 +224,37 @@ class Admin:
                 return error_of(error, what)
         # librdkafka reports the same failed handshake as _SSL or as _TRANSPORT with the text of OpenSSL.
         if any(error.code() == ck.KafkaError._SSL or "SSL routines" in error.str() for error in reported):
-            return ServerError(what, "no TLS connection", "is this the TLS listener's port, and its CA trusted?")
+            return ServerError(
+                what, "no TLS connection", "check that this is the port of a TLS listener, and that its CA is trusted"
+            )
         for error in reported:
             text = error.str()
             if "ApiVersion" in text or "Invalid response" in text or "correlation" in text:
                 return _not_kafka(what)
             if error.code() in (ck.KafkaError._TRANSPORT, ck.KafkaError._RESOLVE):
-                return Unreachable(what, _plain(text), "is it running, and are host and port right?")
-        # librdkafka reports a silently dropped connection only in its summary.
+                return Unreachable(
+                    what, _short_reason(text), "check that it is running, and that host and port are right"
+                )
+        # librdkafka does not report a silently closed connection individually.
         return _not_kafka(what) if self._reported else None
 
 
 def _not_kafka(what: str) -> ServerError:
     return ServerError(
         what,
-        "what listens there does not answer as a Kafka broker does",
+        "the server at this address does not respond like a Kafka broker",
         "check the port, and security.protocol (a TLS listener closes plain-text connections)",
     )
 
 
-def _plain(text: str) -> str:
-    """Returns librdkafka's text without its internals: ``Connection refused``."""
+def _short_reason(text: str) -> str:
+    """Returns the reason at the end of librdkafka's message, such as ``Connection refused``."""
     head = text.split(" (after ", maxsplit=1)[0]
     return head.rsplit("failed: ", 1)[-1].rsplit(": ", 1)[-1] or text
 
 
 class LibrdkafkaCluster:
-    """A real cluster. The methods are those of `offsetmgr.kafka.cluster.base.Cluster`."""
+    """Implements `offsetmgr.kafka.cluster.base.Cluster`."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
         self._admin = Admin(bootstrap, config or ConnectionConfig())
@@ -258,32 +268,32 @@ class LibrdkafkaCluster:
         return frozenset(address.lower() for address in self._admin.brokers.values())
 
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
-        wanted = None if names is None else set(filter(is_valid_topic_name, names))
-        if wanted is not None and not wanted:
+        valid_names = None if names is None else set(filter(is_valid_topic_name, names))
+        if valid_names is not None and not valid_names:
             return {}
         client = self._admin.client()
-        only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
+        single = next(iter(valid_names)) if valid_names is not None and len(valid_names) == 1 else None
         try:
-            found = client.list_topics(topic=only, timeout=self._admin.timeout)
+            found = client.list_topics(topic=single, timeout=self._admin.timeout)
         except ck.KafkaException as error:
             raise error_of(error.args[0], "topics") from None
         return {
             name: len(topic.partitions)
             for name, topic in sorted(found.topics.items())
-            if topic.error is None and (wanted is None or name in wanted)
+            if topic.error is None and (valid_names is None or name in valid_names)
         }
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
-        asked = list(dict.fromkeys(partitions))
-        starts = self._list_offsets(asked, _OffsetSpec.earliest())
-        ends = self._list_offsets([tp for tp in asked if isinstance(starts[tp], int)], _OffsetSpec.latest())
+        requested = list(dict.fromkeys(partitions))
+        starts = self._list_offsets(requested, _OffsetSpec.earliest())
+        ends = self._list_offsets([tp for tp in requested if isinstance(starts[tp], int)], _OffsetSpec.latest())
         ranges: dict[TopicPartition, LogRange | OffsetMgrError] = {}
-        for tp in asked:
+        for tp in requested:
             start, end = starts[tp], ends.get(tp)
             if isinstance(start, int) and isinstance(end, int):
                 ranges[tp] = LogRange(start, end)
             else:
-                ranges[tp] = start if isinstance(start, OffsetMgrError) else _certain(end, tp)
+                ranges[tp] = start if isinstance(start, OffsetMgrError) else _error_of_end(end, tp)
         return ranges
 
     def offsets_for_time(
@@ -293,20 +303,20 @@ class LibrdkafkaCluster:
         return {tp: None if isinstance(value, int) and value < 0 else value for tp, value in found.items()}
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        asked = list(dict.fromkeys(groups))
-        if not asked:
+        requested = list(dict.fromkeys(groups))
+        if not requested:
             return {}
         described: dict[str, GroupDescription | OffsetMgrError] = {}
-        # The first group alone: while a new cluster creates its offsets topic no group has a coordinator, and a call
-        # for hundreds of groups made librdkafka 2.16.1 crash (in rd_kafka_enq_once_del_source_return).
-        for at in (0, *range(1, len(asked), _DESCRIBED_AT_ONCE)):
+        # The first call has one group. While a new cluster creates its offsets topic, no group has a coordinator, and
+        # then a call for hundreds of groups crashed librdkafka 2.16.1 (in rd_kafka_enq_once_del_source_return).
+        for at in (0, *range(1, len(requested), _MAX_GROUPS_PER_CALL)):
             found = self._admin.ask_each(
-                asked[at : at + _DESCRIBED_AT_ONCE if at else 1],
+                requested[at : at + _MAX_GROUPS_PER_CALL if at else 1],
                 lambda client, names, left: client.describe_consumer_groups(names, request_timeout=left),
                 "group ",
             )
             for group, value in found.items():
-                described[group] = value if isinstance(value, OffsetMgrError) else _description(value)
+                described[group] = value if isinstance(value, OffsetMgrError) else group_description(value)
         return described
 
     def offsets_retention_ms(self) -> int | None:
@@ -341,11 +351,11 @@ class LibrdkafkaCluster:
         self.close()
 
     def _list_offsets(self, partitions: list[TopicPartition], spec: Any) -> dict[TopicPartition, int | OffsetMgrError]:
-        """Lists offsets with one specification for all partitions."""
+        """Returns the offset that ``spec`` describes for each partition, or an error."""
 
         def call(client: AdminClient, keys: list[TopicPartition], left: float) -> Mapping[TopicPartition, Any]:
-            asked = {ck.TopicPartition(tp.topic, tp.partition): spec for tp in keys}
-            answers = client.list_offsets(asked, request_timeout=left)
+            requested = {ck.TopicPartition(tp.topic, tp.partition): spec for tp in keys}
+            answers = client.list_offsets(requested, request_timeout=left)
             return {TopicPartition(found.topic, found.partition): future for found, future in answers.items()}
 
         answers: dict[TopicPartition, int | OffsetMgrError] = {
@@ -353,11 +363,11 @@ class LibrdkafkaCluster:
             for tp in partitions
             if isinstance(tp.partition, BrokerPartition)
         }
-        # With one such name in a call librdkafka waits for the timeout and returns no result for the others.
+        # If a call contains one invalid name, librdkafka waits for the timeout and returns no result for the others.
         answers |= {tp: _no_such_name(tp) for tp in partitions if not is_valid_topic_name(tp.topic)}
         if len(answers) < len(partitions):
             found = self._admin.ask_each([tp for tp in partitions if tp not in answers], call)
-            answers |= {tp: v if isinstance(v, OffsetMgrError) else _told(v, tp) for tp, v in found.items()}
+            answers |= {tp: v if isinstance(v, OffsetMgrError) else _offset_of(v, tp) for tp, v in found.items()}
         return answers
 
 
@@ -365,13 +375,13 @@ def _no_such_name(tp: TopicPartition) -> UnknownTopicOrPartition:
     return UnknownTopicOrPartition(str(tp), "no topic of Kafka can have this name")
 
 
-def _told(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
-    """Returns the offset of a response. If no response came in time, librdkafka returns its own constant and no
-    error."""
+def _offset_of(found: Any, tp: TopicPartition) -> int | OffsetMgrError:
+    """Returns the offset of a response. Without a response in time, librdkafka returns the constant OFFSET_INVALID and
+    no error."""
     if found.offset == ck.OFFSET_INVALID:
         return TimedOut(str(tp), "no answer within the timeout")
     return int(found.offset)
 
 
-def _certain(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrError:
+def _error_of_end(end: int | OffsetMgrError | None, tp: TopicPartition) -> OffsetMgrError:
     return end if isinstance(end, OffsetMgrError) else ServerError(str(tp), "the broker did not answer for it")

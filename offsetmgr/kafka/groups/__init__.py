@@ -1,1 +1,2 @@
-"""Membership of Kafka consumer groups: the group lock, the static member that holds it, and ordinary members."""
+"""Membership in Kafka consumer groups: the group lock (for one edit, or for longer as a static member), and ordinary
+members."""

@@ -1,6 +1,7 @@
-"""`GroupLock`: the lock of an idle group for the milliseconds of one edit.
+"""`GroupLock`: the lock of an idle group for the duration of one edit, some milliseconds.
 
-It sends no heartbeat: the session outlasts the edit; if it does not, the coordinator rejects the commit.
+The lock sends no periodic heartbeats, because an edit is shorter than the session. If an edit takes longer, the
+coordinator rejects its commit.
 """
 
 from __future__ import annotations
@@ -26,97 +27,106 @@ T = TypeVar("T")
 
 
 class GroupLock:
-    """The lock while it is held; `locked` returns it."""
+    """A group lock that is held. `acquire_lock` returns it."""
 
-    def __init__(self, client: Client, connection: BrokerConnection, mine: LockMembership, deadline: float) -> None:
+    def __init__(
+        self, client: Client, connection: BrokerConnection, membership: LockMembership, deadline: float
+    ) -> None:
         self._client = client
         self._connection = connection
-        self._mine = mine
+        self._membership = membership
         self._deadline = deadline
 
     async def fetch(self, partitions: Sequence[TopicPartition] | None) -> FetchedGroup:
-        """Returns committed offsets, which cannot change until this lock writes or leaves."""
-        return await self._repeated(lambda c: lock_membership.fetch(c, self._mine.group, partitions, self._deadline))
+        """Returns committed offsets. No other client can change them before this lock is released."""
+        return await self._retry(lambda c: lock_membership.fetch(c, self._membership.group, partitions, self._deadline))
 
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost; then nothing was
-        written."""
-        return await self._repeated(
-            lambda c: lock_membership.commit(c, self._mine, offsets, self._deadline), writes=True
+        """Commits, and returns one outcome for each partition. Raises `LockLost` if the lock was lost; nothing was
+        written then."""
+        return await self._retry(
+            lambda c: lock_membership.commit(c, self._membership, offsets, self._deadline), writes=True
         )
 
     async def delete(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Deletes commits after a heartbeat has proved that the lock is still held (the request has no generation)."""
+        """Deletes committed offsets, and returns one outcome for each partition.
 
-        async def proved(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
+        The request contains no generation, so the method first checks with a heartbeat that the lock is still held.
+        """
+
+        async def delete_if_locked(connection: BrokerConnection) -> dict[TopicPartition, OffsetMgrError | None]:
             left = max(self._deadline - asyncio.get_running_loop().time(), 0.001)
-            code = await lock_membership.heartbeat(connection, self._mine, left)
-            if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):  # another client waits for us to leave
-                raise kafka_error(code, f"lock of group {self._mine.group}")
-            return await lock_membership.delete(connection, self._mine, partitions, self._deadline)
+            code = await lock_membership.heartbeat(connection, self._membership, left)
+            # REBALANCE_IN_PROGRESS means that another client is waiting for this member to leave.
+            if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+                raise kafka_error(code, f"lock of group {self._membership.group}")
+            return await lock_membership.delete(connection, self._membership, partitions, self._deadline)
 
-        return await self._repeated(proved, writes=True)
+        return await self._retry(delete_if_locked, writes=True)
 
     async def leave(self) -> None:
         """Releases the lock."""
-        await lock_membership.leave(self._client, self._connection, self._mine, self._deadline)
+        await lock_membership.leave(self._client, self._connection, self._membership, self._deadline)
 
-    async def _repeated(self, attempt: Callable[[BrokerConnection], Awaitable[T]], *, writes: bool = False) -> T:
-        """Retries retriable errors at the current coordinator, because a membership moves with its group.
+    async def _retry(self, attempt: Callable[[BrokerConnection], Awaitable[T]], *, writes: bool = False) -> T:
+        """Calls ``attempt`` and retries retriable errors at the current coordinator of the group.
 
-        A repeated write of the same values by the same member changes nothing, so this is safe.
+        A membership remains valid if the coordinator of its group moves. A retry is safe, because it writes the same
+        values for the same member.
         """
-        unanswered: OffsetMgrError | None = None
+        unconfirmed: OffsetMgrError | None = None
         for pause in backoff():
             try:
                 return await attempt(self._connection)
             except LockLost:
-                # An earlier attempt without a response may have been written, so its error is the one to report.
-                raise unanswered or LockLost(
-                    f"lock of group {self._mine.group}", "was lost before the write; nothing was written"
+                # An earlier attempt without a response may have succeeded, so the method reports its error.
+                raise unconfirmed or LockLost(
+                    f"lock of group {self._membership.group}", "was lost before the write; nothing was written"
                 ) from None
             except OffsetMgrError as error:
-                # A coordinator that finds too few replicas may have appended the commit.
+                # If too few replicas are in sync, the coordinator may still have appended the commit.
                 if writes and isinstance(error, Unreachable | TimedOut | CoordinatorNotAvailable):
-                    unanswered = type(error)(error.what, f"{error.why}; whether it wrote is not known")
-                    error = unanswered
+                    unconfirmed = type(error)(error.what, f"{error.why}; the outcome of the write is unknown")
+                    error = unconfirmed
                 if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= self._deadline:
                     raise error from None
             await asyncio.sleep(pause)
-            address = await self._client.coordinator(self._mine.group, self._deadline)
+            address = await self._client.coordinator(self._membership.group, self._deadline)
             self._connection = await self._client.node(address).connection(self._deadline)
         raise AssertionError("back-off has no end")
 
 
 @asynccontextmanager
-async def locked(client: Client, group: str, deadline: float, at: Address | None = None) -> AsyncIterator[GroupLock]:
-    """Holds the lock of an idle group; retries retriable errors of the join until the deadline.
+async def acquire_lock(
+    client: Client, group: str, deadline: float, at: Address | None = None
+) -> AsyncIterator[GroupLock]:
+    """Acquires the lock of an idle group and holds it for the block. Retries retriable errors until the deadline.
 
-    ``at`` is the coordinator, if it is known.
-
-    A join makes the members of a group rebalance, so callers check first that the group is idle. Raises `GroupActive`
-    with the members' names if another client joined first.
+    ``at`` is the coordinator if it is known. A join would trigger a rebalance of existing members, so callers check
+    first that the group is idle. Raises `GroupActive` with the members' names if another client has joined before.
     """
-    async with AsyncExitStack() as held:
-        lock = await _acquire(held, client, group, deadline, at)
+    async with AsyncExitStack() as resources:
+        lock = await _acquire(resources, client, group, deadline, at)
         try:
             yield lock
         finally:
             await lock.leave()
 
 
-async def _acquire(held: AsyncExitStack, client: Client, group: str, deadline: float, at: Address | None) -> GroupLock:
+async def _acquire(
+    resources: AsyncExitStack, client: Client, group: str, deadline: float, at: Address | None
+) -> GroupLock:
     for pause in backoff():
         try:
             address = at or await client.coordinator(group, deadline)
             at = None
             async with AsyncExitStack() as attempt:
-                lane = await attempt.enter_async_context(client.node(address).lane(deadline))
-                mine = await lock_membership.join_as_static_member(lane, client, group, None, deadline)
-                held.push_async_exit(attempt.pop_all())
-                return GroupLock(client, lane.connection, mine, deadline)
+                dedicated = await attempt.enter_async_context(client.node(address).dedicated_connection(deadline))
+                membership = await lock_membership.join_alone_dedicated(dedicated, client, group, None, deadline)
+                resources.push_async_exit(attempt.pop_all())
+                return GroupLock(client, dedicated.connection, membership, deadline)
         except OffsetMgrError as error:
             if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
                 raise

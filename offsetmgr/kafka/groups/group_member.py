@@ -1,12 +1,12 @@
-"""`KafkaGroupMember`: a member of a group over the classic protocol that joins, syncs and sends heartbeats.
+"""`KafkaGroupMember`: a group member over the classic protocol, which joins, syncs and sends heartbeats.
 
-It does not know the purpose of the group: metadata and assignments are bytes, and its `MembershipListener` reacts to
-the coordinator's responses. Members are dynamic, because static membership (KIP-345) keeps the place of a dead process
-for a whole session and gives it to any process with the name.
+The class is independent of the purpose of the group: metadata and assignments are bytes, and a `MembershipListener`
+reacts to the coordinator's responses. Members are dynamic. A static member (KIP-345) would keep its assignment for a
+whole session after its process has died, and any process with its instance id could take it over.
 
-It has two connections to the coordinator, since a JoinGroup may wait there for the whole rebalance: one for joins and
-syncs, one for heartbeats. Times are seconds of ``clock``; each `MembershipListener.kept` receives the time at which the
-answered request had been *sent*.
+A member has two connections to the coordinator, one for joins and syncs and one for heartbeats, because a JoinGroup may
+wait in the coordinator for a whole rebalance. Times are seconds of ``clock``. `MembershipListener.on_confirmed`
+receives the time at which the member *sent* the request, not the time of the response.
 """
 
 from __future__ import annotations
@@ -30,58 +30,66 @@ from offsetmgr.kafka.groups.lock_membership import LockMembership
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import RETRIABLE, kafka_error
 
-_MEMBERSHIP_OVER: Final = frozenset(
+_MEMBERSHIP_ENDED: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 )
-_NAME_OVER: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
-"""The codes of these after which the member id is invalid too."""
-_SLACK_S: Final = 10.0
-"""Seconds beyond the rebalance timeout that a response may take (the first join of a new group waits for the broker's
-group.initial.rebalance.delay.ms)."""
-_MOST_BETWEEN_HEARTBEATS_S: Final = 0.25
-"""Seconds. A member learns of a rebalance from its next heartbeat, so a move of a shard group waits for it."""
+_MEMBER_ID_INVALID: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+"""The error codes after which the member id is invalid, too."""
+_JOIN_MARGIN_S: Final = 10.0
+"""Additional time for a JoinGroup response after the rebalance timeout. The broker delays the first join of a new group
+by its group.initial.rebalance.delay.ms."""
+_MAX_HEARTBEAT_INTERVAL_S: Final = 0.25
+"""The maximum interval. A heartbeat informs the member of a rebalance, so a long interval would delay the move of a
+shard group."""
 
 _log = logging.getLogger(__name__)
 
-Lead = Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]]
-"""Computes the assignments of members from a generation and their metadata, by member id; the leader calls it."""
+AssignmentFunction = Callable[[int, Sequence[tuple[str, bytes]]], Mapping[str, bytes]]
+"""Computes the assignment of each member id from the generation and a list of member ids with their metadata. The
+leader calls it."""
 
 
 class MembershipListener(Protocol):
-    """Callbacks of a member on the event loop; they must not block or raise."""
+    """Callbacks of a `KafkaGroupMember`. They run on the event loop and must not block or raise."""
 
-    def kept(self, sent: float, *, settled: bool) -> None:
-        """The coordinator answered a request that a member of its current generation had sent at that time.
-        ``settled``: at that moment the coordinator owed it neither a JoinGroup nor a SyncGroup response."""
+    def on_confirmed(self, sent: float, *, stable: bool) -> None:
+        """The coordinator has confirmed the membership, in its response to a request that the member sent at ``sent``.
+
+        ``stable`` is True if no rebalance was in progress for this member: the coordinator owed it neither a JoinGroup
+        response nor a SyncGroup response.
+        """
         ...
 
-    def rebalance(self) -> None:
-        """A rebalance has started, so the caller must call `KafkaGroupMember.join`."""
+    def on_rebalance(self) -> None:
+        """A rebalance has started, or the membership has ended. The caller must call `KafkaGroupMember.join`."""
         ...
 
-    def ended(self, why: OffsetMgrError) -> None:
-        """The membership has ended, and with it the assignment."""
+    def on_ended(self, why: OffsetMgrError) -> None:
+        """The membership has ended, so the assignment is no longer valid."""
         ...
 
 
 class Generation(NamedTuple):
-    """A generation after join and sync."""
+    """The result of a complete join and sync."""
 
     member_id: str
     generation: int
     assignment: bytes
     sent: float
-    """The time at which the SyncGroup was sent."""
+    """The time at which the member sent the SyncGroup request."""
 
 
 class KafkaGroupMember:
-    """The constructor performs no I/O. Use it within one event loop; only one task may call `join`."""
+    """A dynamic member of a group. The constructor performs no I/O.
+
+    Use it within one event loop. Only one task may call `join`.
+    """
 
     def __init__(
         self,
         client: Client,
         group: str,
-        events: MembershipListener,
+        listener: MembershipListener,
         *,
         protocol_type: str,
         protocol: str,
@@ -89,163 +97,166 @@ class KafkaGroupMember:
         rebalance: float,
         clock: Callable[[], float],
     ) -> None:
-        """``session`` (brokers allow 6 s to 30 min by default) and ``rebalance`` are the timeouts of the member in
-        seconds."""
+        """``session`` and ``rebalance`` are the session timeout and the rebalance timeout in seconds. Brokers allow
+        session timeouts from 6 s to 30 min by default."""
         self._client = client
         self._group = group
-        self._events = events
+        self._listener = listener
         self._protocol = (protocol_type, protocol)
         self._session = session
         self._rebalance = rebalance
         self._clock = clock
-        self._interval = min(session / 6, _MOST_BETWEEN_HEARTBEATS_S)
+        self._interval = min(session / 6, _MAX_HEARTBEAT_INTERVAL_S)
         self._wait_s = session / 5
-        """Seconds for one heartbeat or one lookup of the coordinator; several fit into a session."""
+        """The timeout of one heartbeat or one coordinator lookup. Several attempts fit into a session."""
         self._coordinator: Address | None = None
-        self._locating = asyncio.Lock()
+        self._lookup_lock = asyncio.Lock()
         self._member_id = ""
-        self._mine: LockMembership | None = None
+        self._membership: LockMembership | None = None
         self._synced = False
-        self._joining: BrokerConnection | None = None
-        self._waiting = False
-        """Whether a JoinGroup is in flight, so that the generation may change at any moment."""
-        self._overtaken: float | None = None
-        """The time since which the coordinator has a later generation than the response to that JoinGroup reported."""
-        self._beating: asyncio.Task[None] | None = None
-        self._trouble = ""
+        self._join_connection: BrokerConnection | None = None
+        self._join_in_flight = False
+        """Whether a JoinGroup is in flight. The generation may then change at any moment."""
+        self._newer_generation_since: float | None = None
+        """The time at which a heartbeat first showed that the coordinator has a newer generation, while the JoinGroup
+        response is still outstanding; None if it has not."""
+        self._heartbeat_task: asyncio.Task[None] | None = None
+        self._last_problem = ""
 
-    async def join(self, metadata: Callable[[], bytes], lead: Lead) -> Generation:
-        """Joins or rejoins until a generation is complete and its assignment is known. It calls ``metadata`` for every
-        JoinGroup.
+    async def join(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation:
+        """Joins or rejoins the group until a generation is complete, and returns it with the assignment.
 
-        It continues after rebalances and after coordinators that move, are unavailable or do not know the member any
-        more (it then joins as a new member, after `MembershipListener.ended`). Raises `OffsetMgrError` for other
-        errors: not authorized, another protocol in the group, a session timeout that the broker rejects.
+        The method calls ``metadata`` for every JoinGroup, and ``assign`` if this member is the leader. It retries after
+        rebalances, and if the coordinator moves or is unavailable. If the coordinator no longer knows the member, it
+        calls `MembershipListener.on_ended` and joins as a new member. Raises `OffsetMgrError` for other errors, such as
+        missing authorization, another protocol in the group, or a session timeout that the broker rejects.
         """
-        if self._beating is None:
-            self._beating = asyncio.create_task(self._beat())
+        if self._heartbeat_task is None:
+            self._heartbeat_task = asyncio.create_task(self._heartbeat_loop())
         for pause in backoff():
             try:
-                while (found := await self._attempt(metadata, lead)) is None:
+                while (found := await self._attempt(metadata, assign)) is None:
                     pass
-                self._well()
+                self._log_recovery()
                 return found
             except OffsetMgrError as error:
                 if not error.retriable and not isinstance(error, LockLost):
                     raise
-                self._in_trouble(error)
+                self._log_problem(error)
             await asyncio.sleep(pause)
         raise AssertionError("back-off has no end")
 
     async def leave(self, timeout: float) -> None:
-        """Leaves the group, so that no client waits for the session to end; takes at most ``timeout`` seconds. If the
-        request fails, the membership ends with the session."""
-        mine, self._mine = self._mine, None
+        """Leaves the group and closes the connections, within ``timeout`` seconds. If the request fails, the membership
+        ends with its session."""
+        membership, self._membership = self._membership, None
         deadline = asyncio.get_running_loop().time() + timeout
-        if mine is not None:
+        if membership is not None:
             with contextlib.suppress(OffsetMgrError, TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    connection = await self._client.node(await self._locate()).connection(deadline)
-                    await lock_membership.leave(self._client, connection, mine, deadline)
+                    connection = await self._client.node(await self._find_coordinator()).connection(deadline)
+                    await lock_membership.leave(self._client, connection, membership, deadline)
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections; the membership ends with its session."""
-        if self._beating is not None:
-            self._beating.cancel()
+        """Closes the connections without leaving the group. The membership ends with its session."""
+        if self._heartbeat_task is not None:
+            self._heartbeat_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._beating
-            self._beating = None
-        if self._joining is not None:
-            await self._joining.close()
+                await self._heartbeat_task
+            self._heartbeat_task = None
+        if self._join_connection is not None:
+            await self._join_connection.close()
 
     # --- join ----------------------------------------------------------------------------------------
 
-    async def _attempt(self, metadata: Callable[[], bytes], lead: Lead) -> Generation | None:
-        """Makes one JoinGroup and one SyncGroup; None means to retry at once."""
-        connection = await self._connect()
+    async def _attempt(self, metadata: Callable[[], bytes], assign: AssignmentFunction) -> Generation | None:
+        """Sends one JoinGroup and one SyncGroup. Returns None if the caller must retry at once."""
+        connection = await self._connection_for_joins()
         try:
             joined = await self._join(connection, metadata())
             if joined is None:
                 return None
-            return await self._sync(connection, joined, lead)
+            return await self._sync(connection, joined, assign)
         except OffsetMgrError as error:
             if connection.closed:
-                self._mislay(connection.address)
+                self._forget_coordinator(connection.address)
             raise error
 
-    async def _connect(self) -> BrokerConnection:
-        """Returns the connection for joins, to the current coordinator."""
-        address = await self._locate()
-        if self._joining is None or self._joining.closed or self._joining.address != address:
-            if self._joining is not None:
-                await self._joining.close()
+    async def _connection_for_joins(self) -> BrokerConnection:
+        """Returns the connection for joins and syncs, to the current coordinator."""
+        address = await self._find_coordinator()
+        if self._join_connection is None or self._join_connection.closed or self._join_connection.address != address:
+            if self._join_connection is not None:
+                await self._join_connection.close()
             try:
-                self._joining = await self._client.node(address).open(self._deadline())
+                self._join_connection = await self._client.node(address).open(self._deadline())
             except OffsetMgrError:
-                self._mislay(address)
+                self._forget_coordinator(address)
                 raise
-        return self._joining
+        return self._join_connection
 
     async def _join(self, connection: BrokerConnection, metadata: bytes) -> JoinGroupResponse | None:
         request = member_requests.join_as(
             self._group, self._member_id, *self._protocol, metadata, _ms(self._session), _ms(self._rebalance)
         )
-        self._waiting = True
+        self._join_in_flight = True
         try:
             sent = self._clock()
-            answer = await connection.call(request, JoinGroupResponse, self._rebalance + _SLACK_S)
+            answer = await connection.call(request, JoinGroupResponse, self._rebalance + _JOIN_MARGIN_S)
         finally:
-            self._waiting, self._overtaken = False, None
+            self._join_in_flight, self._newer_generation_since = False, None
         code = int(answer.error_code)
-        if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394: a dynamic member joins twice
+        if code == ErrorCode.MEMBER_ID_REQUIRED:  # a dynamic member joins twice (KIP-394)
             self._member_id = answer.member_id
             return None
         if code:
-            raise self._refused(code, connection.address)
+            raise self._request_error(code, connection.address)
         self._member_id = answer.member_id
-        self._mine = LockMembership(self._group, answer.member_id, int(answer.generation_id))
+        self._membership = LockMembership(self._group, answer.member_id, int(answer.generation_id))
         self._synced = False
-        self._events.kept(sent, settled=True)
+        self._listener.on_confirmed(sent, stable=True)
         return answer
 
-    async def _sync(self, connection: BrokerConnection, joined: JoinGroupResponse, lead: Lead) -> Generation | None:
+    async def _sync(
+        self, connection: BrokerConnection, joined: JoinGroupResponse, assign: AssignmentFunction
+    ) -> Generation | None:
         generation = int(joined.generation_id)
         assignments: Mapping[str, bytes] = {}
         if joined.leader == joined.member_id:
-            assignments = lead(generation, [(m.member_id, m.metadata) for m in joined.members])
+            assignments = assign(generation, [(m.member_id, m.metadata) for m in joined.members])
         request = member_requests.sync_as(self._group, generation, joined.member_id, assignments)
         sent = self._clock()
-        # It waits for the leader's SyncGroup; the coordinator removes a dead leader after a session.
+        # The response waits for the leader's SyncGroup. The coordinator removes a dead leader after its session.
         answer = await connection.call(request, SyncGroupResponse, self._session + self._wait_s)
         code = int(answer.error_code)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             return None
         if code:
-            raise self._refused(code, connection.address)
-        if self._mine is None or self._mine.generation != generation:
-            return None  # a heartbeat reported that the membership has ended
+            raise self._request_error(code, connection.address)
+        if self._membership is None or self._membership.generation != generation:
+            return None  # a heartbeat has shown that the membership has ended
         self._synced = True
         return Generation(joined.member_id, generation, answer.assignment, sent)
 
-    def _refused(self, code: int, address: Address) -> OffsetMgrError:
+    def _request_error(self, code: int, address: Address) -> OffsetMgrError:
         error = kafka_error(code, f"group {self._group}")
-        if code in _MEMBERSHIP_OVER:
+        if code in _MEMBERSHIP_ENDED:
             self._end(error, code)
         elif code in RETRIABLE:
-            self._mislay(address)
+            self._forget_coordinator(address)
         return error
 
     def _end(self, why: OffsetMgrError, code: int) -> None:
-        had, self._mine = self._mine, None
-        if code in _NAME_OVER:
+        previous, self._membership = self._membership, None
+        if code in _MEMBER_ID_INVALID:
             self._member_id = ""
-        if had is not None:
-            self._events.ended(why)
+        if previous is not None:
+            self._listener.on_ended(why)
 
     # --- heartbeat -----------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         loop = asyncio.get_running_loop()
         connection: BrokerConnection | None = None
         due = loop.time()
@@ -253,80 +264,87 @@ class KafkaGroupMember:
             while True:
                 due = max(due + self._interval, loop.time())
                 await asyncio.sleep(due - loop.time())
-                if self._mine is None:
+                if self._membership is None:
                     continue
                 try:
-                    connection = await self._beat_once(connection, self._mine)
+                    connection = await self._send_heartbeat(connection, self._membership)
                 except OffsetMgrError as error:
-                    self._in_trouble(error)
+                    self._log_problem(error)
         finally:
             if connection is not None:
                 await connection.close()
 
-    async def _beat_once(self, connection: BrokerConnection | None, mine: LockMembership) -> BrokerConnection:
-        """Sends one heartbeat to the current coordinator; returns the connection for the next one."""
-        address = await self._locate()
+    async def _send_heartbeat(
+        self, connection: BrokerConnection | None, membership: LockMembership
+    ) -> BrokerConnection:
+        """Sends one heartbeat to the current coordinator. Returns the connection for the next one."""
+        address = await self._find_coordinator()
         try:
             if connection is None or connection.closed or connection.address != address:
                 if connection is not None:
                     await connection.close()
                 connection = await self._client.node(address).open(self._deadline())
             synced, sent = self._synced, self._clock()
-            code = await lock_membership.heartbeat(connection, mine, self._wait_s)
+            code = await lock_membership.heartbeat(connection, membership, self._wait_s)
         except OffsetMgrError:
-            self._mislay(address)
+            self._forget_coordinator(address)
             raise
-        await self._heard(address, mine, code, sent, synced)
+        await self._handle_heartbeat(address, membership, code, sent, synced)
         return connection
 
-    async def _heard(self, address: Address, mine: LockMembership, code: int, sent: float, synced: bool) -> None:
-        now = self._mine
-        if now is None or now.member_id != mine.member_id:
+    async def _handle_heartbeat(
+        self, address: Address, membership: LockMembership, code: int, sent: float, synced: bool
+    ) -> None:
+        now = self._membership
+        if now is None or now.member_id != membership.member_id:
             return  # its membership has ended
         if code == ErrorCode.NONE:
-            self._well()
-            self._events.kept(sent, settled=synced)
+            self._log_recovery()
+            self._listener.on_confirmed(sent, stable=synced)
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._events.kept(sent, settled=False)
-            self._events.rebalance()
+            self._listener.on_confirmed(sent, stable=False)
+            self._listener.on_rebalance()
         elif code == ErrorCode.ILLEGAL_GENERATION and (
-            now.generation != mine.generation or self._may_be_answered_yet()
+            now.generation != membership.generation or self._join_response_pending()
         ):
-            pass  # the response to the JoinGroup of the new generation has arrived or will arrive
-        elif code in _MEMBERSHIP_OVER:
+            pass  # the JoinGroup response of the new generation has arrived or is about to arrive
+        elif code in _MEMBERSHIP_ENDED:
             self._end(kafka_error(code, f"group {self._group}"), code)
-            self._events.rebalance()
-            if self._joining is not None:
-                await self._joining.close()  # its request belongs to a membership that has ended
+            self._listener.on_rebalance()
+            if self._join_connection is not None:
+                await self._join_connection.close()  # its request belongs to the ended membership
         else:
             if code in RETRIABLE:
-                self._mislay(address)
-            self._in_trouble(kafka_error(code, f"heartbeat of group {self._group}"))
+                self._forget_coordinator(address)
+            self._log_problem(kafka_error(code, f"heartbeat of group {self._group}"))
 
-    def _may_be_answered_yet(self) -> bool:
-        """Returns whether the JoinGroup in flight may have started the generation that we do not know; its response is
-        then about to arrive, unless it is lost."""
-        if not self._waiting:
+    def _join_response_pending(self) -> bool:
+        """Returns whether the JoinGroup in flight may have started the newer generation.
+
+        Its response is then about to arrive. If it does not arrive within the timeout of a heartbeat, it counts as
+        lost.
+        """
+        if not self._join_in_flight:
             return False
         now = asyncio.get_running_loop().time()
-        self._overtaken = now if self._overtaken is None else self._overtaken
-        return now - self._overtaken < self._wait_s
+        self._newer_generation_since = now if self._newer_generation_since is None else self._newer_generation_since
+        return now - self._newer_generation_since < self._wait_s
 
     # --- coordinator ---------------------------------------------------------------------------------
 
-    async def _locate(self) -> Address:
-        async with self._locating:
+    async def _find_coordinator(self) -> Address:
+        async with self._lookup_lock:
             if self._coordinator is None:
                 found = (await self._client.find_coordinators([self._group], self._deadline()))[self._group]
                 if isinstance(found, OffsetMgrError):
                     raise found
                 self._coordinator = found
-                if self._joining is not None and self._joining.address != found:
-                    await self._joining.close()  # its request waits at a former coordinator
+                if self._join_connection is not None and self._join_connection.address != found:
+                    await self._join_connection.close()  # its request waits in a former coordinator
             return self._coordinator
 
-    def _mislay(self, address: Address) -> None:
-        """Forgets the coordinator, because the group may have another one now."""
+    def _forget_coordinator(self, address: Address) -> None:
+        """Discards the cached coordinator, because the group may have another one now."""
         if self._coordinator == address:
             self._coordinator = None
 
@@ -335,16 +353,16 @@ class KafkaGroupMember:
 
     # --- logging -------------------------------------------------------------------------------------
 
-    def _in_trouble(self, error: OffsetMgrError) -> None:
-        """Logs each reason once, not each attempt."""
-        if str(error) != self._trouble:
-            self._trouble = str(error)
+    def _log_problem(self, error: OffsetMgrError) -> None:
+        """Logs an error once, and not again for each failed attempt with the same error."""
+        if str(error) != self._last_problem:
+            self._last_problem = str(error)
             _log.warning("managers' group %s: %s", self._group, error)
 
-    def _well(self) -> None:
-        if self._trouble:
-            self._trouble = ""
-            _log.info("managers' group %s: its coordinator answers again", self._group)
+    def _log_recovery(self) -> None:
+        if self._last_problem:
+            self._last_problem = ""
+            _log.info("managers' group %s: the coordinator responds again", self._group)
 
 
 def _ms(seconds: float) -> int:

@@ -1,9 +1,9 @@
-"""The group lock: join as the only member of a group, commit with the generation, leave.
+"""The steps of a group lock: join as the only member of a group, commit with the generation, leave.
 
-Kafka has no compare-and-set on offsets, but the coordinator of a group with members accepts commits only from them,
-with their generation. So the only member of a group may read, compare and write, and no other commit comes between. The
-lock needs no clock: the coordinator rejects the commits of a process that lost its membership, even if that process was
-frozen.
+Kafka has no compare-and-set on offsets, but if a group has members, its coordinator accepts commits only from them and
+only with the current generation. So the only member of a group can read, compare and write without a commit of another
+client in between. The lock does not depend on clocks: the coordinator rejects the commits of a process that has lost
+its membership, even if that process was frozen and does not know it.
 """
 
 from __future__ import annotations
@@ -51,24 +51,23 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 R = TypeVar("R", bound=Payload)
 
 SESSION_MS: Final = LOCK_SESSION_S * 1000
-"""Milliseconds for which the coordinator keeps a silent member; a killed process blocks its groups for this time.
-Brokers allow 6 s to 30 min by default."""
+"""The session timeout in milliseconds. A killed process blocks its groups for this time. Brokers allow 6 s to 30 min by
+default."""
 
-_PARK_AFTER_S: Final = 0.1
-"""Seconds after which a join counts as waiting for the broker's rebalance delay."""
+_WAITING_AFTER_S: Final = 0.1
+"""The time after which a join counts as waiting for the broker's rebalance delay."""
 
-_READS: Final = 5
-_OLD_AFTER_S: Final = 1.0
-"""Seconds after which a response counts as old and the request is repeated, because this process may have been stopped
-meanwhile."""
+_MAX_READS: Final = 5
+_STALE_READ_S: Final = 1.0
+"""A read that took longer than this is repeated, because this process may have been stopped meanwhile."""
 
-_LEAST_TO_LEAVE_S: Final = 1.0
-"""Minimum number of seconds for the leave request after the deadline."""
+_MIN_LEAVE_TIMEOUT_S: Final = 1.0
+"""The minimum time for the leave request, even if the deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockMembership:
-    """The proof of membership for the coordinator."""
+    """The identity of a member in its requests to the coordinator."""
 
     group: str
     member_id: str
@@ -76,14 +75,15 @@ class LockMembership:
     instance_id: str | None = None
 
 
-def no_member(group: str) -> LockMembership:
-    """Returns the membership of a client that is no member; an empty group accepts its commits."""
+def non_member(group: str) -> LockMembership:
+    """Returns the identity of a client without membership. A coordinator accepts its commits if the group has no
+    members."""
     return LockMembership(group, "", -1)
 
 
 def active_members_error(group: str, members: Sequence[str], lock_ends_s: float = 0) -> GroupActive:
-    """Returns the error of an edit of a group with other members, with their names. ``lock_ends_s``: see
-    `GroupDescription`."""
+    """Returns the error for an edit of a group that has other members. ``lock_ends_s``: see
+    `GroupDescription.lock_ends_s`."""
     named = ", ".join(members)
     return GroupActive(
         f"group {group}",
@@ -94,72 +94,75 @@ def active_members_error(group: str, members: Sequence[str], lock_ends_s: float 
     )
 
 
-async def join_as_static_member(
-    lane: DedicatedConnection, client: Client, group: str, instance_id: str | None, deadline: float
+async def join_alone_dedicated(
+    dedicated: DedicatedConnection, client: Client, group: str, instance_id: str | None, deadline: float
 ) -> LockMembership:
-    """Works as `join_alone`; while the join waits in the broker, another lane may work."""
-    parking = asyncio.get_running_loop().call_later(_PARK_AFTER_S, lane.park)
+    """Works like `join_alone` on a dedicated connection. While the join waits in the broker, the connection does not
+    count towards the limit of the pool."""
+    timer = asyncio.get_running_loop().call_later(_WAITING_AFTER_S, dedicated.mark_waiting)
     try:
-        return await join_alone(lane.connection, client, group, instance_id, deadline)
+        return await join_alone(dedicated.connection, client, group, instance_id, deadline)
     finally:
-        parking.cancel()
+        timer.cancel()
 
 
 async def join_alone(
     connection: BrokerConnection, client: Client, group: str, instance_id: str | None, deadline: float
 ) -> LockMembership:
-    """Becomes the only member; makes one attempt.
+    """Joins the group as its only member, in one attempt.
 
-    Raises `GroupActive` if there are other members (it leaves again first), else the error of the coordinator.
+    If the group has other members, leaves again and raises `GroupActive`. Otherwise raises the error of the
+    coordinator.
     """
     request = member_requests.join_group(group, instance_id, SESSION_MS)
-    # The first join of an empty group takes as long as the broker's group.initial.rebalance.delay.ms.
+    # The broker delays the first join of an empty group by its group.initial.rebalance.delay.ms.
     answer: JoinGroupResponse | StaticJoinGroupResponse
     if instance_id is None:
-        answer = await connection.call(request, JoinGroupResponse, _left(deadline))
+        answer = await connection.call(request, JoinGroupResponse, _remaining(deadline))
     else:
-        answer = await connection.call(request, StaticJoinGroupResponse, _left(deadline))
+        answer = await connection.call(request, StaticJoinGroupResponse, _remaining(deadline))
     if answer.error_code:
         raise kafka_error(int(answer.error_code), f"lock of group {group}")
-    mine = LockMembership(group, answer.member_id, int(answer.generation_id), instance_id)
+    membership = LockMembership(group, answer.member_id, int(answer.generation_id), instance_id)
     try:
-        leads = answer.leader == answer.member_id
-        # A static member that replaces its dead predecessor receives no member list, so the group is described.
-        if (not leads and instance_id is None) or len(answer.members) > 1:
-            raise await _others(client, mine, deadline)
+        is_leader = answer.leader == answer.member_id
+        # A static member that replaces its dead predecessor receives no member list; see the check below.
+        if (not is_leader and instance_id is None) or len(answer.members) > 1:
+            raise await _other_members_error(client, membership, deadline)
         sync = await connection.call(
-            member_requests.sync_group(group, mine.generation, mine.member_id, instance_id, leader=leads),
+            member_requests.sync_group(
+                group, membership.generation, membership.member_id, instance_id, leader=is_leader
+            ),
             SyncGroupResponse,
-            _left(deadline),
+            _remaining(deadline),
         )
-        if (
-            int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS
-        ):  # another client joined at this moment; it waits and this member leaves
-            raise await _others(client, mine, deadline)
+        if int(sync.error_code) == ErrorCode.REBALANCE_IN_PROGRESS:
+            # Another client has just joined. It waits until this member leaves.
+            raise await _other_members_error(client, membership, deadline)
         if sync.error_code:
             raise kafka_error(int(sync.error_code), f"lock of group {group}")
-        if not leads:
-            refusal = await _others(client, mine, deadline)
-            if refusal.members:
-                raise refusal
+        if not is_leader:
+            other_members = await _other_members_error(client, membership, deadline)
+            if other_members.members:
+                raise other_members
     except OffsetMgrError:
-        await leave(client, connection, mine, deadline)
+        await leave(client, connection, membership, deadline)
         raise
-    return mine
+    return membership
 
 
-async def leave(client: Client, connection: BrokerConnection, mine: LockMembership, deadline: float) -> None:
-    """Leaves the group at its current coordinator, because a membership moves with its group.
+async def leave(client: Client, connection: BrokerConnection, membership: LockMembership, deadline: float) -> None:
+    """Leaves the group. Retries at the current coordinator, because the coordinator may have moved.
 
-    If the request fails until the deadline (at least a second, at most a session), the membership ends with its
-    session.
+    The retries end at the deadline, but last at least `_MIN_LEAVE_TIMEOUT_S` and at most a session timeout. If they all
+    fail, the membership ends with its session.
     """
-    request = member_requests.leave_group(mine.group, mine.member_id, mine.instance_id)
+    request = member_requests.leave_group(membership.group, membership.member_id, membership.instance_id)
     now = asyncio.get_running_loop().time
-    until = min(max(deadline, now() + _LEAST_TO_LEAVE_S), now() + SESSION_MS / 1000)
+    until = min(max(deadline, now() + _MIN_LEAVE_TIMEOUT_S), now() + SESSION_MS / 1000)
     for pause in backoff():
         try:
-            answer = await connection.call(request, LeaveGroupResponse, _left(until))
+            answer = await connection.call(request, LeaveGroupResponse, _remaining(until))
             if int(answer.error_code) not in RETRIABLE:
                 return
         except OffsetMgrError as error:
@@ -169,7 +172,7 @@ async def leave(client: Client, connection: BrokerConnection, mine: LockMembersh
             return
         await asyncio.sleep(pause)
         with contextlib.suppress(OffsetMgrError):
-            connection = await client.node(await client.coordinator(mine.group, until)).connection(until)
+            connection = await client.node(await client.coordinator(membership.group, until)).connection(until)
     raise AssertionError("back-off has no end")
 
 
@@ -177,8 +180,10 @@ async def fetch(
     connection: BrokerConnection, group: str, partitions: Sequence[TopicPartition] | None, deadline: float
 ) -> FetchedGroup:
     """Returns the committed offsets of the group from its coordinator."""
-    answer = await connection.call(requests.offset_fetch({group: partitions}), OffsetFetchResponse, _left(deadline))
-    found = requests.read_offset_fetch(answer.groups[0])
+    answer = await connection.call(
+        requests.offset_fetch({group: partitions}), OffsetFetchResponse, _remaining(deadline)
+    )
+    found = requests.parse_offset_fetch(answer.groups[0])
     if isinstance(found, OffsetMgrError):
         raise found
     return found
@@ -186,23 +191,24 @@ async def fetch(
 
 async def commit(
     connection: BrokerConnection,
-    mine: LockMembership,
+    membership: LockMembership,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     deadline: float,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Commits as the member. Raises `LockLost` if the membership has ended; partitions have their own outcomes."""
+    """Commits as the member and returns one outcome for each partition. Raises `LockLost` if the membership has
+    ended."""
     answer = await connection.call(
         requests.offset_commit(
-            mine.group,
+            membership.group,
             offsets,
-            generation=mine.generation,
-            member_id=mine.member_id,
-            instance_id=mine.instance_id,
+            generation=membership.generation,
+            member_id=membership.member_id,
+            instance_id=membership.instance_id,
         ),
         OffsetCommitResponse,
-        _left(deadline),
+        _remaining(deadline),
     )
-    outcomes = commit_outcomes(mine.group, answer)
+    outcomes = commit_outcomes(membership.group, answer)
     if isinstance(outcomes, OffsetMgrError):
         raise outcomes
     for error in outcomes.values():
@@ -213,21 +219,22 @@ async def commit(
 
 async def delete(
     connection: BrokerConnection,
-    mine: LockMembership,
+    membership: LockMembership,
     partitions: Sequence[TopicPartition],
     deadline: float,
-    compared: Mapping[TopicPartition, Committed] | None = None,
+    expected: Mapping[TopicPartition, Committed] | None = None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Deletes commits. The request carries no generation, but no other client can commit while we are the member.
+    """Deletes committed offsets and returns one outcome for each partition.
 
-    On a broker that cannot delete single offsets, the offsets are made to expire. ``compared`` are the offsets that the
-    caller decided on: without the group lock, an offset that has changed since is a `Conflict` and stays.
+    The request contains no generation, but no other client can commit during the membership. On a broker that cannot
+    delete single offsets, the function makes them expire. There ``expected`` contains the offsets that the caller has
+    read without a group lock; an offset that has changed since stays, and its outcome is `Conflict`.
     """
-    group = mine.group
-    if not DELETES_OFFSETS.on(connection.versions):
-        return await _expire(connection, mine, partitions, deadline, compared)
+    group = membership.group
+    if not DELETES_OFFSETS.supported_by(connection.versions):
+        return await _expire(connection, membership, partitions, deadline, expected)
     answer = await connection.call(
-        member_requests.offset_delete(group, partitions), OffsetDeleteResponse, _left(deadline)
+        member_requests.offset_delete(group, partitions), OffsetDeleteResponse, _remaining(deadline)
     )
     if answer.error_code:
         raise kafka_error(int(answer.error_code), f"delete in group {group}")
@@ -241,26 +248,26 @@ async def delete(
 
 async def _expire(
     connection: BrokerConnection,
-    mine: LockMembership,
+    membership: LockMembership,
     partitions: Sequence[TopicPartition],
     deadline: float,
-    compared: Mapping[TopicPartition, Committed] | None,
+    expected: Mapping[TopicPartition, Committed] | None,
 ) -> dict[TopicPartition, OffsetMgrError | None]:
-    """Commits the same offsets again with the mark of a deletion and a retention that has ended."""
+    """Commits the offsets again with a deletion mark and an expired retention (see `deletion_mark`)."""
     from offsetmgr.kafka.protocol.old_versions import expire_offsets
 
     now = asyncio.get_running_loop().time
-    for _ in range(_READS):
+    for _ in range(_MAX_READS):
         asked_at = now()
-        found = await fetch(connection, mine.group, partitions, deadline)
-        if now() - asked_at < _OLD_AFTER_S:
+        found = await fetch(connection, membership.group, partitions, deadline)
+        if now() - asked_at < _STALE_READ_S:
             break
     outcomes: dict[TopicPartition, OffsetMgrError | None] = {tp: found.errors.get(tp) for tp in partitions}
     topics: dict[str, list[dict[str, object]]] = {}
     for tp, committed in found.offsets.items():
-        if compared is not None and compared.get(tp) != committed:
+        if expected is not None and expected.get(tp) != committed:
             why = f"offset {committed.offset} was committed since it was read"
-            outcomes[tp] = Conflict(f"group {mine.group}, {tp}", why, actual=committed)
+            outcomes[tp] = Conflict(f"group {membership.group}, {tp}", why, actual=committed)
             continue
         part = {
             "partition_index": tp.partition,
@@ -271,37 +278,37 @@ async def _expire(
     if not topics:
         return outcomes
     commit = {
-        "group_id": mine.group,
-        "generation_id_or_member_epoch": mine.generation,
-        "member_id": mine.member_id,
+        "group_id": membership.group,
+        "generation_id_or_member_epoch": membership.generation,
+        "member_id": membership.member_id,
         "topics": [{"name": topic, "partitions": parts} for topic, parts in topics.items()],
     }
-    answer = await expire_offsets(connection, commit, _left(deadline))
+    answer = await expire_offsets(connection, commit, _remaining(deadline))
     for topic in answer["topics"]:
         for part in topic["partitions"]:
             tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
-            outcomes[tp] = kafka_error(code, f"delete in group {mine.group}, {tp}") if code else None
+            outcomes[tp] = kafka_error(code, f"delete in group {membership.group}, {tp}") if code else None
     return outcomes
 
 
-async def heartbeat(connection: BrokerConnection, mine: LockMembership, timeout: float) -> int:
-    """Sends a heartbeat and returns the error code of the response (0: still the member)."""
+async def heartbeat(connection: BrokerConnection, membership: LockMembership, timeout: float) -> int:
+    """Sends a heartbeat and returns its error code; 0 means that the membership is valid."""
     request = HeartbeatRequest(
-        group_id=GroupId(mine.group),
-        generation_id=i32(mine.generation),
-        member_id=mine.member_id,
-        group_instance_id=mine.instance_id,
+        group_id=GroupId(membership.group),
+        generation_id=i32(membership.generation),
+        member_id=membership.member_id,
+        group_instance_id=membership.instance_id,
     )
     return int((await connection.call(request, HeartbeatResponse, timeout)).error_code)
 
 
-async def _others(client: Client, mine: LockMembership, deadline: float) -> GroupActive:
-    described = (await client.describe([mine.group], deadline))[mine.group]
+async def _other_members_error(client: Client, membership: LockMembership, deadline: float) -> GroupActive:
+    described = (await client.describe([membership.group], deadline))[membership.group]
     if not isinstance(described, GroupDescription):
         raise described
-    others = [str(member) for member in described.members if member.member_id != mine.member_id]
-    return active_members_error(mine.group, others, described.lock_ends_s)
+    others = [str(member) for member in described.members if member.member_id != membership.member_id]
+    return active_members_error(membership.group, others, described.lock_ends_s)
 
 
-def _left(deadline: float) -> float:
+def _remaining(deadline: float) -> float:
     return max(deadline - asyncio.get_running_loop().time(), 0.001)

@@ -1,6 +1,6 @@
-"""The requests of a group member: join, sync, leave, and requests for the only member. Pure.
+"""Builds the requests of a group member: JoinGroup, SyncGroup, LeaveGroup and OffsetDelete. Pure.
 
-They are separate from `requests` because most commands only read and do not need them.
+This module is separate from `requests` because most commands only read and need not import it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, encode_ass
 from offsetmgr.kafka.protocol.requests import by_topic
 
 PROTOCOLS: Final = (LOCK_PROTOCOL, "range", "roundrobin", "cooperative-sticky", "sticky")
-"""The lock's own protocol first, then the usual ones: a consumer that joins while the lock is held must find a common
-protocol, or the coordinator answers INCONSISTENT_GROUP_PROTOCOL instead of making it wait."""
+"""The assignment protocols of the group lock: its own, and the usual ones of consumers. If a consumer that joins while
+the lock is held had no protocol in common with the lock, the coordinator would return INCONSISTENT_GROUP_PROTOCOL
+instead of letting the consumer wait."""
 
 _PROTOCOLS: Final = tuple(JoinGroupRequestProtocol(name=n, metadata=encode_subscription()) for n in PROTOCOLS)
 _STATIC_PROTOCOLS: Final = tuple(
@@ -37,7 +38,7 @@ _STATIC_PROTOCOLS: Final = tuple(
 
 
 def milliseconds(value: int) -> i32Timedelta:
-    """Returns kio's type of a duration."""
+    """Converts a duration in milliseconds into kio's type."""
     return i32Timedelta.parse(datetime.timedelta(milliseconds=value))
 
 
@@ -57,9 +58,10 @@ def offset_delete(group: str, partitions: Iterable[TopicPartition]) -> OffsetDel
 def join_group(
     group: str, instance_id: str | None, session_timeout_ms: int
 ) -> JoinGroupRequest | StaticJoinGroupRequest:
-    """Joins with an empty subscription.
+    """Returns the JoinGroup request of a group lock, with an empty subscription.
 
-    Version 3 saves dynamic members the second round trip of KIP-394; static membership needs version 5 (KIP-345).
+    A dynamic member (``instance_id`` None) uses version 3, because later versions need a second round trip (KIP-394).
+    Static membership needs version 5 (KIP-345).
     """
     timeout = milliseconds(session_timeout_ms)
     if instance_id is None:
@@ -85,7 +87,8 @@ def join_group(
 def sync_group(
     group: str, generation: int, member_id: str, instance_id: str | None, *, leader: bool
 ) -> SyncGroupRequest:
-    """The leader's sync assigns nothing to the only member; a follower's sync has no assignment."""
+    """Returns the SyncGroup request of a group lock. The leader sends an empty assignment for itself; a follower sends
+    none."""
     mine = SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment())
     return SyncGroupRequest(
         group_id=GroupId(group),
@@ -111,7 +114,8 @@ def join_as(
     session_timeout_ms: int,
     rebalance_timeout_ms: int,
 ) -> StaticJoinGroupRequest:
-    """Joins a group with one protocol as a dynamic member (an empty id for the first time)."""
+    """Returns the JoinGroup request of a dynamic member with one protocol. ``member_id`` is empty in the first
+    request."""
     return StaticJoinGroupRequest(
         group_id=GroupId(group),
         session_timeout=milliseconds(session_timeout_ms),
@@ -124,7 +128,8 @@ def join_as(
 
 
 def sync_as(group: str, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> SyncGroupRequest:
-    """A follower sends no assignments, the leader those of all members."""
+    """Returns the SyncGroup request of a dynamic member. The leader sends the assignments of all members; a follower
+    sends none."""
     return SyncGroupRequest(
         group_id=GroupId(group),
         generation_id=i32(generation),

@@ -1,13 +1,13 @@
-"""`StaticMemberLock`: the lock of a group for as long as a process needs it, with heartbeats and under a name that
-outlives the process.
+"""`StaticMemberLock`: a group lock that a process holds for longer than one edit, as a static member with heartbeats.
 
-Static membership (KIP-345) provides the name: a restarted process replaces its dead predecessor at once, and a
-predecessor that was only frozen is fenced (FENCED_INSTANCE_ID). When a consumer joins, the lock leaves the group and
-reports it in `lost`, and the consumer continues.
+Static membership (KIP-345) gives the lock a name that outlives the process: a restarted process replaces its dead
+predecessor at once, and the coordinator fences a predecessor that was only frozen (FENCED_INSTANCE_ID). When a consumer
+joins, the lock leaves the group and sets `lost`, and the consumer continues.
 
-Brokers without group membership (0.8.2) have no lock: other clients may commit at any moment, and `locked` is False.
+Brokers without group membership (0.8.2) have no lock. There other clients may commit at any moment, and `locked` is
+False.
 
-A membership does not depend on a connection, so thousands of locks share the connections of their broker.
+A membership does not depend on a connection, so thousands of locks can share the connections to a broker.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from offsetmgr.kafka.protocol.requests import FetchedGroup
 T = TypeVar("T")
 
 _HEARTBEAT_INTERVAL_S: Final = 1.0
-"""Seconds between heartbeats, which is about how long a consumer that joins waits for the lock."""
-_COORDINATOR_MOVES: Final = frozenset(
+"""The interval between heartbeats. A consumer that joins waits about this long until the lock leaves the group."""
+_COORDINATOR_MOVED: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 
 
 class StaticMemberLock:
-    """A locked group. `take` takes the lock and `release` releases it."""
+    """A locked group. `acquire` acquires the lock and `release` releases it."""
 
     def __init__(
-        self, client: Client, coordinator: Address, mine: LockMembership, *, replaced: bool, keeps_epochs: bool
+        self, client: Client, coordinator: Address, membership: LockMembership, *, replaced: bool, keeps_epochs: bool
     ) -> None:
         self._client = client
         self._coordinator = coordinator
-        self._mine = mine
+        self._membership = membership
         self.replaced = replaced
-        """Whether a process of the same name, dead or alive, was a member when this one took the lock."""
+        """Whether a process with the same instance id, dead or alive, was a member when this one acquired the lock."""
         self.keeps_epochs = keeps_epochs
-        """Whether the coordinator keeps the leader epochs of commits."""
+        """Whether the coordinator saves the leader epochs of commits."""
         self._lost: OffsetMgrError | None = None
-        self._beating = asyncio.create_task(self._beat()) if self.locked else None
+        self._heartbeat_task = asyncio.create_task(self._heartbeat_loop()) if self.locked else None
 
     @classmethod
-    async def take(cls, client: Client, group: str, instance_id: str, deadline: float) -> StaticMemberLock:
-        """Becomes the only member under the name ``instance_id`` and replaces an earlier process of that name.
+    async def acquire(cls, client: Client, group: str, instance_id: str, deadline: float) -> StaticMemberLock:
+        """Joins the group as its only member with ``instance_id``, and replaces an earlier process with that id.
 
         Raises `GroupActive` with the members' names if there are other members.
         """
@@ -71,13 +71,13 @@ class StaticMemberLock:
                     raise active_members_error(group, others, described.lock_ends_s)
                 coordinator = Address.parse(described.coordinator)
                 versions = await client.versions(coordinator, deadline)
-                keeps_epochs = KEEPS_EPOCHS.on(versions)
-                if not HOLDS_LOCK.on(versions):
-                    mine = lock_membership.no_member(group)
-                    return cls(client, coordinator, mine, replaced=False, keeps_epochs=keeps_epochs)
-                async with client.node(coordinator).lane(deadline) as lane:
-                    mine = await lock_membership.join_as_static_member(lane, client, group, instance_id, deadline)
-                return cls(client, coordinator, mine, replaced=bool(described.members), keeps_epochs=keeps_epochs)
+                keeps_epochs = KEEPS_EPOCHS.supported_by(versions)
+                if not HOLDS_LOCK.supported_by(versions):
+                    membership = lock_membership.non_member(group)
+                    return cls(client, coordinator, membership, replaced=False, keeps_epochs=keeps_epochs)
+                async with client.node(coordinator).dedicated_connection(deadline) as own:
+                    membership = await lock_membership.join_alone_dedicated(own, client, group, instance_id, deadline)
+                return cls(client, coordinator, membership, replaced=bool(described.members), keeps_epochs=keeps_epochs)
             except OffsetMgrError as error:
                 if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
                     raise
@@ -86,12 +86,12 @@ class StaticMemberLock:
 
     @property
     def group(self) -> str:
-        return self._mine.group
+        return self._membership.group
 
     @property
     def locked(self) -> bool:
-        """Returns whether other clients are prevented from committing."""
-        return self._mine != lock_membership.no_member(self.group)
+        """Returns whether the lock prevents commits of other clients."""
+        return self._membership != lock_membership.non_member(self.group)
 
     @property
     def lost(self) -> OffsetMgrError | None:
@@ -105,66 +105,69 @@ class StaticMemberLock:
             if isinstance(found, OffsetMgrError):
                 raise found
             return found
-        return await self._repeated(
-            lambda c: lock_membership.fetch(c, self._mine.group, partitions, deadline), deadline
+        return await self._retry(
+            lambda c: lock_membership.fetch(c, self._membership.group, partitions, deadline), deadline
         )
 
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Commits, and returns one outcome for each partition. Raises `LockLost`."""
-        return await self._repeated(
-            lambda c: lock_membership.commit(c, self._mine, offsets, deadline), deadline, in_lane=True
+        """Commits and returns one outcome for each partition. Raises `LockLost`."""
+        return await self._retry(
+            lambda c: lock_membership.commit(c, self._membership, offsets, deadline), deadline, dedicated=True
         )
 
     async def delete(
         self, partitions: Sequence[TopicPartition], deadline: float
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Deletes commits. Raises `LockLost`."""
+        """Deletes committed offsets and returns one outcome for each partition. Raises `LockLost`."""
         if self.locked:
-            await self._check(deadline)
-        return await self._repeated(
-            lambda c: lock_membership.delete(c, self._mine, partitions, deadline), deadline, in_lane=True
+            await self._check_membership(deadline)
+        return await self._retry(
+            lambda c: lock_membership.delete(c, self._membership, partitions, deadline), deadline, dedicated=True
         )
 
     async def release(self, deadline: float) -> None:
         """Releases the lock. Does nothing if it is already lost."""
-        if self._beating is not None:
-            self._beating.cancel()
+        if self._heartbeat_task is not None:
+            self._heartbeat_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._beating
+                await self._heartbeat_task
         if self._lost is None:
-            self._lost = LockLost(f"hold of group {self.group}", "was released")
+            self._lost = LockLost(f"lock of group {self.group}", "was released")
             if self.locked:
                 await self._leave(deadline)
 
-    async def _check(self, deadline: float) -> None:
+    async def _check_membership(self, deadline: float) -> None:
         left = max(deadline - asyncio.get_running_loop().time(), 0.001)
-        code = await self._repeated(lambda c: lock_membership.heartbeat(c, self._mine, left), deadline)
+        code = await self._retry(lambda c: lock_membership.heartbeat(c, self._membership, left), deadline)
         if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            self._lost = kafka_error(code, f"hold of group {self.group}")
-            raise self._refusal(self._lost)
+            self._lost = kafka_error(code, f"lock of group {self.group}")
+            raise self._lock_lost(self._lost)
 
-    def _refusal(self, lost: OffsetMgrError) -> LockLost:
-        """Every call after the loss of the lock raises the same error."""
-        return lost if isinstance(lost, LockLost) else LockLost(f"hold of group {self.group}", f"was lost: {lost}")
+    def _lock_lost(self, lost: OffsetMgrError) -> LockLost:
+        """Returns the error that every call raises after the loss of the lock."""
+        return lost if isinstance(lost, LockLost) else LockLost(f"lock of group {self.group}", f"was lost: {lost}")
 
-    async def _repeated(
-        self, attempt: Callable[[BrokerConnection], Awaitable[T]], deadline: float, *, in_lane: bool = False
+    async def _retry(
+        self, attempt: Callable[[BrokerConnection], Awaitable[T]], deadline: float, *, dedicated: bool = False
     ) -> T:
-        """``in_lane``: the broker appends the request to its log, so it uses its own connection."""
+        """Calls ``attempt`` and retries retriable errors at the current coordinator.
+
+        ``dedicated``: uses a dedicated connection, for requests that the broker appends to its log.
+        """
         for pause in backoff():
             if self._lost is not None:
-                raise self._refusal(self._lost)
+                raise self._lock_lost(self._lost)
             try:
                 node = self._client.node(self._coordinator)
-                if not in_lane:
+                if not dedicated:
                     return await attempt(await node.connection(deadline))
-                async with node.lane(deadline) as lane:
-                    return await attempt(lane.connection)
+                async with node.dedicated_connection(deadline) as own:
+                    return await attempt(own.connection)
             except LockLost as error:
-                self._lost = type(error)(f"hold of group {self.group}", error.why)
-                raise self._refusal(self._lost) from None
+                self._lost = type(error)(f"lock of group {self.group}", error.why)
+                raise self._lock_lost(self._lost) from None
             except OffsetMgrError as error:
                 if not is_retriable(error) or asyncio.get_running_loop().time() + pause >= deadline:
                     raise
@@ -175,17 +178,17 @@ class StaticMemberLock:
     async def _leave(self, deadline: float) -> None:
         with contextlib.suppress(OffsetMgrError):
             connection = await self._client.node(self._coordinator).connection(deadline)
-            await lock_membership.leave(self._client, connection, self._mine, deadline)
+            await lock_membership.leave(self._client, connection, self._membership, deadline)
 
-    async def _beat(self) -> None:
-        """Keeps the session alive until another client joins or the membership ends."""
+    async def _heartbeat_loop(self) -> None:
+        """Sends heartbeats until another client joins or the membership ends."""
         session = lock_membership.SESSION_MS / 1000
         while self._lost is None:
             await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
             deadline = asyncio.get_running_loop().time() + session
             try:
                 connection = await self._client.node(self._coordinator).connection(deadline)
-                code = await lock_membership.heartbeat(connection, self._mine, session)
+                code = await lock_membership.heartbeat(connection, self._membership, session)
                 if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR):
                     self._coordinator = await self._client.coordinator(self.group, deadline)
             except (Unreachable, TimedOut):
@@ -196,15 +199,15 @@ class StaticMemberLock:
                 self._lost = error
                 return
             if code == ErrorCode.REBALANCE_IN_PROGRESS:
-                await self._give_way(deadline)
-            elif code not in (ErrorCode.NONE, *_COORDINATOR_MOVES):
-                self._lost = kafka_error(code, f"hold of group {self.group}")
+                await self._leave_to_others(deadline)
+            elif code not in (ErrorCode.NONE, *_COORDINATOR_MOVED):
+                self._lost = kafka_error(code, f"lock of group {self.group}")
 
-    async def _give_way(self, deadline: float) -> None:
+    async def _leave_to_others(self, deadline: float) -> None:
         names: list[str] = []
         with contextlib.suppress(OffsetMgrError):
             described = (await self._client.describe([self.group], deadline))[self.group]
             if isinstance(described, GroupDescription):
-                names = [str(m) for m in described.members if m.member_id != self._mine.member_id]
+                names = [str(m) for m in described.members if m.member_id != self._membership.member_id]
         self._lost = active_members_error(self.group, names)
         await self._leave(deadline)

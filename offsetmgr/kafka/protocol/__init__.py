@@ -1,1 +1,1 @@
-"""The bytes of the Kafka protocol: primitives, schemas, and the layouts of old releases."""
+"""Encodes and decodes the messages of Kafka's protocol, including the versions of old releases."""

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """The key of an API of the Kafka protocol."""
+    """An API key of the Kafka protocol."""
 
     PRODUCE = 0
     FETCH = 1

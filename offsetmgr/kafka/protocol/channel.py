@@ -1,4 +1,4 @@
-"""The part of a connection to a broker that the codecs use: its address, its API versions, and one exchange."""
+"""`Channel`, the interface of a broker connection that the codecs use, and the types `Address` and `EncodedRequest`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Address(NamedTuple):
 
 
 class EncodedRequest(NamedTuple):
-    """A request with an encoded body, for frequent requests that kio encodes too slowly."""
+    """A request whose body is already encoded. Used for frequent requests that kio encodes too slowly."""
 
     api_key: int
     version: int
@@ -44,15 +44,17 @@ class Channel(Protocol):
 
     @property
     def versions(self) -> Versions:
-        """The API versions of the broker; empty until they are known."""
+        """The API versions that the broker supports; empty until they are known."""
         ...
 
-    def speaks(self, api_key: int, version: int) -> bool:
+    def supports(self, api_key: int, version: int) -> bool:
         """Returns whether the broker supports this version of an API."""
         ...
 
     async def exchange(self, request: EncodedRequest, timeout: float) -> bytes:
-        """Sends an encoded request and returns the whole response, its correlation id first.
+        """Sends an encoded request and returns the response, including its header (which starts with the correlation
+        id).
 
-        Raises `TimedOut` and `Unreachable`."""
+        Raises `TimedOut` and `Unreachable`.
+        """
         ...

@@ -1,7 +1,8 @@
-"""One thread that decodes and encodes large messages, so that the event loop serves other clients meanwhile.
+"""A thread that encodes and decodes large messages, so that the event loop can serve other clients meanwhile.
 
-A request of some megabytes takes hundreds of milliseconds to decode. On the event loop, no other client would be served
-and no lease renewed during that time. The interpreter interrupts a second thread every few milliseconds.
+To decode a request of some megabytes takes hundreds of milliseconds. On the event loop this would delay all other
+clients and the renewal of leases. The interpreter interrupts a second thread every few milliseconds, so the event loop
+continues.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LARGE_BYTES: Final = 32 * 1024
-"""A message above this size goes to the thread. The event loop decodes so many bytes within 10 ms."""
+"""Messages above this size go to the thread. The event loop decodes a message of this size within 10 ms."""
 
 _executor: Final = ThreadPoolExecutor(1, thread_name_prefix="offsetmgr-codec")
-# A single thread: large requests wait for one another, and other clients share the processor with one of them only.
+# There is only one thread, so that other clients compete with one large request at a time for the processor.
 
 
 def in_codec_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-    """Calls ``function``, which must not touch the event loop, in the codec thread; returns a future of its result."""
+    """Calls ``function`` in the codec thread and returns a future of its result. ``function`` must not use the event
+    loop."""
     return asyncio.wrap_future(_executor.submit(function, *args, **kwargs))

@@ -1,11 +1,12 @@
-"""Conditional commits: an extension of Kafka's protocol that the listener supports, and how a client detects it.
+"""Conditional commits, an extension of Kafka's protocol that offsetmgr's listener supports, and other announced
+features.
 
-Kafka has no compare-and-set on offsets. OffsetCommit is flexible from version 8 on (KIP-482), so a partition may carry
-tagged fields that a broker ignores. The tag of offsetmgr means: commit this partition only while that offset is
-committed. A client uses it only on a connection whose ApiVersions response announces the feature, because a broker or
-an older manager would ignore the condition and commit.
+Kafka has no compare-and-set on offsets. OffsetCommit is flexible from version 8 on (KIP-482), so a partition may have
+tagged fields, and brokers ignore unknown ones. The tag of offsetmgr contains the offset that must be committed at
+present for the commit of the partition to take effect. A client uses the tag only on a connection whose ApiVersions
+response announces the feature, because a broker or an older manager would ignore the condition and commit.
 
-Client and server share these constants.
+The client and the server share these constants.
 """
 
 from __future__ import annotations
@@ -21,38 +22,38 @@ from offsetmgr.kafka.protocol.channel import EncodedRequest
 from offsetmgr.kafka.protocol.primitives import INT32, NO_TAGS, count, string, varint
 
 CONDITIONAL_FEATURE: Final = "offsetmgr.conditional"
-"""Supported feature (KIP-584) in the ApiVersions response, level 1: OffsetCommit versions 8 and 9 accept
+"""A supported feature (KIP-584) in the ApiVersions response. Level 1 means that OffsetCommit versions 8 and 9 accept
 `EXPECTED_TAG`."""
 
 EXPECTED_TAG: Final = 10_001
-"""Tagged field of a partition in OffsetCommit: 8 bytes, the offset that must be committed for the change to happen;
-`NOTHING` for none. With it, a new offset of -1 deletes the commit. Tags from 10,000 on are offsetmgr's; Kafka numbers
-its own from 0."""
+"""The tagged field of a partition in OffsetCommit. Its 8 bytes are the offset that must be committed for the commit to
+take effect; `NO_OFFSET` requires that nothing is committed. In a commit with this field, a new offset of -1 deletes the
+committed offset. offsetmgr uses tags from 10,000 on; Kafka numbers its own from 0."""
 
 EXPECTED: Final = struct.Struct(">q")
 
-NOTHING: Final = -1
+NO_OFFSET: Final = -1
 
 CONFLICT: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
-"""The code for a partition whose condition does not hold, or cannot be checked yet because another commit to it is in
-flight. Kafka's clients do not retry it."""
+"""The error code of a partition whose condition is false, or cannot be checked yet because another commit to the
+partition is in flight. Kafka's clients do not retry after this code."""
 
 LOG_FEATURE: Final = "offsetmgr.manager.log."
-"""The prefix of the feature that names the topic in which the manager keeps the offsets."""
+"""The prefix of a feature whose name contains the topic in which the manager stores the offsets."""
 
 STORE_FEATURE: Final = "offsetmgr.store."
-"""The prefix of the feature that names the kind of store behind the listener, if it is not a manager."""
+"""The prefix of a feature whose name contains the kind of store behind a listener that is not a manager."""
 
 CONDITIONAL_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 8)
-"""API key and version of the request with conditions."""
+"""The API key and version of requests with conditions."""
 
 DROPS_METADATA: Final = "offsetmgr.drops-metadata"
 DROPS_LEADER_EPOCH: Final = "offsetmgr.drops-leader-epoch"
-"""Features of a listener in front of a store that cannot keep these fields."""
+"""Features of a listener in front of a store that cannot save these fields."""
 
 _PARTITION: Final = struct.Struct(">iqi")
 _TAG: Final = b"\1" + varint(EXPECTED_TAG) + varint(EXPECTED.size)
-"""One tagged field, and the bytes before its value."""
+"""The bytes in front of the tag's value: the number of tagged fields (one), the tag, and the size of the value."""
 
 
 def conditional_commit(
@@ -60,7 +61,8 @@ def conditional_commit(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | None],
     expected: Mapping[TopicPartition, int],
 ) -> EncodedRequest:
-    """Encodes OffsetCommit v8 without membership, each partition with its condition in ``expected``; None deletes."""
+    """Encodes OffsetCommit v8 without membership. ``expected`` contains the condition of each partition; a new value of
+    None deletes the committed offset."""
     topics: dict[str, list[tuple[int, OffsetAndMetadata | None]]] = {}
     for (topic, partition), after in offsets.items():
         topics.setdefault(topic, []).append((partition, after))
@@ -70,10 +72,10 @@ def conditional_commit(
         body += string(topic, flexible=True)
         body += count(len(parts), flexible=True)
         for partition, after in parts:
-            wanted = OffsetAndMetadata(NOTHING) if after is None else after
-            epoch = -1 if wanted.leader_epoch is None else wanted.leader_epoch
-            body += _PARTITION.pack(partition, wanted.offset, epoch)
-            body += string(wanted.metadata, flexible=True)
+            new = OffsetAndMetadata(NO_OFFSET) if after is None else after
+            epoch = -1 if new.leader_epoch is None else new.leader_epoch
+            body += _PARTITION.pack(partition, new.offset, epoch)
+            body += string(new.metadata, flexible=True)
             body += _TAG
             body += EXPECTED.pack(expected[TopicPartition(topic, partition)])
         body += NO_TAGS

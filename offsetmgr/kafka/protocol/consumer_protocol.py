@@ -1,7 +1,8 @@
-"""The bytes that members of a consumer group exchange through the coordinator: subscription and assignment.
+"""Encodes and decodes the subscription and the assignment of a consumer group member.
 
-Source: ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json, version 0 of both. Every client reads
-that version, and every later version has its fields first.
+The members exchange them through the coordinator. Source: ConsumerProtocolSubscription.json and
+ConsumerProtocolAssignment.json, version 0 of both. Every client can read that version, and later versions begin with
+the same fields.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def encode_subscription(topics: Iterable[str] = ()) -> bytes:
 
 
 def decode_subscription(data: bytes) -> tuple[str, ...]:
-    """Returns the subscribed topics, for any version. Raises `MalformedData`."""
+    """Decodes the subscribed topics from a subscription of any version. Raises `MalformedData`."""
     try:
         (count,) = struct.unpack_from(">i", data, 2)
         at, topics = 6, []
@@ -52,7 +53,9 @@ def encode_assignment(partitions: Iterable[TopicPartition] = ()) -> bytes:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Returns the assigned partitions, sorted, for any version; none for empty bytes (a member without an assignment).
+    """Decodes the assigned partitions, sorted, from an assignment of any version.
+
+    Returns none for empty bytes, which means that the member has no assignment.
 
     Raises `MalformedData`.
     """

@@ -1,4 +1,4 @@
-"""Maps Kafka's error codes to errors of offsetmgr, for both Kafka clients.
+"""Maps Kafka's error codes to exceptions of offsetmgr, for its own Kafka client and for librdkafka.
 
 Source: org.apache.kafka.common.protocol.Errors.
 """
@@ -38,8 +38,8 @@ class UnstableOffset(ServerError):
 
 
 class PartitionUnavailable(ServerError):
-    """The broker does not lead the partition, or the partition has no leader now: the client looks up its leader
-    again."""
+    """The broker is not the leader of the partition, or the partition has no leader at the moment. The client looks up
+    the leader again."""
 
     retriable = True
 
@@ -70,55 +70,59 @@ _CLASSES: Final[dict[int, type[OffsetMgrError]]] = {
 }
 
 _REASONS: Final[dict[int, str]] = {
-    ErrorCode.UNKNOWN_SERVER_ERROR: "the broker met an error that it does not explain; its log does",
+    ErrorCode.UNKNOWN_SERVER_ERROR: "unexpected error in the broker; see its log",
     ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is outside the log",
-    ErrorCode.CORRUPT_MESSAGE: "the log holds a message whose checksum is wrong",
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the broker knows no such topic or partition",
+    ErrorCode.CORRUPT_MESSAGE: "the log contains a message with a wrong checksum",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the topic or partition does not exist on the broker",
     ErrorCode.LEADER_NOT_AVAILABLE: "the partition has no leader right now",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "another broker leads the partition",
     ErrorCode.REQUEST_TIMED_OUT: "the broker could not finish the request in time",
     ErrorCode.REPLICA_NOT_AVAILABLE: "the broker has no replica of the partition yet",
     ErrorCode.OFFSET_METADATA_TOO_LARGE: "the metadata is longer than the broker's offset.metadata.max.bytes",
     ErrorCode.NETWORK_EXCEPTION: "the broker disconnected",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator still loads its groups",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "no coordinator can serve the group right now; are enough brokers up?",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is still loading its groups",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: (
+        "no coordinator can serve the group right now; check that enough brokers are up"
+    ),
     ErrorCode.NOT_COORDINATOR: "another broker coordinates the group",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic's name is not valid",
     ErrorCode.RECORD_LIST_TOO_LARGE: "the commit is larger than a segment of the offsets topic",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "the offsets topic has too few replicas in sync",
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "the offsets topic has too few replicas in sync",
-    ErrorCode.ILLEGAL_GENERATION: "our membership of the group has been superseded",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the group's members speak another protocol",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "the offsets topic has too few in-sync replicas",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "the offsets topic has too few in-sync replicas",
+    ErrorCode.ILLEGAL_GENERATION: "this member's generation is no longer current",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "the group's members use another protocol",
     ErrorCode.INVALID_GROUP_ID: "the group id is not valid",
-    ErrorCode.UNKNOWN_MEMBER_ID: "the coordinator accepts commits of the group's members only",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the coordinator accepts commits only from members of the group",
     ErrorCode.INVALID_SESSION_TIMEOUT: "the broker's group.min/max.session.timeout.ms exclude our session timeout",
     ErrorCode.REBALANCE_IN_PROGRESS: "the group's members are changing",
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "the commit is larger than the broker accepts",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "not allowed for this topic",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "not allowed for this group",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "not allowed on this cluster",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "not authorized for this topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "not authorized for this group",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "not authorized on this cluster",
     ErrorCode.UNSUPPORTED_SASL_MECHANISM: "the broker does not offer this SASL mechanism",
-    ErrorCode.ILLEGAL_SASL_STATE: "the broker did not expect an authentication now",
-    ErrorCode.UNSUPPORTED_VERSION: "the broker does not speak this version of the request",
+    ErrorCode.ILLEGAL_SASL_STATE: "the broker did not expect SASL authentication at this point",
+    ErrorCode.UNSUPPORTED_VERSION: "the broker does not support this version of the request",
     ErrorCode.INVALID_PARTITIONS: "the number of partitions is not possible",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "there are fewer brokers than replicas asked for",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "the replication factor is larger than the number of brokers",
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: (
-        "the topic's messages have a format without times (before 0.10); reset it to an offset or an end of the log"
+        "the topic's messages have a format without timestamps (before 0.10); reset to an offset or an end of the log"
     ),
-    ErrorCode.POLICY_VIOLATION: "the brokers' create.topic.policy forbids it",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not allowed for this transactional id",
-    ErrorCode.KAFKA_STORAGE_ERROR: "the broker cannot use the disk that the partition is on",
-    ErrorCode.SASL_AUTHENTICATION_FAILED: "the broker refused the credentials",
+    ErrorCode.POLICY_VIOLATION: "the topic policy of the brokers (create.topic.policy.class.name) rejects it",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorized for this transactional id",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the broker cannot access the disk of the partition",
+    ErrorCode.SASL_AUTHENTICATION_FAILED: "the broker rejected the credentials",
     ErrorCode.NON_EMPTY_GROUP: "the group has members",
-    ErrorCode.GROUP_ID_NOT_FOUND: "the coordinator knows no such group",
+    ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist on its coordinator",
     ErrorCode.FENCED_LEADER_EPOCH: "the partition's leader has changed meanwhile",
-    ErrorCode.UNKNOWN_LEADER_EPOCH: "the partition's leader has changed, and this broker does not know yet",
+    ErrorCode.UNKNOWN_LEADER_EPOCH: (
+        "the partition's leader has changed, and this broker does not know the new epoch yet"
+    ),
     ErrorCode.OFFSET_NOT_AVAILABLE: "a new leader does not know its high watermark yet",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group is full",
-    ErrorCode.FENCED_INSTANCE_ID: "another process has taken over our place in the group",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has reached the broker's group.max.size",
+    ErrorCode.FENCED_INSTANCE_ID: "another process with the same instance id has joined the group",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "a member of the group subscribes to the topic",
     ErrorCode.UNSTABLE_OFFSET_COMMIT: "a transaction that commits offsets of this group has not ended",
-    ErrorCode.STALE_MEMBER_EPOCH: "the coordinator accepts commits of the group's members only",
+    ErrorCode.STALE_MEMBER_EPOCH: "the coordinator accepts commits only from members of the group",
 }
 
 RETRIABLE: Final = frozenset(
@@ -129,7 +133,7 @@ RETRIABLE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Codes of a commit after which the same request may succeed a moment later."""
+"""Error codes of a commit after which the same request may succeed a moment later."""
 
 LEADER_UNKNOWN: Final = frozenset(
     {
@@ -143,7 +147,7 @@ LEADER_UNKNOWN: Final = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
-"""Codes of a partition after which the client looks up its leader again."""
+"""Error codes of a partition after which the client looks up the leader again."""
 
 NOT_A_MEMBER: Final = frozenset(
     {
@@ -153,18 +157,21 @@ NOT_A_MEMBER: Final = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-"""Codes of a commit by a client that is not a member of a group with members."""
+"""Error codes of a commit by a client that is not, or no longer, a member of a group with members."""
 
 
 def reason(code: int) -> str:
-    """Returns the meaning and the name of the code for messages."""
+    """Returns the description and the name of an error code for messages."""
     if code not in _REASONS:
-        return f"Kafka answered with this code (error {code})"
+        return f"unknown Kafka error (error {code})"
     return f"{_REASONS[code]} ({ErrorCode(code).name})"
 
 
 def kafka_error(code: int, what: str, *, detail: str = "", hint: str = "") -> OffsetMgrError:
-    """Returns the error for a code other than 0; ``detail`` is the broker's own text."""
+    """Returns the exception for an error code other than 0.
+
+    ``what`` names the object or operation that failed, and ``detail`` is the broker's error message.
+    """
     why = reason(code)
     if detail:
         why = f"{why}: {detail}"
@@ -172,4 +179,4 @@ def kafka_error(code: int, what: str, *, detail: str = "", hint: str = "") -> Of
     if known is not None:
         return known(what, why, hint)
     kind = PartitionUnavailable if code in LEADER_UNKNOWN else ServerError
-    return kind(what, why, hint, wire_code=code)
+    return kind(what, why, hint, kafka_code=code)

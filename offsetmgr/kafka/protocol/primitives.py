@@ -1,7 +1,8 @@
-"""Numbers, strings, arrays and tags of Kafka's protocol, in the classic encoding and the flexible one (KIP-482).
+"""Reads and writes the primitive types of Kafka's protocol, in the classic and the flexible encoding (KIP-482).
 
-They are safe for bytes of unknown clients: a `Cursor` checks every length against the message before it allocates
-memory. kio's reader allocates the length of an array field and aborts the process if that fails.
+The reader is safe for data from untrusted clients, because a `Cursor` checks every length against the size of the
+message before it allocates memory. (kio's reader allocates memory for the claimed length of an array and aborts the
+process if that fails.)
 """
 
 from __future__ import annotations
@@ -23,31 +24,34 @@ FLOAT64: Final = struct.Struct(">d")
 
 NO_TAGS: Final = b"\0"
 
-_MOST_ITEMS: Final = 200_000
-"""The maximum number of array items in one message: as objects, small items take hundreds of times their bytes."""
-_ITEM_BYTES: Final = 4
-"""The minimum average size of an item of a response, which is that of a replica id. A Metadata response of a large
-cluster has millions of them."""
+_MAX_ITEMS: Final = 200_000
+"""The maximum number of array items in one message. As Python objects, small items take hundreds of times the memory of
+their encoding."""
+_MIN_ITEM_BYTES: Final = 4
+"""The assumed minimum size of an item of a response, which is the size of a replica id. A Metadata response of a large
+cluster contains millions of them."""
 
 
 @dataclass(slots=True)
 class DecodingLimits:
-    """Limits of one message; see `DECODING`."""
+    """Limits for decoding one message."""
 
     tags: int = 64
-    """Tagged fields of one structure. Each takes three bytes of a request and one iteration here."""
+    """The maximum number of tagged fields in one structure. A client can send one in three bytes, and each costs an
+    iteration here."""
     string_bytes: int = 32_767
-    """The limit of a string, which is that of the classic encoding; the flexible one has no limit of its own."""
+    """The maximum size of a string. The default is the limit of the classic encoding; the flexible encoding has no
+    limit of its own."""
 
 
 DECODING: Final = DecodingLimits()
-"""The limits of this process. `manager serve` sets them when it starts."""
+"""The limits of this process. `manager serve` sets them at its start."""
 
 
 class Cursor:
-    """A position in a message. Every method raises `InvalidRequest` for invalid bytes."""
+    """Reads a message from a position onwards. Every method raises `InvalidRequest` for invalid bytes."""
 
-    __slots__ = ("at", "data", "flexible", "items_left", "longest")
+    __slots__ = ("at", "data", "flexible", "items_left", "max_string_bytes")
 
     def __init__(
         self,
@@ -55,15 +59,15 @@ class Cursor:
         at: int,
         *,
         flexible: bool,
-        answer: bool = False,
+        is_response: bool = False,
     ) -> None:
-        """``answer``: the message is a broker's response. Its size limits its strings and items, since the connection
-        limits that size."""
-        self.longest = len(data) if answer else DECODING.string_bytes
+        """``is_response``: the message is a broker's response. The limits of its strings and items then depend on its
+        size, which the connection limits."""
+        self.max_string_bytes = len(data) if is_response else DECODING.string_bytes
         self.data = data
         self.at = at
         self.flexible = flexible
-        self.items_left = max(_MOST_ITEMS, len(data) // _ITEM_BYTES) if answer else _MOST_ITEMS
+        self.items_left = max(_MAX_ITEMS, len(data) // _MIN_ITEM_BYTES) if is_response else _MAX_ITEMS
 
     def number(self, form: struct.Struct) -> int:
         """Reads a number of a fixed size."""
@@ -84,13 +88,13 @@ class Cursor:
         return self.data[self.take(1)] != 0
 
     def uuid(self) -> uuid.UUID | None:
-        """Reads a UUID; None for the one of zeros, which is Kafka's "none"."""
+        """Reads a UUID. Returns None for the zero UUID, with which Kafka expresses "none"."""
         at = self.take(16)
         value = uuid.UUID(bytes=self.data[at : self.at])
         return value if value.int else None
 
     def string(self) -> str:
-        """Reads a string. Names must be valid, because a corrected name would be another name."""
+        """Reads a string. It must be valid UTF-8, because a string with replaced bytes would be another name."""
         return self._text(self._not_null(self.length()))
 
     def nullable_string(self) -> str | None:
@@ -109,7 +113,7 @@ class Cursor:
         return self.data[at : self.at]
 
     def length(self) -> int:
-        """Reads the length of a string, -1 for null."""
+        """Reads the length of a string. Returns -1 for null."""
         if self.flexible:
             return self.varint() - 1
         value = self.number(INT16)
@@ -117,14 +121,14 @@ class Cursor:
             raise InvalidRequest("message", f"a string of {value} bytes")
         return value
 
-    def count(self, smallest: int) -> int:
-        """Reads the length of an array whose items have at least ``smallest`` bytes."""
-        return self._not_null(self.nullable_count(smallest))
+    def count(self, min_item_bytes: int) -> int:
+        """Reads the length of an array whose items have at least ``min_item_bytes``."""
+        return self._not_null(self.nullable_count(min_item_bytes))
 
-    def nullable_count(self, smallest: int) -> int:
-        """Reads the length of an array, -1 for null."""
+    def nullable_count(self, min_item_bytes: int) -> int:
+        """Reads the length of an array whose items have at least ``min_item_bytes``. Returns -1 for null."""
         count = self.varint() - 1 if self.flexible else self.int32()
-        if count < -1 or count * smallest > len(self.data) - self.at:
+        if count < -1 or count * min_item_bytes > len(self.data) - self.at:
             raise InvalidRequest("message", f"an array of {count} items does not fit in it")
         self.items_left -= count
         if self.items_left < 0:
@@ -137,8 +141,11 @@ class Cursor:
         return value
 
     def tags(self, known: Callable[[int, int], None] | None = None) -> None:
-        """Skips the tagged fields; does nothing if the version is not flexible. ``known`` is called with each tag and
-        its size while the cursor is before the field, and need not move it."""
+        """Skips the tagged fields of a structure. Does nothing if the version is not flexible.
+
+        The method calls ``known`` with the tag and size of each field while the cursor is in front of its value.
+        ``known`` may read the value.
+        """
         if not self.flexible:
             return
         number = self.varint()
@@ -154,7 +161,7 @@ class Cursor:
                 self.at = end
 
     def take(self, size: int) -> int:
-        """Moves by ``size`` bytes and returns their start."""
+        """Moves the position by ``size`` bytes and returns the old position."""
         at = self.at
         self.at = at + size
         if self.at > len(self.data):
@@ -168,8 +175,8 @@ class Cursor:
         return length
 
     def _text(self, length: int) -> str:
-        if length > self.longest:
-            raise InvalidRequest("message", f"a string of {length} bytes, allowed are {self.longest}")
+        if length > self.max_string_bytes:
+            raise InvalidRequest("message", f"a string of {length} bytes, allowed are {self.max_string_bytes}")
         at = self.take(length)
         try:
             return self.data[at : self.at].decode()
@@ -184,7 +191,7 @@ class Cursor:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns an unsigned varint of at most 5 bytes and its end. Raises `InvalidRequest`."""
+    """Decodes an unsigned varint of at most 5 bytes. Returns it and the position after it. Raises `InvalidRequest`."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 28:
@@ -210,7 +217,7 @@ def varint(value: int) -> bytes:
 
 
 def string(text: str, *, flexible: bool) -> bytes:
-    """Encodes a string that is not null. Characters that UTF-8 cannot encode become question marks."""
+    """Encodes a string that is not null. Characters that UTF-8 cannot encode are replaced by question marks."""
     data = text.encode("utf-8", "replace")
     return (varint(len(data) + 1) if flexible else INT16.pack(len(data))) + data
 

@@ -1,9 +1,10 @@
-"""Releases of Kafka: the API versions of each release and its capabilities.
+"""Kafka releases: how to recognize them by API versions, and which capabilities they have.
 
-From 0.10.0 on a broker responds to ApiVersions. Brokers of 0.8.2 and 0.9 do not know that request, so this module lists
-their versions. Brokers do not report their release, so the API versions identify it.
+A broker does not report its release, so offsetmgr derives it from the API versions. From 0.10.0 on a broker reports
+these in response to ApiVersions. Brokers of 0.8.2 and 0.9 do not support that request, so this module lists their
+versions.
 
-A *capability* is something that an operation needs. Operations check capabilities and never releases.
+A *capability* is a function of a broker that an operation needs. Operations check capabilities and never releases.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ KAFKA_0_9: Final[Versions] = {
     ApiKey.LIST_GROUPS: (0, 0),
 }
 
-_SIGNS: Final[tuple[tuple[str, int, int], ...]] = (
+_INTRODUCED_BY: Final[tuple[tuple[str, int, int], ...]] = (
     ("4.1", ApiKey.FETCH, 18),
     ("4.0", ApiKey.METADATA, 13),
     ("3.9", ApiKey.FETCH, 17),
@@ -69,54 +70,56 @@ _SIGNS: Final[tuple[tuple[str, int, int], ...]] = (
     ("0.10.0", ApiKey.API_VERSIONS, 0),
     ("0.9", ApiKey.JOIN_GROUP, 0),
 )
-"""The API version that a release introduced, latest release first. Releases that cannot be distinguished from their
+"""An API version that each release introduced, latest release first. Releases that cannot be distinguished from their
 predecessor are omitted."""
-_FIRST: Final = "0.8.2"
+_OLDEST: Final = "0.8.2"
 
 
 def release(versions: Versions) -> str:
-    """Returns the oldest release with these versions, such as ``2.8``."""
-    for name, api_key, version in _SIGNS:
+    """Returns the oldest release with these API versions, such as ``2.8``."""
+    for name, api_key, version in _INTRODUCED_BY:
         if versions.get(api_key, (0, -1))[1] >= version:
             return name
-    return _FIRST
+    return _OLDEST
 
 
-def before(name: str, versions: Versions) -> bool:
-    """Returns whether a broker with these versions is older than the named release, which must be one of the table."""
-    api_key, version = next((api_key, version) for known, api_key, version in _SIGNS if known == name)
+def is_before(name: str, versions: Versions) -> bool:
+    """Returns whether a broker with these API versions is older than the release ``name``, which must be in
+    `_INTRODUCED_BY`."""
+    api_key, version = next((api_key, version) for known, api_key, version in _INTRODUCED_BY if known == name)
     return versions.get(api_key, (0, -1))[1] < version
 
 
-def fallback(text: str) -> Versions | None:
-    """Returns the versions of the release that ``broker.version.fallback`` names; None for a release with
-    ApiVersions."""
+def fallback_versions(text: str) -> Versions | None:
+    """Returns the API versions of the release in the setting ``broker.version.fallback``; None for 0.10 and later,
+    whose brokers report their versions."""
     if text.startswith("0.8"):
         return KAFKA_0_8_2
     return KAFKA_0_9 if text.startswith("0.9") else None
 
 
 class Capability(NamedTuple):
-    """Something that brokers can do from a release on."""
+    """A function that brokers have from a release on."""
 
     name: str
-    """A verb and its object."""
+    """A verb with its object, such as "describes members"."""
     since: str
     """The release that introduced it."""
     api_key: int
     version: int
     """A broker with this version of the API, or a later one, has the capability."""
     without: str = ""
-    """The consequence on brokers without it, as a clause; empty if offsetmgr then refuses the operation."""
+    """The consequence on brokers without the capability, as a clause; empty if offsetmgr then refuses the operation."""
     weakens: bool = False
-    """Whether a guarantee of edits is weaker on brokers without it."""
+    """Whether a guarantee of edits is weaker on brokers without the capability."""
 
-    def on(self, versions: Versions) -> bool:
+    def supported_by(self, versions: Versions) -> bool:
         """Returns whether a broker with these versions has the capability."""
         return versions.get(self.api_key, (0, -1))[1] >= self.version
 
-    def refusal(self, where: str, versions: Versions) -> UnsupportedOperation:
-        """Returns the error for an operation that needs the capability, on the broker ``where`` without it."""
+    def unsupported_error(self, where: str, versions: Versions) -> UnsupportedOperation:
+        """Returns the error of an operation that needs the capability on a broker without it. ``where`` is the address
+        of the broker."""
         return UnsupportedOperation(
             f"broker {where}",
             f'Kafka {release(versions)} lacks the capability "{self.name}", which came with Kafka {self.since}',
@@ -139,46 +142,51 @@ HOLDS_LOCK: Final = Capability(
     "writes are not atomic: offsetmgr reads and compares just before each write, and reads again after it",
     weakens=True,
 )
-LOGS_IN: Final = Capability("takes SASL logins", "0.10.0", ApiKey.API_VERSIONS, 0)
-"""Detected by ApiVersions, which Kafka introduced with SaslHandshake: offset managers without login do not list the
-latter. A broker of 0.9 with SASL accepts only Kerberos tickets, which offsetmgr does not send."""
+ACCEPTS_LOGINS: Final = Capability("accepts SASL logins", "0.10.0", ApiKey.API_VERSIONS, 0)
+"""The test is for ApiVersions, which Kafka introduced together with SaslHandshake, because offset managers without a
+login do not list SaslHandshake. A broker of 0.9 with SASL accepts only Kerberos tickets, which offsetmgr does not
+send."""
 LISTS_GROUPS: Final = Capability(
     "lists groups", "0.10.1", ApiKey.METADATA, 2, "offsetmgr finds groups without members in __consumer_offsets"
 )
 FINDS_BY_TIME: Final = Capability("finds offsets by time", "0.10.1", ApiKey.LIST_OFFSETS, 1)
-TELLS_CLUSTER_ID: Final = Capability(
-    "tells the cluster's id", "0.10.1", ApiKey.METADATA, 2, "offsetmgr tells clusters apart by their brokers' addresses"
+REPORTS_CLUSTER_ID: Final = Capability(
+    "reports the cluster id",
+    "0.10.1",
+    ApiKey.METADATA,
+    2,
+    "offsetmgr distinguishes clusters by the addresses of their brokers",
 )
-TELLS_SETTINGS: Final = Capability(
-    "tells its settings",
+REPORTS_CONFIGURATION: Final = Capability(
+    "reports its configuration",
     "0.11",
     ApiKey.DESCRIBE_CONFIGS,
     0,
-    "lifetimes of offsets are the defaults of the release, unless server.properties has others",
+    "offsetmgr assumes the default retention of offsets of the release, which server.properties may override",
     weakens=True,
 )
 FENCES_WRITERS: Final = Capability("fences writers", "0.11", ApiKey.INIT_PRODUCER_ID, 0)
 DELETES_GROUPS: Final = Capability(
     "deletes groups", "1.1", ApiKey.DELETE_GROUPS, 0, "offsetmgr deletes the group's offsets instead"
 )
-KEEPS_IN_USE: Final = Capability(
-    model.KEEPS_IN_USE,
+KEEPS_ACTIVE_OFFSETS: Final = Capability(
+    model.KEEPS_ACTIVE_OFFSETS,
     "2.1",
     ApiKey.OFFSET_COMMIT,
     5,
-    "each offset expires by itself, even while its group has members; a write starts its life again with the broker's "
-    "retention, also where a client had asked for a longer one",
+    "each offset expires by itself, even while its group has members; a write restarts its retention with the broker's "
+    "setting, even if a client had requested a longer one",
     weakens=True,
 )
 KEEPS_EPOCHS: Final = Capability(
     "keeps leader epochs", "2.1", ApiKey.OFFSET_COMMIT, 6, "offsets are written without epochs"
 )
-KEEPS_PLACES: Final = Capability(
-    "keeps a member's place by name",
+STATIC_MEMBERSHIP: Final = Capability(
+    "supports static membership",
     "2.3",
     ApiKey.JOIN_GROUP,
     5,
-    "a group that a killed mirror held stays locked for 10 seconds",
+    "the group lock of a killed mirror remains for 10 seconds",
     weakens=True,
 )
 DELETES_OFFSETS: Final = Capability(
@@ -187,22 +195,22 @@ DELETES_OFFSETS: Final = Capability(
     ApiKey.OFFSET_DELETE,
     0,
     "a deleted offset stays until the broker's next check for expired offsets, 10 minutes at most by default; a "
-    "consumer that starts before that starts from it",
+    "consumer that starts earlier still reads it",
     weakens=True,
 )
-SEES_TRANSACTIONS: Final = Capability(
-    "tells of open transactions",
+REPORTS_TRANSACTIONS: Final = Capability(
+    "reports open transactions",
     "2.5",
     ApiKey.OFFSET_FETCH,
     7,
-    "offsets in a transaction that has not ended are not seen",
+    "offsets in an open transaction are not visible",
 )
-TELLS_TOPIC_IDS: Final = Capability(
-    "tells topic ids",
+REPORTS_TOPIC_IDS: Final = Capability(
+    "reports topic ids",
     "2.8",
     ApiKey.METADATA,
     10,
-    "offsetmgr recognises recreated topics by their time of creation in ZooKeeper, where the command names it",
+    "offsetmgr recognises recreated topics by their creation time in ZooKeeper, if the command names ZooKeeper",
 )
 
 CAPABILITIES: Final = (
@@ -211,34 +219,37 @@ CAPABILITIES: Final = (
     READS_ALL_OFFSETS,
     DESCRIBES_MEMBERS,
     HOLDS_LOCK,
-    LOGS_IN,
+    ACCEPTS_LOGINS,
     LISTS_GROUPS,
     FINDS_BY_TIME,
-    TELLS_CLUSTER_ID,
-    TELLS_SETTINGS,
+    REPORTS_CLUSTER_ID,
+    REPORTS_CONFIGURATION,
     FENCES_WRITERS,
     DELETES_GROUPS,
-    KEEPS_IN_USE,
+    KEEPS_ACTIVE_OFFSETS,
     KEEPS_EPOCHS,
-    KEEPS_PLACES,
+    STATIC_MEMBERSHIP,
     DELETES_OFFSETS,
-    SEES_TRANSACTIONS,
-    TELLS_TOPIC_IDS,
+    REPORTS_TRANSACTIONS,
+    REPORTS_TOPIC_IDS,
 )
-"""All capabilities, by the release that introduced them."""
+"""All capabilities, in the order of the releases that introduced them."""
 
 
-def weaknesses(spoken: Collection[Versions]) -> tuple[Weakness, ...]:
-    """Returns the guarantees of edits that are weaker in a cluster of such brokers than on Kafka 3.0."""
+def weaknesses(broker_versions: Collection[Versions]) -> tuple[Weakness, ...]:
+    """Returns the guarantees of edits that are weaker than on Kafka 3.0 in a cluster of brokers with these API
+    versions."""
     found = []
     for capability in CAPABILITIES:
-        lacking = [versions for versions in spoken if not capability.on(versions)]
-        if capability is KEEPS_PLACES:  # only a lock can outlive its process
-            lacking = [versions for versions in lacking if HOLDS_LOCK.on(versions)]
+        lacking = [versions for versions in broker_versions if not capability.supported_by(versions)]
+        if capability is STATIC_MEMBERSHIP:  # without group membership there is no lock that could outlive its process
+            lacking = [versions for versions in lacking if HOLDS_LOCK.supported_by(versions)]
         if not lacking:
             continue
         # Before 0.11 there are no transactions.
-        if capability.weakens or (capability is SEES_TRANSACTIONS and any(map(FENCES_WRITERS.on, lacking))):
+        if capability.weakens or (
+            capability is REPORTS_TRANSACTIONS and any(map(FENCES_WRITERS.supported_by, lacking))
+        ):
             oldest = min((release(versions) for versions in lacking), key=_number)
             lacks = f'Kafka {oldest} lacks "{capability.name}" (from {capability.since} on)'
             found.append(Weakness(capability.name, f"{lacks}: {capability.without}"))

@@ -1,4 +1,4 @@
-"""Sends one request in exactly one version, with plain dicts (see `offsetmgr.kafka.protocol.schema_codec`)."""
+"""Sends a request in a fixed version. Messages are plain dicts (see `offsetmgr.kafka.protocol.schema_codec`)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from offsetmgr.kafka.protocol.primitives import NO_TAGS
 from offsetmgr.kafka.protocol.schema_codec import Message, decode_response, encode_request, request_is_flexible
 
 
-async def ask_exactly(
+async def send_in_version(
     connection: Channel,
     api_key: int,
     version: int,
     message: Mapping[str, Any],
     timeout: float,
     *,
-    yielding: bool = False,
+    use_codec_thread: bool = False,
 ) -> Message:
-    """Returns the broker's response in this version. Raises `TimedOut`, `Unreachable`, `ServerError`."""
+    """Sends the request in this version and returns the broker's response. ``use_codec_thread``: see
+    `BrokerConnection.call`. Raises `TimedOut`, `Unreachable`, `ServerError`."""
     flexible = request_is_flexible(api_key, version)
     body = encode_request(api_key, version, message)
     frame = await connection.exchange(EncodedRequest(api_key, version, NO_TAGS + body if flexible else body), timeout)
     start = 5 if flexible else 4
     try:
-        if yielding and len(frame) > LARGE_BYTES:
+        if use_codec_thread and len(frame) > LARGE_BYTES:
             return await in_codec_thread(decode_response, api_key, version, frame, start)
         return decode_response(api_key, version, frame, start)
     except InvalidRequest as error:
-        raise ServerError(f"broker {connection.address}", f"its answer is not Kafka's: {error.why}") from error
+        raise ServerError(f"broker {connection.address}", f"its response is not valid: {error.why}") from error

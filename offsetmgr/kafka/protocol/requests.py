@@ -1,8 +1,8 @@
-"""The requests of the Kafka client and their responses as values of `offsetmgr.core.model`. Pure.
+"""Builds the requests of the Kafka client, and converts responses into values of `offsetmgr.core.model`. Pure.
 
-Each request has one version: the lowest with all needed fields. Brokers from 3.0 to 4.x support them (FindCoordinator
-v4 and OffsetFetch v8 take many groups, KIP-699, KIP-709; 4.0 removed only older ones, KIP-896). For brokers before 3.0
-`old_versions` translates them.
+Each request exists in one version, the lowest that has all needed fields. Brokers from 3.0 to 4.x support these
+versions: 3.0 introduced requests for many groups (FindCoordinator v4 and OffsetFetch v8, KIP-699 and KIP-709), and 4.0
+removed only older versions (KIP-896). For brokers before 3.0, `old_versions` translates the requests.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from offsetmgr.kafka.protocol.consumer_protocol import PROTOCOL_TYPE, decode_ass
 from offsetmgr.kafka.protocol.errors import kafka_error
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-"""The topic in which brokers keep committed offsets."""
+"""The topic in which brokers store committed offsets."""
 
 OFFSET_COMMIT: Final = (ApiKey.OFFSET_COMMIT, 7)
 
-NEEDED_OF_MANAGERS: Final[Mapping[int, tuple[str, int]]] = {
-    3: ("Metadata", 8),
-    9: ("OffsetFetch", 8),
-    8: ("OffsetCommit", 7),
-    10: ("FindCoordinator", 4),
-    15: ("DescribeGroups", 4),
-    16: ("ListGroups", 4),
-    42: ("DeleteGroups", 1),
-    47: ("OffsetDelete", 0),
+MANAGER_API_VERSIONS: Final[Mapping[int, tuple[str, int]]] = {
+    ApiKey.METADATA: ("Metadata", 8),
+    ApiKey.OFFSET_FETCH: ("OffsetFetch", 8),
+    ApiKey.OFFSET_COMMIT: ("OffsetCommit", 7),
+    ApiKey.FIND_COORDINATOR: ("FindCoordinator", 4),
+    ApiKey.DESCRIBE_GROUPS: ("DescribeGroups", 4),
+    ApiKey.LIST_GROUPS: ("ListGroups", 4),
+    ApiKey.DELETE_GROUPS: ("DeleteGroups", 1),
+    ApiKey.OFFSET_DELETE: ("OffsetDelete", 0),
 }
-"""The API versions that an offset manager must support, by API key."""
+"""The name and version of each API that an offset manager must support, by API key."""
 
 _PARTITION: Final = struct.Struct(">iqih")
 _STRING: Final = struct.Struct(">h")
@@ -61,15 +61,15 @@ _INT32: Final = struct.Struct(">i")
 
 
 class FetchedGroup(NamedTuple):
-    """The OffsetFetch response for one group: committed offsets (absent partitions are missing) and partitions that
-    could not be read."""
+    """The OffsetFetch response for one group. ``offsets`` omits partitions without a committed offset; ``errors``
+    contains partitions that could not be read."""
 
     offsets: dict[TopicPartition, Committed]
     errors: dict[TopicPartition, OffsetMgrError]
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Returns partition numbers by topic."""
+    """Returns the partition numbers of each topic."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -81,7 +81,7 @@ def find_coordinator(groups: Sequence[str]) -> FindCoordinatorRequest:
 
 
 def metadata(topics: Sequence[str] | None = ()) -> MetadataRequest:
-    """Requests the brokers and these topics (None: all)."""
+    """Requests the brokers and the given topics; all topics if None."""
     return MetadataRequest(
         topics=None if topics is None else tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
         allow_auto_topic_creation=False,
@@ -106,8 +106,12 @@ def consumer_group_describe(groups: Sequence[str]) -> ConsumerGroupDescribeReque
     return ConsumerGroupDescribeRequest(group_ids=tuple(map(GroupId, groups)), include_authorized_operations=False)
 
 
-def offset_fetch(asked: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
-    """Requests only stable offsets: pending commits of a transaction make a partition unreadable, not old (KIP-447)."""
+def offset_fetch(partitions_by_group: Mapping[str, Sequence[TopicPartition] | None]) -> OffsetFetchRequest:
+    """Requests the offsets of many groups; None requests all partitions of a group.
+
+    The request demands stable offsets (KIP-447). A partition with a pending commit of a transaction is then an error;
+    otherwise the broker would return its previous offset.
+    """
     return OffsetFetchRequest(
         groups=tuple(
             OffsetFetchRequestGroup(
@@ -119,14 +123,14 @@ def offset_fetch(asked: Mapping[str, Sequence[TopicPartition] | None]) -> Offset
                     for topic, numbers in by_topic(partitions).items()
                 ),
             )
-            for group, partitions in asked.items()
+            for group, partitions in partitions_by_group.items()
         ),
         require_stable=True,
     )
 
 
-def read_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | OffsetMgrError:
-    """Returns one group of an OffsetFetch response."""
+def parse_offset_fetch(answer: OffsetFetchResponseGroup) -> FetchedGroup | OffsetMgrError:
+    """Converts one group of an OffsetFetch response."""
     if answer.error_code:
         return kafka_error(int(answer.error_code), f"group {answer.group_id}")
     offsets: dict[TopicPartition, Committed] = {}
@@ -153,7 +157,8 @@ def offset_commit(
     member_id: str = "",
     instance_id: str | None = None,
 ) -> EncodedRequest:
-    """Encodes OffsetCommit v7. kio's writer takes 20 times as long, and bulk edits consist of these requests."""
+    """Encodes OffsetCommit v7 by hand, because kio's writer takes 20 times as long and bulk edits consist of these
+    requests."""
     body = bytearray(_string(group))
     body += _INT32.pack(generation)
     body += _string(member_id)
@@ -165,16 +170,16 @@ def offset_commit(
     for topic, parts in topics.items():
         body += _string(topic)
         body += _INT32.pack(len(parts))
-        for partition, wanted in parts:
-            epoch = -1 if wanted.leader_epoch is None else wanted.leader_epoch
-            metadata = wanted.metadata.encode()
-            body += _PARTITION.pack(partition, wanted.offset, epoch, len(metadata))
+        for partition, new in parts:
+            epoch = -1 if new.leader_epoch is None else new.leader_epoch
+            metadata = new.metadata.encode()
+            body += _PARTITION.pack(partition, new.offset, epoch, len(metadata))
             body += metadata
     return EncodedRequest(*OFFSET_COMMIT, bytes(body))
 
 
-def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
-    """Returns one group of a DescribeGroups response; Kafka's ``PreparingRebalance`` becomes PREPARING_REBALANCE."""
+def parse_described_group(answer: DescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
+    """Converts one group of a DescribeGroups response. Its state ``PreparingRebalance`` becomes PREPARING_REBALANCE."""
     group = str(answer.group_id)
     if answer.error_code:
         return kafka_error(int(answer.error_code), f"group {group}")
@@ -198,13 +203,13 @@ def read_described(answer: DescribedGroup, coordinator: str) -> GroupDescription
     )
 
 
-def undescribed(group: str, coordinator: str) -> GroupDescription:
-    """Returns the description of a group on a broker without group members (0.8.2)."""
+def group_without_membership(group: str, coordinator: str) -> GroupDescription:
+    """Returns the description of a group on a broker that does not support group membership (0.8.2)."""
     return GroupDescription(group, "UNKNOWN", coordinator=coordinator, membership=False)
 
 
-def read_new_described(answer: NewDescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
-    """Returns one group of a ConsumerGroupDescribe response: groups of the protocol of KIP-848."""
+def parse_consumer_group(answer: NewDescribedGroup, coordinator: str) -> GroupDescription | OffsetMgrError:
+    """Converts one group of a ConsumerGroupDescribe response, for groups of the new consumer protocol (KIP-848)."""
     group = str(answer.group_id)
     if answer.error_code:
         return kafka_error(int(answer.error_code), f"group {group}", detail=answer.error_message or "")

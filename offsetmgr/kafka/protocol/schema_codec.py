@@ -1,10 +1,10 @@
-"""Encodes and decodes messages of Kafka's protocol as plain dicts, in any version that kio has a schema of. It is for
-requests that are too rare for a codec of their own.
+"""Converts messages of Kafka's protocol to and from plain dicts, in every version for which kio has a schema. It is for
+requests that are too rare for an optimized codec of their own.
 
-It uses only kio's *schemas* and not its reader, which allocates the length of an array field and aborts the process if
-that fails (a request of 20 bytes is enough). The keys of a dict are kio's field names. A field that a version does not
-have is missing when read and ignored when written, so one handler serves all versions. Times are milliseconds, error
-codes and ids numbers, nested messages dicts, arrays lists.
+The module uses only kio's *schemas* and not its reader. That reader allocates memory for the claimed length of an
+array, and aborts the process if the allocation fails, for which a request of 20 bytes is enough. The keys of a dict are
+kio's field names. If a version lacks a field, the decoder omits it and the encoder ignores it, so one handler serves
+all versions. Times are in milliseconds, error codes and ids are numbers, nested messages are dicts, arrays are lists.
 
 Servers use `decode_request` and `encode_response`, clients `encode_request` and `decode_response`.
 """
@@ -44,33 +44,33 @@ _Write: TypeAlias = Callable[[bytearray, Any], None]
 
 
 def decode_request(api_key: int, version: int, frame: bytes, at: int) -> Message:
-    """Returns the request whose body begins at ``at``. Raises `InvalidRequest` for invalid bytes and exceeded
-    limits."""
+    """Decodes the request whose body begins at ``at``. Raises `InvalidRequest` if the bytes are not valid or exceed a
+    limit."""
     schema = _request(api_key, version)
     return schema.read(Cursor(frame, at, flexible=schema.flexible))
 
 
 def encode_response(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:
-    """Encodes the body of a response. Missing fields have their default. Raises KeyError for a field without a
+    """Encodes the body of a response. Missing fields get their default. Raises KeyError for a missing field without a
     default."""
     return _response(api_key, version).encode(message)
 
 
 def decode_response(api_key: int, version: int, frame: bytes, at: int) -> Message:
-    """Returns the response whose body begins at ``at``. Raises `InvalidRequest` for invalid bytes."""
+    """Decodes the response whose body begins at ``at``. Raises `InvalidRequest` for invalid bytes."""
     schema = _response(api_key, version)
-    return schema.read(Cursor(frame, at, flexible=schema.flexible, answer=True))
+    return schema.read(Cursor(frame, at, flexible=schema.flexible, is_response=True))
 
 
 def encode_request(api_key: int, version: int, message: Mapping[str, Any]) -> bytes:
-    """Encodes the body of a request. Missing fields have their default. Raises KeyError for a field without a
+    """Encodes the body of a request. Missing fields get their default. Raises KeyError for a missing field without a
     default."""
     return _request(api_key, version).encode(message)
 
 
 def request_is_flexible(api_key: int, version: int) -> bool:
-    """Returns whether the header of the request has tagged fields (and that of the response, except for
-    ApiVersions)."""
+    """Returns whether the headers of the request and the response have tagged fields. (The response header of
+    ApiVersions never has.)"""
     return _request(api_key, version).flexible
 
 
@@ -84,32 +84,33 @@ def is_known(api_key: int, version: int) -> bool:
 
 
 class EncodedItems(NamedTuple):
-    """Encoded items in place of an array, for long arrays whose encoder must let other clients have their turn."""
+    """Already encoded items, accepted in place of an array. Callers encode a long array in pieces, so that the event
+    loop can serve other clients in between."""
 
     number: int
     data: bytes | bytearray
 
 
 def encode_items(api_key: int, version: int, field: str, items: Iterable[Mapping[str, Any]]) -> bytes:
-    """Encodes items of the response's array ``field``."""
+    """Encodes items of the array ``field`` of a response, for `EncodedItems`."""
     return _response(api_key, version).encode_items(field, items)
 
 
 class _Field(NamedTuple):
-    """A field of a message: its reader and writer, its tag if it has one, and its minimum size."""
+    """A field of a message: its reader and writer, its tag if it is a tagged field, and its minimum size in bytes."""
 
     name: str
     read: _Read
     write: _Write
     write_item: _Write
-    """As ``write``, for one item of an array field."""
+    """Writes one item of an array field. For other fields it equals ``write``."""
     tag: int | None
     default: Any
-    smallest: int
+    min_bytes: int
 
 
 class _Schema:
-    """A message, or a part of one, in one version."""
+    """The codec of a message, or of a nested message, in one version."""
 
     def __init__(self, cls: Any) -> None:
         self.flexible: bool = cls.__flexible__
@@ -119,7 +120,7 @@ class _Schema:
         self._reads = [(field.name, field.read) for field in self._plain]
         self._writes = [(field.name, field.default, field.write) for field in self._plain]
         self._tagged = {field.tag: field for field in fields if field.tag is not None}
-        self.smallest = sum(field.smallest for field in self._plain) + (1 if self.flexible else 0)
+        self.min_bytes = sum(field.min_bytes for field in self._plain) + (1 if self.flexible else 0)
 
     def encode(self, message: Mapping[str, Any]) -> bytes:
         out = bytearray()
@@ -160,20 +161,20 @@ class _Schema:
             out += NO_TAGS
 
     def _write_tags(self, out: bytearray, message: Mapping[str, Any]) -> None:
-        said = [
+        present = [
             (tag, field)
             for tag, field in sorted(self._tagged.items())
             if message.get(field.name, field.default) != field.default
         ]
-        out += varint(len(said))
-        for tag, field in said:
+        out += varint(len(present))
+        for tag, field in present:
             value = bytearray()
             field.write(value, message[field.name])
             out += varint(tag) + varint(len(value)) + value
 
 
 _REQUIRED: Final = object()
-"""The default of a field that has none."""
+"""A marker in place of the default, for fields without a default."""
 
 
 @lru_cache(maxsize=256)
@@ -194,14 +195,14 @@ def _field(field: dataclasses.Field[Any], hint: Any, flexible: bool) -> _Field:
     else:
         items_nullable, item = nullable, hint
     if dataclasses.is_dataclass(item):
-        read, write, smallest = _nested(_Schema(item), items_nullable)
+        read, write, min_bytes = _nested(_Schema(item), items_nullable)
     else:
-        read, write, smallest = _primitive(field.metadata["kafka_type"], items_nullable, flexible)
+        read, write, min_bytes = _primitive(field.metadata["kafka_type"], items_nullable, flexible)
     write_item = write
     if array:
-        read, write = _array(read, write_item, smallest, nullable, flexible)
-        smallest = 1 if flexible else 4
-    return _Field(field.name, read, write, write_item, field.metadata.get("tag"), _default(field), smallest)
+        read, write = _array(read, write_item, min_bytes, nullable, flexible)
+        min_bytes = 1 if flexible else 4
+    return _Field(field.name, read, write, write_item, field.metadata.get("tag"), _default(field), min_bytes)
 
 
 def _not_null(hint: Any) -> tuple[bool, Any]:
@@ -228,7 +229,7 @@ def _number(form: struct.Struct) -> tuple[_Read, _Write, int]:
     unpack_from, pack, size = form.unpack_from, form.pack, form.size
 
     def read(cursor: Cursor) -> Any:
-        # Cursor.number without its nested calls: large responses decode in 12 to 27 % less time.
+        # This is Cursor.number without its nested calls, which saves 12 to 27 % of the time to decode large responses.
         at = cursor.at
         try:
             (value,) = unpack_from(cursor.data, at)
@@ -296,24 +297,25 @@ def _write_uuid(out: bytearray, value: uuid.UUID | None) -> None:
 
 
 def _nested(schema: _Schema, nullable: bool) -> tuple[_Read, _Write, int]:
-    """A nested message. If it may be null, a byte before it says whether it is present."""
+    """Returns the reader, the writer and the minimum size of a nested message. A nullable message has a byte in front
+    of it that says whether it is present."""
     if not nullable:
-        return schema.read, schema.write, schema.smallest
+        return schema.read, schema.write, schema.min_bytes
 
-    def read_it(cursor: Cursor) -> Message | None:
+    def read_nullable(cursor: Cursor) -> Message | None:
         return schema.read(cursor) if cursor.number(INT8) >= 0 else None
 
-    def write_it(out: bytearray, value: Message | None) -> None:
+    def write_nullable(out: bytearray, value: Message | None) -> None:
         out += INT8.pack(-1 if value is None else 1)
         if value is not None:
             schema.write(out, value)
 
-    return read_it, write_it, 1
+    return read_nullable, write_nullable, 1
 
 
-def _array(read: _Read, write: _Write, smallest: int, nullable: bool, flexible: bool) -> tuple[_Read, _Write]:
+def _array(read: _Read, write: _Write, min_bytes: int, nullable: bool, flexible: bool) -> tuple[_Read, _Write]:
     def read_all(cursor: Cursor) -> list[Any] | None:
-        number = cursor.nullable_count(smallest)
+        number = cursor.nullable_count(min_bytes)
         if number < 0:
             if nullable:
                 return None

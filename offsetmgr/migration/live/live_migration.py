@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.clock import Clock, SystemClock
 from offsetmgr.core.commit_mode import SAFE_CHANGES, CommitMode, CommitModeChange
 from offsetmgr.core.errors import Conflict, GateRefused, GroupNotFound, OffsetMgrError, RecreatedTopic, TimedOut
-from offsetmgr.core.log_origin import Translate
+from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.model import Committed, Offset, TopicPartition
 from offsetmgr.core.offset_store import Change, GroupEdit, Guard, OffsetStore
 from offsetmgr.kafka.cluster.base import Cluster
@@ -57,7 +57,7 @@ class SwitchSides(NamedTuple):
     zookeeper: OffsetStore
     kafka: OffsetStore
     cluster: Cluster | None
-    translate: Translate | None = None
+    translate: OffsetTranslation | None = None
 
 
 class LiveMigration:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
-from offsetmgr.kafka.client.run_manager_admin import INSPECT, MOST_ROWS, VERSION
+from offsetmgr.kafka.client.manager_api import INSPECT, MAX_DUMP_ROWS, VERSION
 from offsetmgr.server.network.api import Api, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
@@ -53,10 +53,10 @@ def _found(inspected: AdminBackend, question: dict[str, Any]) -> Mapping[str, An
         if what == "status":
             return inspected.status()
         if what == "dump":
-            partition, most = question.get("partition"), question.get("most", MOST_ROWS)
+            partition, most = question.get("partition"), question.get("most", MAX_DUMP_ROWS)
             if not isinstance(partition, int) or not isinstance(most, int):
                 return {"error": "partition and most are numbers"}
-            return {"rows": inspected.dump(partition, question.get("after"), max(1, min(most, MOST_ROWS)))}
+            return {"rows": inspected.dump(partition, question.get("after"), max(1, min(most, MAX_DUMP_ROWS)))}
     except OffsetMgrError as error:
         return {"error": str(error)}
     return {"error": f"no process here knows {what!r}"}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.core.errors import UsageError
-from offsetmgr.core.log_origin import Translate
+from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.manager.expiration import DEFAULT_RETENTION_MS
 from offsetmgr.server.network.limits import ServerLimits
 
@@ -23,7 +23,7 @@ class ServeOptions:
     relay_ports: range | None = None
     store: str | None = None
     """A store's URI; None: the offset manager's own topic."""
-    translate: Translate | None = None
+    translate: OffsetTranslation | None = None
     """The user's statement that the store's offsets belong to a Kafka cluster other than ``bootstrap``."""
     topic: str = "__offsetmgr_offsets"
     partitions: int = 50

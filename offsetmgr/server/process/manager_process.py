@@ -18,9 +18,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from offsetmgr.core.errors import MalformedData, NotCoordinator, OffsetMgrError, OtherCluster, UsageError
-from offsetmgr.core.offset_store import OffsetStore, Partitions
+from offsetmgr.core.offset_store import OffsetStore, PartitionKinds
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
-from offsetmgr.kafka.client.run_manager_admin import FIRST_MANAGER
+from offsetmgr.kafka.client.manager_api import FIRST_MANAGER_ID
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.primitives import DECODING
 from offsetmgr.kafka.protocol.releases import FENCES_WRITERS
@@ -194,7 +194,7 @@ class ManagerProcess:
     async def _start_backend(self, backend: _LateBound, host: str, port: int) -> int:
         """Starts the backend; returns the node id of this process."""
         if self._options.store is not None:
-            node = ManagerAddress(FIRST_MANAGER, host, port)
+            node = ManagerAddress(FIRST_MANAGER_ID, host, port)
             await self._start_store(backend, node)
             return node.node_id
         return await self._start_manager(backend, host, port)
@@ -208,7 +208,7 @@ class ManagerProcess:
         timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout * 1000))
         store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
         check_servable(store)
-        if store.capabilities.partitions is Partitions.OF_BROKERS:
+        if store.capabilities.partitions is PartitionKinds.OF_BROKERS:
             raise UsageError(
                 f"store {store.uri}",
                 "holds byte positions of Kafka 0.7, which Kafka's clients would take for offsets",

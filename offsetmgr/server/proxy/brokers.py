@@ -19,8 +19,8 @@ from offsetmgr.kafka.client.connection import BrokerConnection
 from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
+from offsetmgr.kafka.protocol.request_sender import send_request
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
@@ -193,7 +193,7 @@ class Brokers:
 
     async def _refresh(self, deadline: float) -> None:
         connection = await self._client.any_connection(deadline)
-        answer = await ask(connection, *_METADATA, {"topics": [], **_NO_EXTRAS}, remaining(deadline))
+        answer = await send_request(connection, *_METADATA, {"topics": [], **_NO_EXTRAS}, remaining(deadline))
         brokers = [NamedBroker(b["node_id"], b["host"], b["port"], b["rack"]) for b in answer["brokers"]]
         await self.seen(brokers)
         alive = {broker.node_id for broker in brokers}

@@ -12,9 +12,9 @@ from offsetmgr.core.errors import NotCoordinator, OffsetMgrError
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.errors import kafka_error
+from offsetmgr.kafka.protocol.request_sender import send_request
 from offsetmgr.kafka.protocol.schema_codec import Message
 from offsetmgr.server.proxy.brokers import Brokers
 
@@ -114,7 +114,9 @@ class Coordinators:
 
     async def _list(self, broker: Address, deadline: float) -> list[Message]:
         connection = await self._client.node(broker).connection(deadline)
-        answer = await ask(connection, *_LIST, {"states_filter": []}, remaining(deadline), yielding=True)
+        answer = await send_request(
+            connection, *_LIST, {"states_filter": []}, remaining(deadline), use_codec_thread=True
+        )
         if answer["error_code"]:
             raise kafka_error(answer["error_code"], f"groups of broker {broker}")
         groups: list[Message] = answer["groups"]
@@ -123,14 +125,16 @@ class Coordinators:
     async def delete_group(self, group: str, deadline: float) -> int:
         """The coordinator's response to DeleteGroups. Raises `OffsetMgrError`."""
         connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
-        answer = await ask(connection, *_DELETE_GROUPS, {"groups_names": [group]}, remaining(deadline))
+        answer = await send_request(connection, *_DELETE_GROUPS, {"groups_names": [group]}, remaining(deadline))
         code: int = answer["results"][0]["error_code"]
         return code
 
     async def delete_offsets(self, group: str, topics: list[Message], deadline: float) -> Message:
         """The coordinator's response to OffsetDelete, with topics as in its request. Raises `OffsetMgrError`."""
         connection = await self._client.node(await self.find(group, deadline)).connection(deadline)
-        return await ask(connection, *_OFFSET_DELETE, {"group_id": group, "topics": topics}, remaining(deadline))
+        return await send_request(
+            connection, *_OFFSET_DELETE, {"group_id": group, "topics": topics}, remaining(deadline)
+        )
 
     # --- single requests -----------------------------------------------------------------------------
 
@@ -144,13 +148,13 @@ class Coordinators:
             "member_id": member_id,
             "group_instance_id": instance_id,
         }
-        code: int = (await ask(connection, *_HEARTBEAT, message, remaining(deadline)))["error_code"]
+        code: int = (await send_request(connection, *_HEARTBEAT, message, remaining(deadline)))["error_code"]
         return code
 
     async def _ask_about(self, where: Address, group: str, deadline: float, *, operations: bool = False) -> Message:
         connection = await self._client.node(where).connection(deadline)
         message = {"groups": [group], "include_authorized_operations": operations}
-        answer = await ask(connection, *_DESCRIBE, message, remaining(deadline), yielding=True)
+        answer = await send_request(connection, *_DESCRIBE, message, remaining(deadline), use_codec_thread=True)
         found: Message = answer["groups"][0]
         return found
 
@@ -167,7 +171,7 @@ class Coordinators:
             try:
                 connection = await self._client.node(other).connection(end)
                 message = {"key_type": 0, "coordinator_keys": groups}
-                answer = await ask(connection, *_FIND, message, remaining(end))
+                answer = await send_request(connection, *_FIND, message, remaining(end))
             except OffsetMgrError:
                 continue
             return {

@@ -10,8 +10,8 @@ from typing import Final
 from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.primitives import Cursor
+from offsetmgr.kafka.protocol.request_sender import send_request
 
 _BY_ID: Final = 12
 """The first version of Metadata that names topics by id (KIP-516)."""
@@ -55,7 +55,9 @@ class TopicIds:
                 "allow_auto_topic_creation": False,
                 "include_topic_authorized_operations": False,
             }
-            answer = await ask(connection, ApiKey.METADATA, _BY_ID, question, remaining(deadline), yielding=True)
+            answer = await send_request(
+                connection, ApiKey.METADATA, _BY_ID, question, remaining(deadline), use_codec_thread=True
+            )
             if len(self._names) > _MOST:
                 self._names.clear()
             for topic in answer["topics"]:

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from offsetmgr.config import toml_table
-from offsetmgr.config.toml_table import Table
+from offsetmgr.config.toml_table import TomlTable
 
 ANYBODY: Final = "*"
 _ALL: Final = "all"
@@ -185,15 +185,15 @@ class AuthorizationRules:
 def load_rules(path: Path | str) -> AuthorizationRules:
     """Raises `ConfigError` naming the file and the invalid line or field."""
     table = toml_table.load(path)
-    table.only(["rule"])
+    table.reject_unknown(["rule"])
     rules = [_rule(entry) for entry in table.tables("rule")]
     if not rules:
         raise table.error("contains no [[rule]], so no client may do anything")
     return AuthorizationRules(rules)
 
 
-def _rule(entry: Table) -> Rule:
-    entry.only(["principals", "groups", "topics", "operations", "apis"])
+def _rule(entry: TomlTable) -> Rule:
+    entry.reject_unknown(["principals", "groups", "topics", "operations", "apis"])
     principals = entry.texts("principals")
     if not principals:
         raise entry.error('must name a user, or "*" for all users', "principals")
@@ -205,7 +205,7 @@ def _rule(entry: Table) -> Rule:
     return Rule(frozenset(principals), groups, topics, operations, apis)
 
 
-def _apis(entry: Table) -> frozenset[int]:
+def _apis(entry: TomlTable) -> frozenset[int]:
     names = entry.texts("apis")
     known = {name: key for key, name in ADMIN_APIS.items()}
     for name in names:
@@ -214,7 +214,7 @@ def _apis(entry: Table) -> frozenset[int]:
     return frozenset(known.values()) if ANYBODY in names else frozenset(known[name] for name in names)
 
 
-def _patterns(entry: Table, field: str) -> tuple[str, ...]:
+def _patterns(entry: TomlTable, field: str) -> tuple[str, ...]:
     patterns = entry.texts(field)
     for pattern in patterns:
         if "*" in pattern[:-1]:
@@ -222,7 +222,7 @@ def _patterns(entry: Table, field: str) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _operations(entry: Table) -> frozenset[Operation]:
+def _operations(entry: TomlTable) -> frozenset[Operation]:
     names = entry.texts("operations")
     if not names:
         raise entry.error("must name at least one operation", "operations")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from offsetmgr.config import toml_table
-from offsetmgr.config.toml_table import Table
+from offsetmgr.config.toml_table import TomlTable
 from offsetmgr.core.errors import UsageError
 
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -132,14 +132,14 @@ def load_credentials(path: Path | str, mechanisms: Collection[str] = tuple(DIGES
     Raises `ConfigError` naming the file and the invalid line or field, never its value.
     """
     table = toml_table.load(path)
-    table.only(["users"])
+    table.reject_unknown(["users"])
     users = table.table("users")
     passwords: dict[str, bytes] = {}
     verifiers: dict[str, dict[str, CredentialVerifier]] = {mechanism: {} for mechanism in DIGESTS}
     for name in users.values:
         entry = users.table(name)
         fields = ["password", *(mechanism.lower() for mechanism in DIGESTS)]
-        entry.only(fields)
+        entry.reject_unknown(fields)
         if not entry.values:
             raise entry.error(f"has none of {', '.join(fields)}")
         if "password" in entry.values:
@@ -153,7 +153,7 @@ def load_credentials(path: Path | str, mechanisms: Collection[str] = tuple(DIGES
     return Credentials(passwords, verifiers, secret, mechanisms)
 
 
-def _verifier(entry: Table, mechanism: str) -> CredentialVerifier:
+def _verifier(entry: TomlTable, mechanism: str) -> CredentialVerifier:
     field = mechanism.lower()
     parts = entry.text(field).split(":")
     try:

@@ -23,7 +23,7 @@ from offsetmgr.kafka.protocol.conditional_commit import (
     CONDITIONAL_FEATURE,
     DROPS_LEADER_EPOCH,
     DROPS_METADATA,
-    NOTHING,
+    NO_OFFSET,
     STORE_FEATURE,
 )
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
@@ -268,7 +268,7 @@ class StoreBackend:
 
     def _row(self, partition: int, found: Offset, code: int) -> tuple[int, int, int, str, int]:
         if code != ErrorCode.NONE or not isinstance(found, Committed):
-            return partition, NOTHING, -1, "", code
+            return partition, NO_OFFSET, -1, "", code
         epoch = -1 if found.leader_epoch is None or not self.keeps_epochs else found.leader_epoch
         return partition, found.offset, epoch, found.metadata, ErrorCode.NONE
 
@@ -296,8 +296,8 @@ def _change(expected: int | None, offset: int, epoch: int, metadata: str) -> Cha
     after = OffsetAndMetadata(offset, metadata, None if epoch < 0 else epoch)
     if expected is None:
         return Change(after, None, True)
-    held: Offset = ABSENT if expected == NOTHING else Committed(expected)
-    return Change(None if offset == NOTHING else after, held, True)
+    held: Offset = ABSENT if expected == NO_OFFSET else Committed(expected)
+    return Change(None if offset == NO_OFFSET else after, held, True)
 
 
 async def _at_once(answer: Any) -> Any:

@@ -63,8 +63,8 @@ permanent: UNKNOWN_SERVER_ERROR, and the log has the details."""
 
 def commit_code(error: OffsetMgrError) -> int:
     """The code for a commit, a fetch or a deletion of a partition, or of a whole group."""
-    if isinstance(error, ServerError) and error.wire_code is not None:
-        return error.wire_code
+    if isinstance(error, ServerError) and error.kafka_code is not None:
+        return error.kafka_code
     return next(
         (code for kind in type(error).__mro__ if (code := _CODES.get(kind)) is not None), ErrorCode.UNKNOWN_SERVER_ERROR
     )

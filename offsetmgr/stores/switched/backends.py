@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from offsetmgr.core.commit_mode import CommitMode
-from offsetmgr.core.log_origin import Translate
+from offsetmgr.core.log_origin import OffsetTranslation
 from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.stores.dual import DualStore
 
@@ -12,7 +12,7 @@ class SwitchedBackends:
     """The `offsetmgr.stores.switched.store.StorageBackends` of one ZooKeeper and one Kafka store. `close` closes both
     stores."""
 
-    def __init__(self, zookeeper: OffsetStore, kafka: OffsetStore, translate: Translate | None = None) -> None:
+    def __init__(self, zookeeper: OffsetStore, kafka: OffsetStore, translate: OffsetTranslation | None = None) -> None:
         """``translate``: see `DualStore`."""
         self._dual = DualStore(kafka, zookeeper, translate=translate)
         self._by_mode: dict[CommitMode, OffsetStore] = {

@@ -151,8 +151,8 @@ class SwitchedStore(StoreBase):
     def topic_ids(self, topics: Iterable[str] | None = None) -> Mapping[str, str]:
         return self._session_state().backends.store(CommitMode.DUAL).topic_ids(topics)
 
-    def topics_created(self, topics: Iterable[str]) -> Mapping[str, int]:
-        return self._session_state().backends.store(CommitMode.DUAL).topics_created(topics)
+    def topic_creation_times(self, topics: Iterable[str]) -> Mapping[str, int]:
+        return self._session_state().backends.store(CommitMode.DUAL).topic_creation_times(topics)
 
     def mode(self, group: str) -> CommitMode:
         """Returns the group's current mode; ``start`` if none was declared. Raises `GroupNotFound`."""

@@ -14,7 +14,7 @@ from offsetmgr.core.errors import (
 )
 from offsetmgr.core.model import BrokerPartition, TopicPartition
 from offsetmgr.core.offset_store import (
-    Partitions,
+    PartitionKinds,
 )
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import check_offset, parse_decimal
@@ -49,7 +49,7 @@ class Layout(Protocol):
         ...
 
     @property
-    def partitions(self) -> Partitions:
+    def partitions(self) -> PartitionKinds:
         """The kind of partitions that this layout can hold."""
         ...
 
@@ -113,7 +113,7 @@ class ConsumersLayout:
 
     name = "0.8"
     query = "layout=0.8"
-    partitions = Partitions.NUMBERED
+    partitions = PartitionKinds.NUMBERED
     loose = False
     registry = True
     groups_root = paths.CONSUMERS
@@ -152,7 +152,7 @@ class BrokersLayout(ConsumersLayout):
 
     name = "0.7"
     query = "layout=0.7"
-    partitions = Partitions.OF_BROKERS
+    partitions = PartitionKinds.OF_BROKERS
 
     def path(self, group: str, partition: TopicPartition) -> str:
         return paths.offset_of_broker(group, partition.topic, partition.partition)

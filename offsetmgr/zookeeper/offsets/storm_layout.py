@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from offsetmgr.core.errors import CorruptData, UsageError
 from offsetmgr.core.model import TopicPartition
-from offsetmgr.core.offset_store import Partitions
+from offsetmgr.core.offset_store import PartitionKinds
 from offsetmgr.zookeeper.nodes import paths
 from offsetmgr.zookeeper.nodes.offset_data import MAX_OFFSET, check_offset
 
@@ -28,7 +28,7 @@ class StormLayout:
     """See the module. If a topic's directory exists, its nodes lie there; otherwise they are loose."""
 
     name = "storm"
-    partitions = Partitions.NUMBERED
+    partitions = PartitionKinds.NUMBERED
     loose = True
     registry = False
 

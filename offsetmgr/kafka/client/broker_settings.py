@@ -1,4 +1,4 @@
-"""Settings of brokers, from DescribeConfigs (0.11 and later) or the defaults of their release."""
+"""Reads settings of brokers with DescribeConfigs (0.11 and later); older brokers have the defaults of their release."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.client.retries import remaining
 from offsetmgr.kafka.protocol import requests
 from offsetmgr.kafka.protocol.api_key import ApiKey
-from offsetmgr.kafka.protocol.ask import ask
 from offsetmgr.kafka.protocol.channel import Address
-from offsetmgr.kafka.protocol.releases import TELLS_SETTINGS, Versions, before
+from offsetmgr.kafka.protocol.releases import REPORTS_CONFIGURATION, Versions, is_before
+from offsetmgr.kafka.protocol.request_sender import send_request
 
 _BROKER: Final = 4
-"""Kafka's number of the resource type broker."""
+"""The resource type "broker" in Kafka's protocol."""
 _VERSION: Final = 1
 _MINUTE_MS: Final = 60_000
 _DAY_MS: Final = 24 * 60 * _MINUTE_MS
 
 
 async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
-    """Returns ``offsets.retention.minutes`` of a broker in milliseconds; the default of its release if the broker does
-    not support the request, None if it denies it. Raises `Unreachable`, `TimedOut`, and the errors of
-    `Client.any_connection`."""
+    """Returns ``offsets.retention.minutes`` of a broker in milliseconds.
+
+    Returns the default of the release if the broker does not support DescribeConfigs, and None if the broker does not
+    report the setting. Raises `Unreachable`, `TimedOut`, and the errors of `Client.any_connection`.
+    """
     connection = await client.any_connection(deadline)
-    if not TELLS_SETTINGS.on(connection.versions):
+    if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return default_retention_ms(connection.versions)
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
     if not answer.brokers:
@@ -37,8 +39,8 @@ async def offsets_retention_ms(client: Client, deadline: float) -> int | None:
 
 
 def default_retention_ms(versions: Versions) -> int:
-    """Returns the default retention of offsets: one day, and one week from 2.0 on (KIP-186)."""
-    return _DAY_MS if before("2.0", versions) else 7 * _DAY_MS
+    """Returns the default retention of offsets in milliseconds: one day before 2.0, one week from 2.0 on (KIP-186)."""
+    return _DAY_MS if is_before("2.0", versions) else 7 * _DAY_MS
 
 
 async def broker_setting(client: Client, broker: int, name: str, deadline: float) -> str | None:
@@ -48,14 +50,14 @@ async def broker_setting(client: Client, broker: int, name: str, deadline: float
     answer = await connection.call(requests.metadata(), MetadataResponse, remaining(deadline))
     where = {int(b.node_id): Address(b.host, int(b.port)) for b in answer.brokers}.get(broker)
     if where is None:
-        raise Unreachable(f"broker {broker}", "the cluster does not name it: it is down, or is no broker of it")
+        raise Unreachable(f"broker {broker}", "the cluster does not list it: it is down, or belongs to another cluster")
     connection = await client.node(where).connection(deadline)
-    if not TELLS_SETTINGS.on(connection.versions):
+    if not REPORTS_CONFIGURATION.supported_by(connection.versions):
         return None
-    asked = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": [name]}
-    wanted = {"resources": [asked], "include_synonyms": False}
+    resource = {"resource_type": _BROKER, "resource_name": str(broker), "configuration_keys": [name]}
+    request = {"resources": [resource], "include_synonyms": False}
     try:
-        found = await ask(connection, ApiKey.DESCRIBE_CONFIGS, _VERSION, wanted, remaining(deadline))
+        found = await send_request(connection, ApiKey.DESCRIBE_CONFIGS, _VERSION, request, remaining(deadline))
     except TimedOut as error:
         raise TimedOut(f"broker {broker}", error.why) from None
     values = [

@@ -1,4 +1,4 @@
-"""`KafkaCluster`: the id, topics, log ranges, groups and settings of a cluster, over Kafka's protocol."""
+"""`KafkaCluster`: implements `Cluster` with offsetmgr's own Kafka client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 
 def open_cluster(bootstrap: str, config: ConnectionConfig | None = None) -> Cluster:
-    """Returns the cluster of these brokers without I/O. Raises `ConfigError` for invalid settings."""
+    """Returns a `KafkaCluster`, or a `LibrdkafkaCluster` if only librdkafka supports the security settings.
+
+    Performs no I/O. Raises `ConfigError` for invalid settings.
+    """
     try:
         return KafkaCluster(bootstrap, config)
     except UnsupportedOperation:
@@ -28,10 +31,11 @@ def open_cluster(bootstrap: str, config: ConnectionConfig | None = None) -> Clus
 
 
 class KafkaCluster:
-    """A cluster of brokers from 0.8.2 on. The methods are those of `offsetmgr.kafka.cluster.base.Cluster`."""
+    """Implements `offsetmgr.kafka.cluster.base.Cluster` for brokers from 0.8.2 on."""
 
     def __init__(self, bootstrap: str, config: ConnectionConfig | None = None) -> None:
-        """Raises `UnsupportedOperation` for logins and keys that only librdkafka supports, and `ConfigError`."""
+        """Raises `UnsupportedOperation` for SASL mechanisms and key stores that only librdkafka supports, and
+        `ConfigError` for invalid settings."""
         from offsetmgr.kafka.client.background_loop import EventLoopThread
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security
@@ -59,8 +63,8 @@ class KafkaCluster:
     def topics(self, names: Iterable[str] | None = None) -> Mapping[str, int]:
         from offsetmgr.kafka.client.log_ranges import partition_counts
 
-        asked = None if names is None else set(names)
-        return self._run(lambda deadline: partition_counts(self._client, asked, deadline))
+        requested = None if names is None else set(names)
+        return self._run(lambda deadline: partition_counts(self._client, requested, deadline))
 
     def log_ranges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LogRange | OffsetMgrError]:
         from offsetmgr.kafka.client.log_ranges import log_ranges
@@ -82,16 +86,16 @@ class KafkaCluster:
         return {**others, **found}
 
     def describe_groups(self, groups: Iterable[str]) -> Mapping[str, GroupDescription | OffsetMgrError]:
-        asked = list(dict.fromkeys(groups))
-        return self._run(lambda deadline: self._client.describe(asked, deadline)) if asked else {}
+        requested = list(dict.fromkeys(groups))
+        return self._run(lambda deadline: self._client.describe(requested, deadline)) if requested else {}
 
     def offsets_retention_ms(self) -> int | None:
-        from offsetmgr.kafka.client.settings import offsets_retention_ms
+        from offsetmgr.kafka.client.broker_settings import offsets_retention_ms
 
         return self._run(lambda deadline: offsets_retention_ms(self._client, deadline))
 
     def broker_setting(self, broker: int, name: str) -> str | None:
-        from offsetmgr.kafka.client.settings import broker_setting
+        from offsetmgr.kafka.client.broker_settings import broker_setting
 
         return self._run(lambda deadline: broker_setting(self._client, broker, name, deadline))
 
@@ -108,7 +112,7 @@ class KafkaCluster:
         self.close()
 
     def _run(self, call: Callable[[float], Awaitable[T]]) -> T:
-        """Runs a call in the event loop with a deadline and waits for it."""
+        """Runs ``call`` with a deadline in the event loop, and waits for its result."""
         import asyncio
 
         async def within() -> T:
@@ -120,11 +124,11 @@ class KafkaCluster:
 def _by_kind(
     partitions: Iterable[TopicPartition],
 ) -> tuple[list[TopicPartition], dict[TopicPartition, OffsetMgrError]]:
-    """Returns the partitions to ask for, and the errors of partitions of Kafka 0.7."""
-    asked = list(dict.fromkeys(partitions))
+    """Returns the partitions that the cluster can have, and an error for each partition of Kafka 0.7."""
+    requested = list(dict.fromkeys(partitions))
     old: dict[TopicPartition, OffsetMgrError] = {
         tp: UnknownTopicOrPartition(str(tp), "is a partition of Kafka 0.7, of which this cluster has no log")
-        for tp in asked
+        for tp in requested
         if isinstance(tp.partition, BrokerPartition)
     }
-    return [tp for tp in asked if tp not in old], old
+    return [tp for tp in requested if tp not in old], old
