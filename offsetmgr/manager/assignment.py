@@ -88,11 +88,11 @@ class Assignment:
         """Returns the shard groups that ``member`` may own."""
         return frozenset(shard_group for shard_group, owner in self.owners.items() if owner == member)
 
-    def to_let_go(self, member: str) -> frozenset[int]:
+    def to_revoke(self, member: str) -> frozenset[int]:
         """Returns the shard groups that ``member`` is asked to revoke."""
         return frozenset(shard_group for shard_group, waiting in self.waiting.items() if waiting.owner == member)
 
-    def holders(self) -> dict[int, str]:
+    def all_owners(self) -> dict[int, str]:
         """Returns the owner of each owned shard group."""
         return {**self.owners, **{shard_group: waiting.owner for shard_group, waiting in self.waiting.items()}}
 
@@ -102,26 +102,30 @@ def assign(
 ) -> Assignment:
     """Returns the assignment of ``generation``. ``unreadable`` are members with invalid metadata, and the reason; they
     never received a shard group, so they own none."""
-    infos = dict(sorted(members))
-    claims = _claims(infos)
-    agreed = _agreed(infos, claims)
+    metadata = dict(sorted(members))
+    claims = _claims(metadata)
+    prevailing = _prevailing_config(metadata, claims)
     refused = dict(unreadable or {})
-    if agreed is None:
+    if prevailing is None:
         return Assignment(generation, {}, {}, {}, refused)
-    refused |= {m: _difference(info.parameters, agreed) for m, info in infos.items() if info.parameters != agreed}
-    accepted = sorted((m for m in infos if m not in refused), key=lambda m: (infos[m].host, infos[m].port, m))
+    refused |= {
+        m: _describe_difference(member_metadata.parameters, prevailing)
+        for m, member_metadata in metadata.items()
+        if member_metadata.parameters != prevailing
+    }
+    accepted = sorted((m for m in metadata if m not in refused), key=lambda m: (metadata[m].host, metadata[m].port, m))
 
-    owners, capacity = _kept(accepted, claims, agreed.shard_groups)
-    free = [shard_group for shard_group in range(agreed.shard_groups) if shard_group not in claims]
-    owners |= dict(zip(free, _neediest(capacity, len(free)), strict=True))
+    owners, capacity = _retained(accepted, claims, prevailing.shard_groups)
+    free = [shard_group for shard_group in range(prevailing.shard_groups) if shard_group not in claims]
+    owners |= dict(zip(free, _next_owners(capacity, len(free)), strict=True))
     moving = sorted(
-        shard_group for shard_group in claims if shard_group not in owners and shard_group < agreed.shard_groups
+        shard_group for shard_group in claims if shard_group not in owners and shard_group < prevailing.shard_groups
     )
     waiting = {
         shard_group: PendingRevocation(claims[shard_group][1], successor)
-        for shard_group, successor in zip(moving, _neediest(capacity, len(moving)), strict=True)
+        for shard_group, successor in zip(moving, _next_owners(capacity, len(moving)), strict=True)
     }
-    return Assignment(generation, _nodes(accepted, infos), owners, waiting, refused)
+    return Assignment(generation, _nodes(accepted, metadata), owners, waiting, refused)
 
 
 def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -137,47 +141,51 @@ def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]
     return {address: node_id for node_id, address in taken.items()}
 
 
-def _claims(infos: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
+def _claims(metadata: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
     """Returns the valid claim of each claimed shard group: its generation and its member.
 
     A member that joins without having seen the newest assignment also claims what that one gave it: its JoinGroup may
     be an old one that arrived late, while the process has continued. Of two claims the one of the younger generation is
     valid.
     """
-    newest, map_of_newest = max(
-        ((info.seen, m) for m, info in infos.items()), default=(-1, ""), key=lambda pair: (pair[0], pair[1])
+    newest, newest_member = max(
+        ((member_metadata.seen, m) for m, member_metadata in metadata.items()),
+        default=(-1, ""),
+        key=lambda pair: (pair[0], pair[1]),
     )
-    given = infos[map_of_newest].seen_owners if map_of_newest else {}
+    newest_owners = metadata[newest_member].seen_owners if newest_member else {}
     claims: dict[int, tuple[int, str]] = {}
-    for member, info in infos.items():
-        owned = dict(info.owned)
-        if info.seen < newest:
-            owned = {shard_group: newest for shard_group, owner in given.items() if owner == member} | owned
+    for member, member_metadata in metadata.items():
+        owned = dict(member_metadata.owned)
+        if member_metadata.seen < newest:
+            owned = {shard_group: newest for shard_group, owner in newest_owners.items() if owner == member} | owned
         for shard_group, since in owned.items():
             if shard_group not in claims or since > claims[shard_group][0]:
                 claims[shard_group] = (since, member)
     return claims
 
 
-def _agreed(infos: Mapping[str, ManagerMetadata], claims: Mapping[int, tuple[int, str]]) -> SharedConfig | None:
+def _prevailing_config(
+    metadata: Mapping[str, ManagerMetadata], claims: Mapping[int, tuple[int, str]]
+) -> SharedConfig | None:
     """Returns the settings of those who own most shard groups, so that a wrongly configured new member, even a leader,
     does not displace working ones. If no member owns any, returns the settings of most members."""
-    owned = [infos[member].parameters for _, member in claims.values()]
-    told = [info.parameters for info in infos.values()]
-    return min(set(told), default=None, key=lambda p: (-owned.count(p), -told.count(p), p))
+    owned = [metadata[member].parameters for _, member in claims.values()]
+    configs = [member_metadata.parameters for member_metadata in metadata.values()]
+    return min(set(configs), default=None, key=lambda p: (-owned.count(p), -configs.count(p), p))
 
 
-def _difference(theirs: SharedConfig, agreed: SharedConfig) -> str:
+def _describe_difference(config: SharedConfig, prevailing: SharedConfig) -> str:
     differing = [
-        f"{name.removesuffix('_ms').replace('_', ' ')} is {_said(name, mine)} here "
-        f"and {_said(name, other)} at the other managers"
-        for name, mine, other in zip(SharedConfig._fields, theirs, agreed, strict=True)
+        f"{name.removesuffix('_ms').replace('_', ' ')} is {_format_setting(name, mine)} here "
+        f"and {_format_setting(name, other)} at the other managers"
+        for name, mine, other in zip(SharedConfig._fields, config, prevailing, strict=True)
         if mine != other
     ]
     return "; ".join(differing)
 
 
-def _said(name: str, value: object) -> str:
+def _format_setting(name: str, value: object) -> str:
     """Returns the value in the form of the options of ``manager serve``."""
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -186,36 +194,38 @@ def _said(name: str, value: object) -> str:
     return repr(value)
 
 
-def _kept(
+def _retained(
     accepted: Sequence[str], claims: Mapping[int, tuple[int, str]], shard_groups: int
 ) -> tuple[dict[int, str], dict[str, int]]:
     """Returns the shard groups that stay with their owner, and the number of additional shard groups for each
     member."""
-    held: dict[str, list[int]] = {member: [] for member in accepted}
+    claimed: dict[str, list[int]] = {member: [] for member in accepted}
     for shard_group, (_, member) in sorted(claims.items(), key=lambda item: (item[1][0], item[0])):
-        if member in held and shard_group < shard_groups:
-            held[member].append(shard_group)
-    share, more = divmod(shard_groups, len(accepted)) if accepted else (0, 0)
-    richest = sorted(accepted, key=lambda m: -len(held[m]))  # stable: equal counts keep the order of their addresses
-    quota = {member: share + (1 if n < more else 0) for n, member in enumerate(richest)}
-    owners = {shard_group: member for member in accepted for shard_group in held[member][: quota[member]]}
-    return owners, {member: quota[member] - min(len(held[member]), quota[member]) for member in accepted}
+        if member in claimed and shard_group < shard_groups:
+            claimed[member].append(shard_group)
+    share, remainder = divmod(shard_groups, len(accepted)) if accepted else (0, 0)
+    by_count = sorted(
+        accepted, key=lambda m: -len(claimed[m])
+    )  # stable: equal counts keep the order of their addresses
+    quota = {member: share + (1 if n < remainder else 0) for n, member in enumerate(by_count)}
+    owners = {shard_group: member for member in accepted for shard_group in claimed[member][: quota[member]]}
+    return owners, {member: quota[member] - min(len(claimed[member]), quota[member]) for member in accepted}
 
 
-def _neediest(capacity: dict[str, int], count: int) -> list[str]:
+def _next_owners(capacity: dict[str, int], count: int) -> list[str]:
     """Returns the members that receive the next ``count`` shard groups: each time the one that lacks most; ``room``
     shrinks accordingly."""
-    chosen = []
+    members = []
     for _ in range(count):
         member = max(capacity, key=lambda m: capacity[m])
         capacity[member] -= 1
-        chosen.append(member)
-    return chosen
+        members.append(member)
+    return members
 
 
-def _nodes(accepted: Sequence[str], infos: Mapping[str, ManagerMetadata]) -> dict[str, NodeAddress]:
-    ids = node_ids((infos[m].host, infos[m].port) for m in accepted)
+def _nodes(accepted: Sequence[str], metadata: Mapping[str, ManagerMetadata]) -> dict[str, NodeAddress]:
+    ids = node_ids((metadata[m].host, metadata[m].port) for m in accepted)
     return {
-        m: NodeAddress(ids[infos[m].host, infos[m].port], infos[m].host, infos[m].port, infos[m].relay)
+        m: NodeAddress(ids[metadata[m].host, metadata[m].port], metadata[m].host, metadata[m].port, metadata[m].relay)
         for m in accepted
     }

@@ -14,7 +14,7 @@ from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.records.base import PartitionCommit
 
-NOTHING = -1
+NO_OFFSET = -1
 """As an expected offset: none is committed. As a new offset with a condition: delete the commit."""
 
 
@@ -30,10 +30,10 @@ class ConditionCheck(NamedTuple):
 
 
 def check_conditions(
-    request: CommitRequest, committed: Callable[[str, int], int], uncertain: Callable[[str, int], bool]
+    request: CommitRequest, committed: Callable[[str, int], int], in_flight: Callable[[str, int], bool]
 ) -> ConditionCheck:
     """``committed`` returns the offset of a topic's partition or `NOTHING`, and raises `CorruptData` or
-    `UnknownVersion`. ``uncertain`` returns whether a change of the partition is in flight; then no condition holds."""
+    `UnknownVersion`. ``in_flight`` returns whether a change of the partition is in flight; then no condition holds."""
     result = ConditionCheck([], set(), {})
     for topic, partitions in request.topics:
         accepted = []
@@ -41,11 +41,11 @@ def check_conditions(
             partition, offset, _, _ = commit
             expected = request.expected.get((topic, partition))
             if expected is not None:
-                error = _error(topic, partition, expected, committed, uncertain)
+                error = _error(topic, partition, expected, committed, in_flight)
                 if error:
                     result.errors[topic, partition] = error
                     continue
-                if offset == NOTHING:
+                if offset == NO_OFFSET:
                     result.to_delete.add((topic, partition))
                     continue
             accepted.append(commit)
@@ -58,10 +58,10 @@ def _error(
     partition: int,
     expected: int,
     committed: Callable[[str, int], int],
-    uncertain: Callable[[str, int], bool],
+    in_flight: Callable[[str, int], bool],
 ) -> int:
     """Returns 0 if the condition holds."""
-    if uncertain(topic, partition):
+    if in_flight(topic, partition):
         return ErrorCode.OPERATION_NOT_ATTEMPTED
     try:
         return 0 if committed(topic, partition) == expected else ErrorCode.OPERATION_NOT_ATTEMPTED

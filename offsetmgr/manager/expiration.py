@@ -46,7 +46,7 @@ class ExpiryReport(NamedTuple):
     """Groups that were skipped because a request for them is in flight."""
     unknown: int = 0
     """Groups that were skipped because it is unknown whether they have members."""
-    cut: bool = False
+    limit_reached: bool = False
     """Whether the pass stopped at the limit of tombstones; the next pass continues."""
 
     def plus(self, other: ExpiryReport) -> ExpiryReport:
@@ -58,42 +58,42 @@ class ExpiryReport(NamedTuple):
             self.refreshed + other.refreshed,
             self.busy + other.busy,
             self.unknown + other.unknown,
-            self.cut or other.cut,
+            self.limit_reached or other.limit_reached,
         )
 
 
-def expires_at(value: OffsetValue, last_active: int | None, terms: RetentionPolicy) -> int:
+def expires_at(value: OffsetValue, last_active: int | None, policy: RetentionPolicy) -> int:
     """Returns when an offset may expire if its group has no members (ms since 1970). ``last_active`` None: the group
     never had members."""
     if value.expire_timestamp is not None:
         return value.expire_timestamp
     if last_active is None:
-        return value.commit_timestamp + terms.retention_ms
-    return max(value.commit_timestamp, last_active + terms.activity_ms) + terms.retention_ms
+        return value.commit_timestamp + policy.retention_ms
+    return max(value.commit_timestamp, last_active + policy.activity_ms) + policy.retention_ms
 
 
-def record_expires_at(last_active: int, terms: RetentionPolicy) -> int:
+def record_expires_at(last_active: int, policy: RetentionPolicy) -> int:
     """Returns when the record of a group without offsets and members may expire (ms since 1970)."""
-    return last_active + terms.activity_ms + terms.retention_ms
+    return last_active + policy.activity_ms + policy.retention_ms
 
 
-def activity_is_old(last_active: int | None, now_ms: int, terms: RetentionPolicy) -> bool:
+def activity_is_old(last_active: int | None, now_ms: int, policy: RetentionPolicy) -> bool:
     """Returns whether a group with members needs a new activity record."""
-    return last_active is None or now_ms - last_active >= terms.activity_ms
+    return last_active is None or now_ms - last_active >= policy.activity_ms
 
 
-def batches(groups: Iterable[str], size: Callable[[str], int], most: int) -> Iterator[Sequence[str]]:
-    """Divides groups into batches of at most ``most`` offsets (a larger group is its own batch), so that other work can
+def batches(groups: Iterable[str], size: Callable[[str], int], max_offsets: int) -> Iterator[Sequence[str]]:
+    """Divides groups into batches of at most ``max_offsets`` offsets (a larger group is its own batch), so that other work can
     run in between. ``size`` returns the number of offsets of a group."""
     batch: list[str] = []
-    held = 0
+    batch_size = 0
     for group in groups:
-        weight = 1 + size(group)
-        if batch and held + weight > most:
+        group_size = 1 + size(group)
+        if batch and batch_size + group_size > max_offsets:
             yield batch
-            batch, held = [], 0
+            batch, batch_size = [], 0
         batch.append(group)
-        held += weight
+        batch_size += group_size
     if batch:
         yield batch
 

@@ -37,29 +37,29 @@ MARGIN: Final = 0.8
 class OwnershipLease:
     """A lease that `begin` starts. Any thread may call `valid`; one thread calls the other methods."""
 
-    def __init__(self, session: float, rebalance: float, clock: Callable[[], float] = boottime) -> None:
-        """``session`` and ``rebalance`` are the member's timeouts in seconds."""
-        self._session = session * MARGIN
-        self._rebalance = rebalance * MARGIN
+    def __init__(self, session_timeout: float, rebalance_timeout: float, clock: Callable[[], float] = boottime) -> None:
+        """``session_timeout`` and ``rebalance_timeout`` are the member's timeouts in seconds."""
+        self._session_duration = session_timeout * MARGIN
+        self._rebalance_duration = rebalance_timeout * MARGIN
         self._clock = clock
-        self._heard = self._settled = self._until = float("-inf")
+        self._session_from = self._rebalance_from = self._until = float("-inf")
 
     def begin(self, sent: float) -> None:
         """A SyncGroup sent at ``sent`` was answered: a valid lease continues, else a new one begins (and may have
         expired already)."""
-        if not self.prolong(sent, settled=True):
-            self._heard = self._settled = sent
-            self._until = sent + min(self._session, self._rebalance)
+        if not self.extend(sent, stable=True):
+            self._session_from = self._rebalance_from = sent
+            self._until = sent + min(self._session_duration, self._rebalance_duration)
 
-    def prolong(self, sent: float, *, settled: bool) -> bool:
+    def extend(self, sent: float, *, stable: bool) -> bool:
         """A request sent at ``sent`` was answered. Returns False without effect if the lease has expired or has not
         begun."""
         if not self.valid():
             return False
-        self._heard = max(self._heard, sent)
-        if settled:
-            self._settled = max(self._settled, sent)
-        self._until = min(self._heard + self._session, self._settled + self._rebalance)
+        self._session_from = max(self._session_from, sent)
+        if stable:
+            self._rebalance_from = max(self._rebalance_from, sent)
+        self._until = min(self._session_from + self._session_duration, self._rebalance_from + self._rebalance_duration)
         return True
 
     def end(self) -> None:
@@ -69,6 +69,6 @@ class OwnershipLease:
     def valid(self) -> bool:
         return self._clock() < self._until
 
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Returns the seconds for which the lease is valid; 0 if it is not."""
         return max(self._until - self._clock(), 0.0)

@@ -45,7 +45,7 @@ TRANSITIONS: Final[Mapping[ShardState, frozenset[ShardState]]] = {
     ShardState.CLOSED: frozenset(),
 }
 
-_ANSWERS: Final[Mapping[ShardState, int]] = {
+_ERROR_CODES: Final[Mapping[ShardState, int]] = {
     ShardState.INITIAL: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ShardState.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ShardState.ACTIVE: ErrorCode.NONE,
@@ -60,12 +60,12 @@ class IllegalTransition(OffsetMgrError):
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """A state and the reason for it. Immutable: `to` returns the next one."""
+    """A state and the reason for it. Immutable: `transition_to` returns the next one."""
 
     state: ShardState = ShardState.INITIAL
     why: str = ""
 
-    def to(self, state: ShardState, why: str = "") -> Lifecycle:
+    def transition_to(self, state: ShardState, why: str = "") -> Lifecycle:
         """Returns the lifecycle in its next state. Raises `IllegalTransition`."""
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"{self.state.value} cannot become {state.value}", self.why)
@@ -75,4 +75,4 @@ class Lifecycle:
     def error_code(self) -> int:
         """Returns the error code for requests in this state (data rule "current or retriable": always a retriable one);
         0 if they are served."""
-        return _ANSWERS[self.state]
+        return _ERROR_CODES[self.state]

@@ -24,16 +24,19 @@ class OffsetReader:
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
         """See `Shard.fetch`."""
-        held = self._table.topics(request.group)
+        by_topic = self._table.topics(request.group)
         if request.topics is None:
             return FetchResponse(
                 ErrorCode.NONE,
-                [self._topic(request.group, topic, values, sorted(values)) for topic, values in sorted(held.items())],
+                [
+                    self._topic(request.group, topic, values, sorted(values))
+                    for topic, values in sorted(by_topic.items())
+                ],
             )
         return FetchResponse(
             ErrorCode.NONE,
             [
-                self._topic(request.group, topic, held.get(topic, {}), partitions)
+                self._topic(request.group, topic, by_topic.get(topic, {}), partitions)
                 for topic, partitions in request.topics
             ],
         )
@@ -42,19 +45,19 @@ class OffsetReader:
         self, group: str, topic: str, values: Mapping[int, bytes], partitions: Sequence[int]
     ) -> tuple[str, Sequence[PartitionOffset]]:
         read = self._format.read_offset
-        answers: list[PartitionOffset] = []
+        results: list[PartitionOffset] = []
         for partition in partitions:
             raw = values.get(partition)
             if raw is None:
-                answers.append((partition, -1, -1, "", ErrorCode.NONE))
+                results.append((partition, -1, -1, "", ErrorCode.NONE))
                 continue
             try:
                 offset, epoch, metadata = read(raw)
-                answers.append((partition, offset, epoch, metadata, ErrorCode.NONE))
+                results.append((partition, offset, epoch, metadata, ErrorCode.NONE))
             except (CorruptData, UnknownVersion) as error:
-                self._note(group, topic, partition, error)
-                answers.append((partition, -1, -1, "", ErrorCode.UNKNOWN_SERVER_ERROR))
-        return topic, answers
+                self._record_problem(group, topic, partition, error)
+                results.append((partition, -1, -1, "", ErrorCode.UNKNOWN_SERVER_ERROR))
+        return topic, results
 
     def check_versions(self) -> None:
         """Finds values of unknown versions without decoding all values: of each version (the first two bytes in every
@@ -87,8 +90,8 @@ class OffsetReader:
         try:
             return self._format.decode_value(raw)
         except (CorruptData, UnknownVersion) as error:
-            self._note(group, topic, partition, error)
+            self._record_problem(group, topic, partition, error)
             return None
 
-    def _note(self, group: str, topic: str, partition: int, error: Exception) -> None:
-        self._table.note(self._table.key(group, topic, partition), f"{group}/{topic}-{partition}", error)
+    def _record_problem(self, group: str, topic: str, partition: int, error: Exception) -> None:
+        self._table.add_problem(self._table.key(group, topic, partition), f"{group}/{topic}-{partition}", error)

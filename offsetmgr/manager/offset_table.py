@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.records.base import GroupKey, OffsetKey, Record, RecordFormat, UnknownKey
 
-MOST_PROBLEMS: Final = 1000
+MAX_LISTED_PROBLEMS: Final = 1000
 """The maximum number of unreadable records that are named; all are counted."""
 
 
@@ -35,8 +35,8 @@ class OffsetTable:
         self._groups: dict[str, dict[str, dict[int, bytes]]] = {}
         self._aliases: dict[tuple[str, str], set[bytes]] = {}
         self._last_active: dict[str, int | None] = {}
-        self._named: dict[bytes, str] = {}
-        self._unknown: dict[bytes, int] = {}
+        self._problems: dict[bytes, str] = {}
+        self._unknown_keys: dict[bytes, int] = {}
         self.offset_count = 0
 
     # --- content -------------------------------------------------------------------------------------
@@ -75,29 +75,29 @@ class OffsetTable:
 
     @property
     def problems(self) -> Sequence[str]:
-        """Returns what could not be read, by name: at most `MOST_PROBLEMS`, without those overwritten since."""
-        return tuple(text for text in self._named.values() if text)
+        """Returns what could not be read, by name: at most `MAX_LISTED_PROBLEMS`, without those overwritten since."""
+        return tuple(text for text in self._problems.values() if text)
 
     @property
     def unreadable(self) -> int:
         """Returns the number of keys with an invalid record or with a value of an unknown version, without those
         overwritten since."""
-        return len(self._named)
+        return len(self._problems)
 
     @property
     def unknown_keys(self) -> int:
         """Returns the number of keys that were skipped because of their version, without those deleted since."""
-        return len(self._unknown)
+        return len(self._unknown_keys)
 
     @property
     def unknown_versions(self) -> Mapping[int, int]:
         """Returns the same by version."""
-        return Counter(self._unknown.values())
+        return Counter(self._unknown_keys.values())
 
-    def note(self, key: bytes, name: str, error: Exception) -> None:
+    def add_problem(self, key: bytes, name: str, error: Exception) -> None:
         """Names and counts an unreadable record once."""
-        if key not in self._named:
-            self._named[key] = f"{name}: {error}" if len(self._named) < MOST_PROBLEMS else ""
+        if key not in self._problems:
+            self._problems[key] = f"{name}: {error}" if len(self._problems) < MAX_LISTED_PROBLEMS else ""
 
     # --- keys ----------------------------------------------------------------------------------------
 
@@ -120,10 +120,10 @@ class OffsetTable:
         try:
             parts = self._format.split(key)
         except (CorruptData, UnknownVersion) as error:
-            self.note(key, f"key {_shown(key)}", error)
+            self.add_problem(key, f"key {_key_prefix(key)}", error)
             return
-        if self._named:
-            self._named.pop(key, None)
+        if self._problems:
+            self._problems.pop(key, None)
         if parts is None:
             self._apply_other(key, value)
             return
@@ -134,10 +134,10 @@ class OffsetTable:
                 del values[partition]
                 self.offset_count -= 1
                 if not values:
-                    self._drop(prefix, key)
+                    self._remove_topic(prefix, key)
             return
         if values is None:
-            values = self._open(prefix, key)
+            values = self._add_topic(prefix, key)
             if values is None:
                 return
         before = len(values)
@@ -156,7 +156,7 @@ class OffsetTable:
                     parts = split(key)
                 except (CorruptData, UnknownVersion):
                     parts = None
-                if parts is None or value is None or self._named:
+                if parts is None or value is None or self._problems:
                     self.apply(key, value)
                     latest_prefix = None
                     continue
@@ -177,33 +177,33 @@ class OffsetTable:
         """Applies the records of `run` with these values (none a tombstone): the same as `apply` for each, but
         faster."""
         known = self._groups.get(run.group)
-        held = known.get(run.topic) if known is not None else None
-        if held is None:
-            held = {}
-            self._by_prefix[self._format.offset_prefix(run.group, run.topic)] = held
-            self._groups.setdefault(run.group, {})[run.topic] = held
-        if self._named:
-            self._forget_problems(run)
-        before = len(held)
-        held.update(zip(run.partitions, values, strict=True))  # type: ignore[arg-type]
-        self.offset_count += len(held) - before
+        values_of_topic = known.get(run.topic) if known is not None else None
+        if values_of_topic is None:
+            values_of_topic = {}
+            self._by_prefix[self._format.offset_prefix(run.group, run.topic)] = values_of_topic
+            self._groups.setdefault(run.group, {})[run.topic] = values_of_topic
+        if self._problems:
+            self._remove_problems(run)
+        before = len(values_of_topic)
+        values_of_topic.update(zip(run.partitions, values, strict=True))  # type: ignore[arg-type]
+        self.offset_count += len(values_of_topic) - before
 
-    def _forget_problems(self, run: RecordRun) -> None:
+    def _remove_problems(self, run: RecordRun) -> None:
         for partition in run.partitions:
-            self._named.pop(self.key(run.group, run.topic, partition), None)
+            self._problems.pop(self.key(run.group, run.topic, partition), None)
 
     def _apply_other(self, key: bytes, value: bytes | None) -> None:
         """Applies a record that is no offset."""
         try:
             decoded = self._format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
-            self.note(key, f"key {_shown(key)}", error)
+            self.add_problem(key, f"key {_key_prefix(key)}", error)
             return
         if isinstance(decoded, UnknownKey):
             if value is None:
-                self._unknown.pop(key, None)
+                self._unknown_keys.pop(key, None)
             else:
-                self._unknown[key] = decoded.version
+                self._unknown_keys[key] = decoded.version
         elif isinstance(decoded, GroupKey):
             self._apply_group(key, decoded.group, value)
 
@@ -215,17 +215,17 @@ class OffsetTable:
             self._last_active[group] = self._format.decode_group(value).last_active
         except (CorruptData, UnknownVersion) as error:
             self._last_active[group] = None
-            self.note(key, f"group {group!r}", error)
+            self.add_problem(key, f"group {group!r}", error)
 
-    def _open(self, prefix: bytes, key: bytes) -> dict[int, bytes] | None:
+    def _add_topic(self, prefix: bytes, key: bytes) -> dict[int, bytes] | None:
         """Returns a new dict for a topic without offsets; None if its key turns out to be invalid."""
         try:
             decoded = self._format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
-            self.note(key, f"key {_shown(key)}", error)
+            self.add_problem(key, f"key {_key_prefix(key)}", error)
             return None
         if not isinstance(decoded, OffsetKey):
-            self.note(key, f"key {_shown(key)}", CorruptData("key", "not an offset's"))
+            self.add_problem(key, f"key {_key_prefix(key)}", CorruptData("key", "not an offset's"))
             return None
         topics = self._groups.setdefault(decoded.group, {})
         if decoded.topic in topics or prefix != self._format.offset_prefix(decoded.group, decoded.topic):
@@ -235,7 +235,7 @@ class OffsetTable:
         self._by_prefix[prefix] = values
         return values
 
-    def _drop(self, prefix: bytes, key: bytes) -> None:
+    def _remove_topic(self, prefix: bytes, key: bytes) -> None:
         """Removes a topic after its last offset."""
         decoded = self._format.decode_key(key)
         assert isinstance(decoded, OffsetKey)  # a key with this prefix has opened the topic
@@ -250,6 +250,6 @@ class OffsetTable:
             del self._groups[group]
 
 
-def _shown(key: bytes) -> str:
+def _key_prefix(key: bytes) -> str:
     """Returns enough of a key to find it again."""
     return key[:40].hex() + ("..." if len(key) > 40 else "")

@@ -11,7 +11,7 @@ The order that keeps one writer for each shard group (data rule "one writer per 
    that this generation does not include, and for all of them if the membership was lost too. So a caller that sees a
    valid lease and then a shard group that is not revoked knows that this process owned it at the first of the two
    moments.
-4. After ``lost(shard group)`` the runtime does not touch the shard group until the next ``on_assigned``; ownership
+4. After ``on_fenced(shard group)`` the runtime does not touch the shard group until the next ``on_assigned``; ownership
 rejoins the
    group before that.
 
@@ -34,7 +34,7 @@ class Ownership(Protocol):
         thread."""
         ...
 
-    def lost(self, shard_group: int, why: str) -> None:
+    def on_fenced(self, shard_group: int, why: str) -> None:
         """The runtime stopped serving a shard group because another writer has claimed it. Called on the event loop;
         must not block. Ownership drops the shard group and rejoins the group before it takes it again."""
         ...

@@ -33,7 +33,7 @@ from offsetmgr.records.base import GroupValue, OffsetKey, OffsetValue, Partition
 
 __all__ = ["CoordinatorResult", "Shard", "ShardLimits"]
 
-LATEST_MS: Final = 2**63 - 1
+_MAX_TIMESTAMP_MS: Final = 2**63 - 1
 _PARTITION: Final = itemgetter(0)
 _METADATA: Final = itemgetter(3)
 
@@ -63,10 +63,10 @@ class Shard:
         self._format = format
         self._limits = limits
         self._table = OffsetTable(format)
-        self._reading = OffsetReader(self._table, format)
+        self._reader = OffsetReader(self._table, format)
         self._in_flight = InFlight()
-        terms = RetentionPolicy(limits.retention_ms, limits.activity_ms)
-        self._expiring = OffsetExpirer(self._table, self._reading, self._in_flight, format, terms, limits.tombstones)
+        policy = RetentionPolicy(limits.retention_ms, limits.activity_ms)
+        self._expirer = OffsetExpirer(self._table, self._reader, self._in_flight, format, policy, limits.tombstones)
         self._position = 0
 
     # --- content -------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Shard:
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
         """Yields every readable offset, sorted; the others are in `problems` afterwards."""
-        return self._reading.entries()
+        return self._reader.entries()
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
         """Returns the last acknowledged offsets. An offset that was never committed is -1 without an error; an
@@ -134,11 +134,11 @@ class Shard:
 
         The empty group id is a valid group, as in Kafka.
         """
-        return self._reading.fetch(request)
+        return self._reader.fetch(request)
 
     def check_versions(self) -> None:
         """Looks for values of unknown versions, which are in `problems` afterwards. Called at the end of a load."""
-        self._reading.check_versions()
+        self._reader.check_versions()
 
     # --- commits -------------------------------------------------------------------------------------
 
@@ -153,51 +153,53 @@ class Shard:
         """
         group = request.group
         if not group and request.generation >= 0:
-            return _refused(ErrorCode.UNKNOWN_MEMBER_ID if self.has_group(group) else ErrorCode.ILLEGAL_GENERATION)
+            return _rejected(ErrorCode.UNKNOWN_MEMBER_ID if self.has_group(group) else ErrorCode.ILLEGAL_GENERATION)
         try:
-            prepared = self._conditional(request, now_ms) if request.expected else self._plain(request, now_ms)
+            result = self._conditional(request, now_ms) if request.expected else self._unconditional(request, now_ms)
         except UnsupportedOperation:  # for example a name that is too long for the record format
-            return _refused(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-        return self._begun(prepared)
+            return _rejected(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+        return self._put_in_flight(result)
 
-    def _plain(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
+    def _unconditional(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
         group = request.group
         expire = None
         if request.retention_ms is not None:
-            expire = min(max(now_ms + request.retention_ms, 0), LATEST_MS)
+            expire = min(max(now_ms + request.retention_ms, 0), _MAX_TIMESTAMP_MS)
         errors: dict[tuple[str, int], int] = {}
         records: list[Record] = []
         runs: list[RecordRun] = []
         for topic, asked in request.topics:
-            accepted = asked if self._all_short(asked) else self._short_ones(topic, asked, errors)
+            accepted = asked if self._all_metadata_fits(asked) else self._with_valid_metadata(topic, asked, errors)
             if accepted:
                 records += self._format.encode_commit(group, topic, accepted, now_ms, expire)
                 runs.append(RecordRun(group, topic, [*map(_PARTITION, accepted)]))
-        shows_life = records and request.generation >= 0
-        if shows_life and self._expiring.activity_is_old(group, now_ms):
+        has_members = records and request.generation >= 0
+        if has_members and self._expirer.activity_is_old(group, now_ms):
             records.append(self._format.encode_group(group, GroupValue(now_ms)))
         return CoordinatorResult(CommitResponse(ErrorCode.NONE, errors), records, (group,), runs)
 
     def _conditional(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
-        group, under_way = request.group, self._in_flight.keys(request.group)
+        group, in_flight_keys = request.group, self._in_flight.keys(request.group)
         topics, to_delete, errors = check_conditions(
             request,
-            lambda topic, partition: self._reading.offset(group, topic, partition),
-            lambda topic, partition: bool(under_way) and self._table.key(group, topic, partition) in under_way,
+            lambda topic, partition: self._reader.offset(group, topic, partition),
+            lambda topic, partition: (
+                bool(in_flight_keys) and self._table.key(group, topic, partition) in in_flight_keys
+            ),
         )
-        plain = self._plain(request._replace(topics=topics), now_ms)
-        known = self._known(group)
-        emptied = not plain.records and to_delete >= known
+        unconditional = self._unconditional(request._replace(topics=topics), now_ms)
+        known = self._known_partitions(group)
+        emptied = not unconditional.records and to_delete >= known
         with_record = emptied and self._table.has_group_record(group)
         tombstones = self._table.tombstones(group, to_delete & known, with_record=with_record)
-        response = CommitResponse(ErrorCode.NONE, {**errors, **plain.response.errors})
-        return plain._replace(response=response, records=[*plain.records, *tombstones])
+        response = CommitResponse(ErrorCode.NONE, {**errors, **unconditional.response.errors})
+        return unconditional._replace(response=response, records=[*unconditional.records, *tombstones])
 
-    def _all_short(self, partitions: Sequence[PartitionCommit]) -> bool:
+    def _all_metadata_fits(self, partitions: Sequence[PartitionCommit]) -> bool:
         """Returns whether no metadata can be too long: a quick check, with at most two units for each character."""
         return max(map(len, map(_METADATA, partitions)), default=0) <= self._limits.metadata_bytes // 2
 
-    def _short_ones(
+    def _with_valid_metadata(
         self, topic: str, partitions: Sequence[PartitionCommit], errors: dict[tuple[str, int], int]
     ) -> list[PartitionCommit]:
         accepted = []
@@ -216,7 +218,7 @@ class Shard:
         """Deletes single offsets; a missing one is no error. Commits in flight count as earlier."""
         if not group:
             return CoordinatorResult(DeleteResponse(ErrorCode.INVALID_GROUP_ID), (), ())
-        known = self._known(group)
+        known = self._known_partitions(group)
         if not known:
             return CoordinatorResult(DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND), (), ())
         to_delete = {(topic, partition) for topic, partitions in topics for partition in partitions} & known
@@ -225,7 +227,7 @@ class Shard:
     def delete_group(self, group: str) -> CoordinatorResult[int]:
         """Deletes all offsets of a group and its record; the response is an error code. Commits in flight count as
         earlier."""
-        known = self._known(group)
+        known = self._known_partitions(group)
         if not known:
             return CoordinatorResult(ErrorCode.GROUP_ID_NOT_FOUND, (), ())
         return self._deletion(ErrorCode.NONE, group, known, last=True)
@@ -233,24 +235,24 @@ class Shard:
     def _deletion(
         self, response: R, group: str, to_delete: Iterable[tuple[str, int]], *, last: bool
     ) -> CoordinatorResult[R]:
-        recorded = self._table.has_group_record(group) or self._in_flight.touches(group)
+        recorded = self._table.has_group_record(group) or self._in_flight.has_group(group)
         records = self._table.tombstones(group, to_delete, with_record=last and recorded)
-        return self._begun(CoordinatorResult(response, records, (group,)))
+        return self._put_in_flight(CoordinatorResult(response, records, (group,)))
 
-    def _known(self, group: str) -> set[tuple[str, int]]:
+    def _known_partitions(self, group: str) -> set[tuple[str, int]]:
         """Returns the partitions for which the group has, or will have, offsets."""
-        held = {(topic, partition) for topic, values in self._table.topics(group).items() for partition in values}
-        return held | self._in_flight.commits(group)
+        committed = {(topic, partition) for topic, values in self._table.topics(group).items() for partition in values}
+        return committed | self._in_flight.commits(group)
 
     # --- expiration ----------------------------------------------------------------------------------
 
     def expiry_groups(self) -> Iterator[str]:
         """Yields the groups of a whole pass: those with offsets, and those with only an activity record."""
-        return self._expiring.groups()
+        return self._expirer.groups()
 
     def expirable(self, group: str, now_ms: int) -> bool:
         """Returns whether `expire` would do something now if it knew whether the group has members."""
-        return self._expiring.expirable(group, now_ms)
+        return self._expirer.expirable(group, now_ms)
 
     def expire(
         self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str] | None = None
@@ -260,29 +262,29 @@ class Shard:
         ``active`` returns whether a group has members; None if that is not known, and then nothing of the group
         expires. It is called only for groups that are `expirable`.
         """
-        wanted = self.expiry_groups() if groups is None else groups
-        return self._begun(self._expiring.expire(now_ms, active, wanted))
+        candidates = self.expiry_groups() if groups is None else groups
+        return self._put_in_flight(self._expirer.expire(now_ms, active, candidates))
 
     # --- replay --------------------------------------------------------------------------------------
 
-    def _begun(self, prepared: CoordinatorResult[R]) -> CoordinatorResult[R]:
+    def _put_in_flight(self, result: CoordinatorResult[R]) -> CoordinatorResult[R]:
         """Puts a result in flight if it has records."""
-        if prepared.records:
-            self._in_flight.begin(prepared)
-        return prepared
+        if result.records:
+            self._in_flight.begin(result)
+        return result
 
-    def acknowledged(self, prepared: CoordinatorResult[Any], first_offset: int) -> None:
+    def acknowledged(self, result: CoordinatorResult[Any], first_offset: int) -> None:
         """Replays the records of an append from ``first_offset`` on, and ends being in flight.
 
         Records that were replayed already (read from the log meanwhile) are skipped.
         """
-        self._in_flight.end(prepared)
+        self._in_flight.end(result)
         if first_offset < self._position:
-            for offset, (key, value) in enumerate(prepared.records, first_offset):
+            for offset, (key, value) in enumerate(result.records, first_offset):
                 self.replay(offset, key, value)
             return
-        records, start = prepared.records, 0
-        for run in prepared.runs:
+        records, start = result.records, 0
+        for run in result.runs:
             stop = start + len(run.partitions)
             self._table.apply_run(run, [value for _, value in records[start:stop]])
             start = stop
@@ -290,9 +292,9 @@ class Shard:
             self._table.apply(key, value)
         self._position = first_offset + len(records)
 
-    def on_discarded(self, prepared: CoordinatorResult[Any]) -> None:
+    def on_discarded(self, result: CoordinatorResult[Any]) -> None:
         """Ends being in flight: the append did not happen, or `replay` has seen its records."""
-        self._in_flight.end(prepared)
+        self._in_flight.end(result)
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
         """Applies one record of the log. A record below `position` was applied already and is ignored.
@@ -317,5 +319,5 @@ class Shard:
         self._position = position
 
 
-def _refused(error: int) -> CoordinatorResult[CommitResponse]:
+def _rejected(error: int) -> CoordinatorResult[CommitResponse]:
     return CoordinatorResult(CommitResponse(error), (), ())

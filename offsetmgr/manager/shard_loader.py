@@ -52,7 +52,7 @@ class ShardLoader:
         newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in ends}
         reader = self._log.reader()
         try:
-            reached = reader.load(starts, ends, newest, progress=self._advance, stopped=self._stopped)
+            reached = reader.load(starts, ends, newest, progress=self._add_progress, stopped=self._stopped)
         finally:
             reader.close()
         if any(reached[partition] < end for partition, end in ends.items()):
@@ -62,7 +62,7 @@ class ShardLoader:
             self._shards[partition].replay_newest(newest.pop(partition), reached[partition])
         return True
 
-    def _advance(self, offsets: int) -> None:
+    def _add_progress(self, offsets: int) -> None:
         self.offsets_read += offsets
 
 

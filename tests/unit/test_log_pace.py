@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.manager.log.kafka.linger import LONGEST_S, REJECTED_S, AdaptiveLinger
+from offsetmgr.manager.log.kafka.linger import MAX_WAIT_S, REJECTION_S, AdaptiveLinger
 from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
@@ -19,22 +19,22 @@ from offsetmgr.records.base import Record
 
 def test_a_refusal_makes_the_rest_longer_at_once_and_every_other_transaction_a_little_shorter() -> None:
     pace = AdaptiveLinger()
-    first = pace.rest
-    pace.confirmed(REJECTED_S)
-    longer = pace.rest
-    pace.confirmed(0.003)
-    assert first < pace.rest < longer
-    assert longer - first > 100 * (longer - pace.rest), "many in a row must go well before it is as short as it was"
+    first = pace.wait_s
+    pace.on_confirmed(REJECTION_S)
+    longer = pace.wait_s
+    pace.on_confirmed(0.003)
+    assert first < pace.wait_s < longer
+    assert longer - first > 100 * (longer - pace.wait_s), "many in a row must go well before it is as short as it was"
 
 
 def test_the_rest_has_a_bound_and_ends_where_the_broker_needs_none() -> None:
     pace = AdaptiveLinger()
     for _ in range(20):
-        pace.confirmed(0.030)
-    assert pace.rest == LONGEST_S
+        pace.on_confirmed(0.030)
+    assert pace.wait_s == MAX_WAIT_S
     for _ in range(5_000):
-        pace.confirmed(0.001)
-    assert pace.rest == 0.0
+        pace.on_confirmed(0.001)
+    assert pace.wait_s == 0.0
 
 
 @pytest.mark.parametrize("needed", [0.0005, 0.002, 0.004])
@@ -42,11 +42,11 @@ def test_few_transactions_are_refused_whatever_time_the_broker_needs(needed: flo
     pace = AdaptiveLinger()
     refused = 0
     for _ in range(10_000):
-        late = pace.rest < needed
+        late = pace.wait_s < needed
         refused += late
-        pace.confirmed(0.022 if late else 0.002)
+        pace.on_confirmed(0.022 if late else 0.002)
     assert refused <= 50
-    assert pace.rest <= needed + 0.001
+    assert pace.wait_s <= needed + 0.001
 
 
 class RestingLog(MemoryLog):
@@ -111,5 +111,5 @@ class Always:
     def valid(self) -> bool:
         return True
 
-    def lost(self, shard_group: int, why: str) -> None:
+    def on_fenced(self, shard_group: int, why: str) -> None:
         raise AssertionError(f"shard group {shard_group} was lost: {why}")

@@ -104,7 +104,7 @@ class TestExpiry:
         sizes = []
         while shard.offset_count:
             prepared = shard.expire(NOW + WEEK, lambda group: False)
-            sizes.append((len(prepared.records), prepared.response.cut))
+            sizes.append((len(prepared.records), prepared.response.limit_reached))
             acknowledge(shard, prepared)
 
         assert sizes == [(3, True), (1, False)]

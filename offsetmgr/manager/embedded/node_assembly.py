@@ -21,25 +21,25 @@ class EmbeddedNode:
         self._timeout = timeout
         # A readable unique name in place of an address, since the node has no listener.
         self._name = f"embedded-{uuid.uuid4().hex[:6]}-in-process-{os.getpid()}-of-{socket.gethostname()}"
-        self._managing = ManagerNode(settings, self._name, 0)
+        self._node = ManagerNode(settings, self._name, 0)
 
     async def open(self) -> None:
         """Raises `OffsetMgrError`; the caller must call `close` also then."""
-        managing = self._managing
-        await managing.open()
-        await managing.join(self._timeout)
-        runtime, ownership = managing.runtime, managing.ownership
+        node_ = self._node
+        await node_.open()
+        await node_.join(self._timeout)
+        runtime, ownership = node_.runtime, node_.ownership
 
-        def elsewhere(group: str) -> str | None:
-            shard_group = shard_group_of(runtime.partition_of(group), managing.topic.partitions)
+        def other_owner(group: str) -> str | None:
+            shard_group = shard_group_of(runtime.partition_of(group), node_.topic.partitions)
             node = ownership.owner_of(shard_group)
             if node is None or node.host == self._name or shard_group in ownership.owned():
                 return None
             return f"{node.host}:{node.port}" if node.port else node.host
 
-        self.requests = RequestAdapter(runtime, elsewhere, self._timeout)
+        self.requests = RequestAdapter(runtime, other_owner, self._timeout)
 
     async def close(self) -> None:
         """Leaves the group, ends requests in flight and closes the connections."""
         self.requests = None
-        await self._managing.close()
+        await self._node.close()

@@ -51,22 +51,22 @@ class OffsetManager:
         manager: ManagerConfig | None = None,
         timeout: float = 30.0,
     ) -> None:
-        how = manager or ManagerConfig(standby=False)
+        manager_config = manager or ManagerConfig(standby=False)
         if retention_ms is not None:
-            how = replace(how, limits=how.limits._replace(retention_ms=retention_ms))
-        self._assembly = EmbeddedNode(
+            manager_config = replace(manager_config, limits=manager_config.limits._replace(retention_ms=retention_ms))
+        self._node = EmbeddedNode(
             NodeConfig(
                 bootstrap,
                 config or ConnectionConfig(),
                 topic=topic,
                 partitions=partitions,
                 record_format=record_format,
-                manager=how,
+                manager=manager_config,
                 timeout=timeout,
             ),
             timeout,
         )
-        self._runner = EventLoopThread()
+        self._loop_thread = EventLoopThread()
         self._running = False
 
     def start(self) -> Self:
@@ -74,7 +74,7 @@ class OffsetManager:
         `OffsetMgrError`."""
         self._running = True
         try:
-            self._run(self._assembly.open())
+            self._run(self._node.open())
         except BaseException:
             self.close()
             raise
@@ -84,8 +84,8 @@ class OffsetManager:
         """Ends commits in flight, hands over the shard groups and leaves the group."""
         if self._running:
             self._running = False
-            self._runner.run(self._assembly.close())
-            self._runner.close()
+            self._loop_thread.run(self._node.close())
+            self._loop_thread.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -127,9 +127,9 @@ class OffsetManager:
 
     @property
     def _requests(self) -> RequestAdapter:
-        if self._assembly.requests is None:
+        if self._node.requests is None:
             raise NotCoordinator("offset manager", "it is not running", "use it within `with OffsetManager(...):`")
-        return self._assembly.requests
+        return self._node.requests
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop_thread.run(coroutine)

@@ -18,13 +18,13 @@ from typing import Final, NamedTuple, Protocol
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.records.base import Record
 
-MOST_SHARD_GROUPS: Final = 8
+MAX_SHARD_GROUPS: Final = 8
 """This is not configurable: processes with different values would not fence each other."""
 
 
 def shard_group_count(partitions: int) -> int:
     """Returns the number of shard groups of a log with so many partitions."""
-    return min(MOST_SHARD_GROUPS, partitions)
+    return min(MAX_SHARD_GROUPS, partitions)
 
 
 def shard_group_of(partition: int, partitions: int) -> int:
@@ -165,8 +165,8 @@ class LogReader(Protocol):
         """
         ...
 
-    def poll(self, most: int, timeout: float) -> Sequence[LogRecord]:
-        """Returns the next records, at most ``most``, in order in each partition; waits up to ``timeout`` seconds for
+    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
+        """Returns the next records, at most ``max_records``, in order in each partition; waits up to ``timeout`` seconds for
         one.
 
         It may return nothing early if only a `position` has moved. Raises `OffsetMgrError`; after `CorruptRecords` this

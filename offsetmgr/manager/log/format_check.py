@@ -16,9 +16,9 @@ from offsetmgr.manager.log.topic import UnsuitableTopic
 from offsetmgr.records.base import FormatMismatch
 from offsetmgr.records.registry import format_of, record_format
 
-_TAIL: Final = 200
+_TAIL_OFFSETS: Final = 200
 """The number of offsets at the end of each partition to read: the cleaner does not touch the newest records."""
-_SHOWN: Final = 20
+_MAX_KEY_BYTES_SHOWN: Final = 20
 """Bytes of a foreign key in messages."""
 
 
@@ -30,14 +30,14 @@ def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> Non
     """
     partitions = range(log.partitions)
     ends = log.end_offsets(partitions, timeout)
-    starts = {p: max(start, ends[p] - _TAIL) for p, start in log.start_offsets(partitions, timeout).items()}
-    filled = {p: end for p, end in ends.items() if end > starts[p]}
-    if not filled:
+    starts = {p: max(start, ends[p] - _TAIL_OFFSETS) for p, start in log.start_offsets(partitions, timeout).items()}
+    nonempty = {p: end for p, end in ends.items() if end > starts[p]}
+    if not nonempty:
         return
-    newest: dict[int, MutableMapping[bytes, bytes | None]] = {p: {} for p in filled}
+    newest: dict[int, MutableMapping[bytes, bytes | None]] = {p: {} for p in nonempty}
     reader = log.reader()
     try:
-        _read(reader, starts, filled, newest)
+        _read(reader, starts, nonempty, newest)
     finally:
         reader.close()
     seen = {partition: {key: _format(key) for key in keys} for partition, keys in newest.items() if keys}
@@ -54,7 +54,7 @@ def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> Non
         partition, keys = next(iter(seen.items()))
         raise UnsuitableTopic(
             f"topic {what}",
-            f"holds records that are no committed offsets (partition {partition}: {_shown(next(iter(keys)))})",
+            f"holds records that are no committed offsets (partition {partition}: {_describe_key(next(iter(keys)))})",
             "choose another --offsets-topic; nothing was written to this one",
         )
 
@@ -87,5 +87,5 @@ def _format(key: bytes) -> str | None:
     return name
 
 
-def _shown(key: bytes) -> str:
-    return f"key {key[:_SHOWN]!r}{'...' if len(key) > _SHOWN else ''}" if key else "no key"
+def _describe_key(key: bytes) -> str:
+    return f"key {key[:_MAX_KEY_BYTES_SHOWN]!r}{'...' if len(key) > _MAX_KEY_BYTES_SHOWN else ''}" if key else "no key"

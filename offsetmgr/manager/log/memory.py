@@ -204,10 +204,10 @@ class MemoryLog:
             offsets = {p: self._partitions[p].begin(p, records, now) for p, records in batches.items()}
             append = Append(self, shard_group, offsets)
             found.unfinished = append
-            self._settle(append, failure)
+            self._apply_failure(append, failure)
             return append
 
-    def _settle(self, append: Append, failure: Failure | None) -> None:
+    def _apply_failure(self, append: Append, failure: Failure | None) -> None:
         """Decides the immediate outcome of an append."""
         if failure is Failure.NOT_WRITTEN:
             append.error = AppendRejected("append", "made to fail")
@@ -277,19 +277,19 @@ class MemoryWriter:
         self._log = log
         self._shard_group = shard_group
         self._epoch = -1
-        self._used_up: OffsetMgrError | None = None
+        self._terminal_error: OffsetMgrError | None = None
 
     def claim(self, timeout: float) -> None:  # noqa: ARG002 - at once
         """See `ShardGroupWriter.claim`."""
-        if self._epoch != -1 or self._used_up is not None:
+        if self._epoch != -1 or self._terminal_error is not None:
             raise ValueError("a writer claims once")
         self._epoch = self._log._claim(self._shard_group)
 
     def begin(self, batches: Mapping[int, Sequence[Record]]) -> Append:
         """Begins an append without waiting for its end. Raises `TooLarge`, `Fenced` and the error that ended the
         writer."""
-        if self._used_up is not None:
-            raise self._used_up
+        if self._terminal_error is not None:
+            raise self._terminal_error
         if self._epoch == -1:
             raise ValueError("append before claim")
         return self._log._begin(self._shard_group, self._epoch, batches)
@@ -301,7 +301,7 @@ class MemoryWriter:
             append.wait(timeout)
             return append.result()
         except (Fenced, OutcomeUnknown) as error:
-            self._used_up = error
+            self._terminal_error = error
             raise
 
     @property
@@ -310,7 +310,7 @@ class MemoryWriter:
 
     def close(self) -> None:
         """Works as `ShardGroupWriter.close`. An unfinished append stays unfinished until the next claim."""
-        self._used_up = self._used_up or LogClosed("append", "the writer was closed")
+        self._terminal_error = self._terminal_error or LogClosed("append", "the writer was closed")
 
 
 @dataclass

@@ -40,7 +40,7 @@ class StoredPartition:
         self.open = []
         self.next += 1  # the marker
 
-    def read(self, position: int, most: int) -> list[LogRecord]:
+    def read(self, position: int, max_records: int) -> list[LogRecord]:
         """Returns at most so many records from a position on."""
         low, high = 0, len(self.records)
         while low < high:
@@ -49,7 +49,7 @@ class StoredPartition:
                 low = middle + 1
             else:
                 high = middle
-        return self.records[low : low + most]
+        return self.records[low : low + max_records]
 
     def compact(self, below: int | None) -> None:
         """See `offsetmgr.manager.log.memory.MemoryLog.compact`."""

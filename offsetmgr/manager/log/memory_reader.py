@@ -60,13 +60,13 @@ class MemoryReader:
         with self._changed:
             self._positions = dict(starts)
 
-    def poll(self, most: int, timeout: float) -> Sequence[LogRecord]:
+    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
         """See `LogReader.poll`."""
         deadline = time.monotonic() + timeout
         while True:
             with self._reading():
                 self._check_open()
-                records = self._take(most)
+                records = self._take(max_records)
                 left = deadline - time.monotonic()
                 if records or left <= 0:
                     return records
@@ -83,13 +83,13 @@ class MemoryReader:
             self._closed = True
             self._changed.notify_all()
 
-    def _take(self, most: int) -> list[LogRecord]:
+    def _take(self, max_records: int) -> list[LogRecord]:
         taken: list[LogRecord] = []
         for partition, position in list(self._positions.items()):
             found = self._partitions[partition]
-            records = found.read(position, most - len(taken))
+            records = found.read(position, max_records - len(taken))
             taken += records
-            if len(taken) < most:
+            if len(taken) < max_records:
                 self._positions[partition] = max(position, found.stable)
             elif records:
                 self._positions[partition] = records[-1].offset + 1

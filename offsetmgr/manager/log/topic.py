@@ -16,19 +16,19 @@ DEFAULT_PARTITIONS: Final = 50
 SEGMENT_BYTES: Final = 100 * 1024 * 1024
 """The value of the broker's own offsets topic: small segments are compacted sooner, and load sooner."""
 
-LARGEST_BATCH: Final = 1_000_000
+MAX_BATCH_BYTES: Final = 1_000_000
 """The size of a writer's batch in bytes, if the topic allows it."""
-LARGEST_RECORD: Final = 64 * 1024
+MAX_RECORD_BYTES: Final = 64 * 1024
 """The maximum size of a commit of one partition in bytes: the longest group id and topic, and metadata of 4,096
 bytes."""
 _BATCH_OVERHEAD: Final = 128
 """The size that the header of a batch, and the client's estimate of it, may add, in bytes."""
-_REPLICAS: Final = 3
+_DEFAULT_REPLICAS: Final = 3
 DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
-_LEAST_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
-"""Twice the hour for which a standby may lag before it reads everything again (``ManagerConfig.most_standby_age``)."""
-TRANSACTIONS: Final = "__transaction_state"
-BROKERS_OWN: Final = frozenset({"__consumer_offsets", TRANSACTIONS, "__share_group_state"})
+_MIN_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
+"""Twice the hour for which a standby may lag before it reads everything again (``ManagerConfig.max_standby_age``)."""
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+BROKER_TOPICS: Final = frozenset({"__consumer_offsets", TRANSACTIONS_TOPIC, "__share_group_state"})
 """Topics of the brokers: a record of offsetmgr in one would harm the cluster."""
 
 
@@ -84,14 +84,20 @@ class OffsetsTopicState:
     warnings: tuple[str, ...] = field(default=())
 
 
-def replicas_for(topic: str, brokers: int, own: int | None, told: int | None = None) -> int:
-    """Returns the replication factor of a new topic with so many live brokers: ``told`` if given, else that of the
-    brokers' ``own`` offsets topic (``offsets.topic.replication.factor``; None: not known), else 3.
+def replicas_for(topic: str, brokers: int, broker_default: int | None, requested: int | None = None) -> int:
+    """Returns the replication factor of a new topic with so many live brokers: ``requested`` if given, else that of the
+    brokers' ``broker_default`` offsets topic (``offsets.topic.replication.factor``; None: not known), else 3.
 
     A dead broker does not lower it, because it would stay low; Kafka does not create ``__consumer_offsets`` then
     either. Raises `TooFewBrokers`.
     """
-    replicas = told if told is not None else own if own is not None and own > 0 else _REPLICAS
+    replicas = (
+        requested
+        if requested is not None
+        else broker_default
+        if broker_default is not None and broker_default > 0
+        else _DEFAULT_REPLICAS
+    )
     if brokers < replicas:
         raise TooFewBrokers(
             f"creation of topic {topic}",
@@ -107,7 +113,7 @@ def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[
     Two of three replicas have to confirm: one may be lost without losing an acknowledged commit, and one may be down
     without failing commits.
     """
-    in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _REPLICAS else 1)
+    in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _DEFAULT_REPLICAS else 1)
     return {
         "cleanup.policy": "compact",
         "delete.retention.ms": str(DELETE_RETENTION_MS),
@@ -147,28 +153,28 @@ def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | No
             f"min.insync.replicas is {in_sync} with {found.replication_factor} replicas: no commit can ever succeed",
             "lower min.insync.replicas, or add replicas",
         )
-    largest = int(found.settings.get("max.message.bytes", LARGEST_BATCH + _BATCH_OVERHEAD))
+    max_message_bytes = int(found.settings.get("max.message.bytes", MAX_BATCH_BYTES + _BATCH_OVERHEAD))
     return OffsetsTopicState(
         name=name,
         topic_id=found.topic_id,
         partitions=found.partitions,
         replication_factor=found.replication_factor,
         min_insync_replicas=in_sync,
-        max_message_bytes=max(min(LARGEST_BATCH, largest - _BATCH_OVERHEAD), 1_000),
-        warnings=tuple(_warnings(found, in_sync, largest)),
+        max_message_bytes=max(min(MAX_BATCH_BYTES, max_message_bytes - _BATCH_OVERHEAD), 1_000),
+        warnings=tuple(_warnings(found, in_sync, max_message_bytes)),
     )
 
 
-def _warnings(found: ExistingTopic, in_sync: int, largest: int) -> list[str]:
+def _warnings(found: ExistingTopic, in_sync: int, max_message_bytes: int) -> list[str]:
     warnings = []
-    if largest < LARGEST_RECORD:
+    if max_message_bytes < MAX_RECORD_BYTES:
         warnings.append(
-            f"max.message.bytes is {largest}: commits with long names or much metadata may need {LARGEST_RECORD} "
+            f"max.message.bytes is {max_message_bytes}: commits with long names or much metadata may need {MAX_RECORD_BYTES} "
             "and will be refused"
         )
-    if int(found.settings.get("delete.retention.ms", DELETE_RETENTION_MS)) < _LEAST_DELETE_RETENTION_MS:
+    if int(found.settings.get("delete.retention.ms", DELETE_RETENTION_MS)) < _MIN_DELETE_RETENTION_MS:
         warnings.append(
-            f"delete.retention.ms is below {_LEAST_DELETE_RETENTION_MS}: standbys that were away may miss deletions, "
+            f"delete.retention.ms is below {_MIN_DELETE_RETENTION_MS}: standbys that were away may miss deletions, "
             "and offsets that were deleted come back"
         )
     if found.settings.get("unclean.leader.election.enable") == "true":
@@ -189,4 +195,7 @@ def durability_warnings(transactions: ExistingTopic, state: OffsetsTopicState) -
         found.append(f"{transactions.replication_factor} replicas, and the offsets topic {state.replication_factor}")
     if in_sync < state.min_insync_replicas:
         found.append(f"min.insync.replicas {in_sync}, and the offsets topic {state.min_insync_replicas}")
-    return tuple(f"{TRANSACTIONS} has {less}: the weaker of the two decides what commits outlive" for less in found)
+    return tuple(
+        f"{TRANSACTIONS_TOPIC} has {difference}: the weaker of the two decides what commits outlive"
+        for difference in found
+    )

@@ -21,7 +21,14 @@ from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import shard_group_count
 from offsetmgr.manager.node.node_config import NodeConfig
 from offsetmgr.manager.node.topic_monitor import OffsetsTopicMonitor
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, ManagerMember, OwnershipManager, managers_group
+from offsetmgr.manager.ownership import (
+    ASSIGNMENT_RULES,
+    PROTOCOL,
+    PROTOCOL_TYPE,
+    ManagerMember,
+    OwnershipManager,
+    managers_group,
+)
 from offsetmgr.manager.runtime.manager import ManagerRuntime
 
 if TYPE_CHECKING:
@@ -32,8 +39,8 @@ _log = logging.getLogger(__name__)
 
 _CATCH_UP_TIMEOUT_S: Final = 30.0
 """Seconds for which a node reads the log before it joins other managers in any case."""
-_ASK_OTHERS_S: Final = 2.0
-_POLL_S: Final = 0.05
+_DESCRIBE_TIMEOUT_S: Final = 2.0
+_CATCH_UP_CHECK_S: Final = 0.05
 
 
 class ManagerNode:
@@ -50,8 +57,8 @@ class ManagerNode:
         self.runtime: ManagerRuntime
         self.ownership: OwnershipManager
         self._address = (host, port)
-        self._open = AsyncExitStack()
-        self._watch: OffsetsTopicMonitor | None = None
+        self._resources = AsyncExitStack()
+        self._topic_monitor: OffsetsTopicMonitor | None = None
         self._client: Client
 
     async def open(self) -> None:
@@ -65,7 +72,7 @@ class ManagerNode:
         from offsetmgr.records.registry import record_format
 
         settings, kafka = self.settings, self.settings.connection.kafka
-        form = record_format(settings.record_format)
+        format_ = record_format(settings.record_format)
         topic = self.topic = await asyncio.to_thread(
             ensure_topic,
             settings.bootstrap,
@@ -86,19 +93,21 @@ class ManagerNode:
             max_message_bytes=topic.max_message_bytes,
             group=self.group,
         )
-        self._open.callback(log.close)
+        self._resources.callback(log.close)
         await asyncio.to_thread(check_format, log, settings.record_format, topic.name, settings.timeout)
         self._client = Client(settings.bootstrap, Security.of(kafka))
-        self._open.push_async_callback(self._client.close)
+        self._resources.push_async_callback(self._client.close)
         self.ownership = self._make_ownership(topic)
-        self.runtime = ManagerRuntime(log, form, self.ownership, settings.manager)
+        self.runtime = ManagerRuntime(log, format_, self.ownership, settings.manager)
         await self.runtime.start()
-        self._open.push_async_callback(self.runtime.close)
-        self._open.push_async_callback(self.ownership.stop)
+        self._resources.push_async_callback(self.runtime.close)
+        self._resources.push_async_callback(self.ownership.stop)
         check = partial(check_topic, settings.bootstrap, kafka, timeout=settings.timeout)
-        self._watch = OffsetsTopicMonitor(topic, check, self.runtime.note_generation, settings.watch_interval)
-        self._watch.start()
-        self._open.push_async_callback(self._watch.close)
+        self._topic_monitor = OffsetsTopicMonitor(
+            topic, check, self.runtime.note_generation, settings.topic_check_interval
+        )
+        self._topic_monitor.start()
+        self._resources.push_async_callback(self._topic_monitor.close)
 
     async def join(self, timeout: float | None = None) -> NodeAddress:
         """Joins the managers' group (after reading the log, if other managers serve meanwhile); returns the address of
@@ -117,25 +126,28 @@ class ManagerNode:
         for node in self.ownership.nodes():
             if (node.host, node.port) == self._address:
                 return node
-        why = self.ownership.refusal or "it does not know this manager"
+        why = self.ownership.exclusion_reason or "it does not know this manager"
         raise NotCoordinator(what, why, "give it the options that the others have")
 
     async def close(self) -> None:
         """Leaves the group, ends requests in flight and closes the connections. Valid in every state."""
-        await self._open.aclose()
+        await self._resources.aclose()
 
     @property
-    def unfit(self) -> str | None:
+    def topic_fault(self) -> str | None:
         """Returns why the topic cannot be used now; None if no fault was seen."""
-        return None if self._watch is None else self._watch.alarm
+        return None if self._topic_monitor is None else self._topic_monitor.alarm
 
     @property
     def alarms(self) -> list[str]:
         """Returns the conditions that need an operator, as text."""
-        if self._watch is None:
+        if self._topic_monitor is None:
             return []
-        left_out = self.ownership.refusal and f"the other managers leave this one out: {self.ownership.refusal}"
-        return [alarm for alarm in (left_out, self._watch.loss, self._watch.alarm) if alarm]
+        excluded = (
+            self.ownership.exclusion_reason
+            and f"the other managers leave this one out: {self.ownership.exclusion_reason}"
+        )
+        return [alarm for alarm in (excluded, self._topic_monitor.recreated, self._topic_monitor.alarm) if alarm]
 
     def _make_ownership(self, topic: OffsetsTopicState) -> OwnershipManager:
         from offsetmgr.kafka.groups.group_member import KafkaGroupMember
@@ -159,7 +171,7 @@ class ManagerNode:
             topic.partitions,
             shard_group_count(topic.partitions),
             settings.record_format,
-            RULES,
+            ASSIGNMENT_RULES,
             settings.manager.limits.retention_ms,
             settings.manager.members is not None,
         )
@@ -167,20 +179,22 @@ class ManagerNode:
             *self._address, parameters, member, session=settings.session, rebalance=settings.rebalance
         )
 
-    async def _catch_up(self, most: float) -> None:
+    async def _catch_up(self, max_wait: float) -> None:
         """Waits until the log has been read, if other managers serve meanwhile: after an earlier join, clients would
-        wait for the load of assigned shard groups. ``most`` is in seconds."""
+        wait for the load of assigned shard groups. ``max_wait`` is in seconds."""
         if self.runtime.caught_up:
             return
         loop = asyncio.get_running_loop()
-        until = loop.time() + most
+        deadline = loop.time() + max_wait
         try:
-            found = (await self._client.describe([self.group], loop.time() + min(_ASK_OTHERS_S, most)))[self.group]
+            found = (await self._client.describe([self.group], loop.time() + min(_DESCRIBE_TIMEOUT_S, max_wait)))[
+                self.group
+            ]
         except OffsetMgrError:
             return
         if not isinstance(found, GroupDescription) or not found.members:
             return
         if not self.runtime.caught_up:
             _log.info("reading the log before asking for shards", extra={"managers": len(found.members)})
-        while not self.runtime.caught_up and loop.time() < until:
-            await asyncio.sleep(_POLL_S)
+        while not self.runtime.caught_up and loop.time() < deadline:
+            await asyncio.sleep(_CATCH_UP_CHECK_S)

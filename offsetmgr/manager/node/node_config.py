@@ -28,7 +28,7 @@ class NodeConfig:
     time."""
     timeout: float = 30.0
     """The timeout of each request to the brokers about the topic."""
-    watch_interval: float = 5.0
+    topic_check_interval: float = 5.0
     """The interval between two checks of the topic. For this time, and one check, the manager may serve offsets of a
     recreated topic."""
 

@@ -23,31 +23,31 @@ from offsetmgr.manager.log.topic import OffsetsTopicState, TopicRecreated, Unsui
 
 _log = logging.getLogger(__name__)
 
-FAILED_LOOKS: Final = 12
+MAX_FAILED_CHECKS: Final = 12
 """The number of consecutive failed checks that make an alarm: one minute, at 5 s each."""
 
 
 class OffsetsTopicMonitor:
     """``check`` compares the topic with its known state and raises a difference; it blocks and runs in a thread,
-    ``every`` so many seconds. ``seen`` receives the topic id on the loop after every check."""
+    ``interval`` so many seconds. ``on_topic_id`` receives the topic id on the loop after every check."""
 
     def __init__(
         self,
         known: OffsetsTopicState,
         check: Callable[[OffsetsTopicState], object],
-        seen: Callable[[str], None],
-        every: float,
+        on_topic_id: Callable[[str], None],
+        interval: float,
     ) -> None:
         self._known = known
         self._check = check
-        self._seen = seen
-        self._every = every
+        self._on_topic_id = on_topic_id
+        self._interval = interval
         self._task: asyncio.Task[None] | None = None
-        self._failed = 0
+        self._failed_checks = 0
         """Failed checks since the last successful one."""
         self.alarm: str | None = None
         """The fault of the topic, or that no check succeeds; None if no fault was seen."""
-        self.loss: str | None = None
+        self.recreated: str | None = None
         """The fate of the topic of the start; None while it exists. Never reset."""
 
     def start(self) -> None:
@@ -61,45 +61,45 @@ class OffsetsTopicMonitor:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(self._interval)
             try:
                 await asyncio.to_thread(self._check, self._known)
             except TopicRecreated as error:
                 self._recreated(error)
             except UnsuitableTopic as error:
-                self._failed = 0
-                self._note(str(error))
+                self._failed_checks = 0
+                self._set_alarm(str(error))
             except OffsetMgrError as error:
                 if not error.retriable:
-                    self._look_failed(error)
+                    self._check_failed(error)
             else:
-                self._failed = 0
-                self._note(None)
+                self._failed_checks = 0
+                self._set_alarm(None)
             # After every check, because a load that began before the recreation may be served only now.
-            self._seen(self._known.topic_id)
+            self._on_topic_id(self._known.topic_id)
 
     def _recreated(self, error: TopicRecreated) -> None:
         """The next check decides whether the new topic is suitable."""
         self._known = replace(self._known, topic_id=error.topic_id)
-        self.loss = str(error)
-        _log.error("the offsets topic was recreated", extra={"why": self.loss})
+        self.recreated = str(error)
+        _log.error("the offsets topic was recreated", extra={"why": self.recreated})
 
-    def _look_failed(self, error: OffsetMgrError) -> None:
-        self._failed += 1
-        if self._failed == 1:
+    def _check_failed(self, error: OffsetMgrError) -> None:
+        self._failed_checks += 1
+        if self._failed_checks == 1:
             _log.warning(
                 "the offsets topic could not be looked at; whether it is still fit is unknown",
                 extra={"why": str(error)},
             )
-        elif self._failed == FAILED_LOOKS and self.alarm is None:
-            self.alarm = f"the offsets topic could not be checked {FAILED_LOOKS} times in succession: {error}"
+        elif self._failed_checks == MAX_FAILED_CHECKS and self.alarm is None:
+            self.alarm = f"the offsets topic could not be checked {MAX_FAILED_CHECKS} times in succession: {error}"
             _log.error("the offsets topic cannot be looked at", extra={"why": str(error)})
 
-    def _note(self, found: str | None) -> None:
-        if found == self.alarm:
+    def _set_alarm(self, fault: str | None) -> None:
+        if fault == self.alarm:
             return
-        self.alarm = found
-        if found:
-            _log.error("the offsets topic is no longer suitable", extra={"why": found})
+        self.alarm = fault
+        if fault:
+            _log.error("the offsets topic is no longer suitable", extra={"why": fault})
         else:
             _log.info("the offsets topic is fit again")

@@ -8,25 +8,25 @@ import asyncio
 class Backpressure:
     """Counts records that are not acknowledged yet. Used on the loop."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_pending: int) -> None:
         self.pending = 0
         self.full = False
-        """True from ``most`` pending records on, until half of them are left."""
-        self._most = most
-        self._waiting: list[asyncio.Future[None]] = []
+        """True from ``max_pending`` pending records on, until half of them are left."""
+        self._max_pending = max_pending
+        self._waiters: list[asyncio.Future[None]] = []
 
     def add(self, records: int) -> None:
         self.pending += records
-        if self.pending >= self._most:
+        if self.pending >= self._max_pending:
             self.full = True
 
     def remove(self, records: int) -> None:
         """Wakes waiters once half of the limit is left."""
         self.pending -= records
-        if self.full and self.pending <= self._most // 2:
+        if self.full and self.pending <= self._max_pending // 2:
             self.full = False
-            waiting, self._waiting = self._waiting, []
-            for future in waiting:
+            waiters, self._waiters = self._waiters, []
+            for future in waiters:
                 if not future.done():
                     future.set_result(None)
 
@@ -35,5 +35,5 @@ class Backpressure:
         if not self.full:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
+        self._waiters.append(future)
         return future

@@ -22,13 +22,13 @@ class ManagerConfig:
     claim_timeout: float = 10.0
     """The timeout of a claim, and of each request for the log's ends."""
     retry_pause: float = 0.5
-    """The pause after a failed claim or load; it doubles up to `most_retry_pause`."""
-    most_retry_pause: float = 2.0
-    transaction_records: int = 10_000
+    """The pause after a failed claim or load; it doubles up to `max_retry_pause`."""
+    max_retry_pause: float = 2.0
+    max_transaction_records: int = 10_000
     """The maximum number of records in a transaction before no further commit joins it: its changes must not block the
     loop."""
-    transaction_bytes: int = 4 << 20
-    most_pending_records: int = 200_000
+    max_transaction_bytes: int = 4 << 20
+    max_pending_records: int = 200_000
     """The number of unacknowledged records at which `ManagerRuntime.backpressure` begins; it ends at half of it."""
     load_threads: int = 2
     """The number of shard groups that are read at once; more do not help, because the interpreter runs one thread at a
@@ -41,7 +41,7 @@ class ManagerConfig:
     """The number of records for the loop at once: a few milliseconds of its time."""
     lag_interval: float = 5.0
     """The interval at which a standby asks for the log's ends."""
-    most_standby_age: float = 3600.0
+    max_standby_age: float = 3600.0
     """A standby that has not been at the log's end for this time (suspended, disconnected) reads from the start,
     because the cleaner may have removed tombstones that it never saw. Far below the topic's ``delete.retention.ms`` (24
     h)."""
@@ -53,7 +53,7 @@ class ManagerConfig:
     """Whether the process only runs the manager, so that it may be tuned for it (see `process_settings`)."""
 
     def __post_init__(self) -> None:
-        for name in ("load_threads", "transaction_records", "transaction_bytes", "most_pending_records"):
+        for name in ("load_threads", "max_transaction_records", "max_transaction_bytes", "max_pending_records"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         for name in ("commit_timeout", "claim_timeout", "expiry_interval", "lag_interval", "retry_pause"):

@@ -14,7 +14,7 @@ from offsetmgr.manager.runtime.config import Members
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
 
-_PIECE: Final = 2_000
+_BATCH_OFFSETS: Final = 2_000
 """Offsets checked at once: a few milliseconds of the loop."""
 
 
@@ -22,12 +22,12 @@ class RecordAppender(Protocol):
     """Appends the records of a pass; the future's result is None if that failed."""
 
     def __call__(
-        self, shard: Shard, prepared: CoordinatorResult[ExpiryReport]
+        self, shard: Shard, result: CoordinatorResult[ExpiryReport]
     ) -> asyncio.Future[ExpiryReport | None]: ...
 
 
 class ExpirationTask:
-    """Runs on the loop. ``served`` returns the shard of a partition while it is served; ``wait_s`` (seconds) limits
+    """Runs on the loop. ``serving`` returns the shard of a partition while it is serving; ``members_timeout_s`` (seconds) limits
     the request for members."""
 
     def __init__(
@@ -35,17 +35,17 @@ class ExpirationTask:
         partitions: int,
         interval: float,
         members: Members | None,
-        wait_s: float,
+        members_timeout_s: float,
         clock: Clock,
-        served: Callable[[int], Shard | None],
+        serving: Callable[[int], Shard | None],
         append: RecordAppender,
         counters: Counters,
     ) -> None:
         self._schedule = ExpirationSchedule(partitions, interval)
         self._members = members
-        self._wait_s = wait_s
+        self._members_timeout_s = members_timeout_s
         self._clock = clock
-        self._served = served
+        self._serving = serving
         self._append = append
         self._counters = counters
 
@@ -59,16 +59,16 @@ class ExpirationTask:
     async def run_due(self) -> None:
         """Runs the passes that are due."""
         for partition in self._schedule.take_due(time.monotonic()):
-            shard = self._served(partition)
+            shard = self._serving(partition)
             if shard is not None:
                 await self.run(shard)
 
     async def run(self, shard: Shard) -> ExpiryReport:
         """Runs one pass over a shard; ends early if the shard is not served any more or nothing can be appended."""
         total = ExpiryReport()
-        for groups in batches(shard.expiry_groups(), shard.size, _PIECE):
+        for groups in batches(shard.expiry_groups(), shard.size, _BATCH_OFFSETS):
             await asyncio.sleep(0)
-            if self._served(shard.partition) is not shard:
+            if self._serving(shard.partition) is not shard:
                 break
             found = await self._expire(shard, groups)
             if found is None:
@@ -86,10 +86,10 @@ class ExpirationTask:
         if self._members is not None:
             try:
                 # This is not `wait_for`, which ignores a cancellation at the moment of the answer (Python 3.11).
-                async with asyncio.timeout(self._wait_s):
+                async with asyncio.timeout(self._members_timeout_s):
                     members = await self._members(expirable)
             except TimeoutError:
                 members = {}  # without an answer nothing of them expires
-            if self._served(shard.partition) is not shard:
+            if self._serving(shard.partition) is not shard:
                 return None
         return await self._append(shard, shard.expire(now, members.get, expirable))

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LOOK_AGAIN_S = 1.0
+_LOOP_CHECK_INTERVAL_S = 1.0
 
 
 class LoopEnded(Exception):
@@ -31,21 +31,21 @@ class LoopProxy:
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Calls a function and waits for its result, so a thread is never ahead of the loop. Raises `LoopEnded`."""
-        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
-        def carry_out() -> None:
+        def execute() -> None:
             try:
-                answer.set_result(call(*args, **kwargs))
+                outcome.set_result(call(*args, **kwargs))
             except BaseException as error:
-                answer.set_exception(error)
+                outcome.set_exception(error)
 
         try:
-            self._loop.call_soon_threadsafe(carry_out)
+            self._loop.call_soon_threadsafe(execute)
         except RuntimeError as error:
             raise LoopEnded from error
         while True:
-            # The exception of `result` cannot decide, which the called function may raise too.
-            if concurrent.futures.wait([answer], _LOOK_AGAIN_S).done:
-                return answer.result()
+            # The exception of `outcome` cannot decide, which the called function may raise too.
+            if concurrent.futures.wait([outcome], _LOOP_CHECK_INTERVAL_S).done:
+                return outcome.result()
             if self._loop.is_closed():
                 raise LoopEnded

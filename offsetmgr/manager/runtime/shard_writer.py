@@ -22,18 +22,25 @@ from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, P
 from offsetmgr.manager.runtime.loop_proxy import LoopEnded
 from offsetmgr.manager.runtime.process_settings import after_load
 from offsetmgr.manager.runtime.services import RuntimeServices
-from offsetmgr.manager.runtime.write_batch import AppendResult, WriteBatch, failed, merged, split_expired, written
+from offsetmgr.manager.runtime.write_batch import (
+    AppendResult,
+    WriteBatch,
+    deadline_passed,
+    failed_results,
+    merge_records,
+    written_results,
+)
 from offsetmgr.manager.shard import Shard
 from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
 
 NON_RETRIABLE_BACKOFF_S: Final = 60.0
 """Seconds: the longest pause after an error that will hardly pass; each attempt may read a whole topic again."""
-_LEASE_PAUSE_S: Final = 0.05
-_LEAST_SHARE: Final = 0.1
+_LEASE_CHECK_INTERVAL_S: Final = 0.05
+_MIN_TIME_SHARE: Final = 0.1
 """The part of the commit timeout that must be left for an append to be tried."""
-_TAIL: Final = 50_000
+_MAX_TAIL_OFFSETS: Final = 50_000
 """Offsets; with more to read it is a load."""
-_TAIL_PART: Final = 1000
+_REPLAY_PART: Final = 1000
 
 
 class WriterCallbacks(Protocol):
@@ -89,13 +96,13 @@ class ShardWriterThread:
         self._log = services.log
         self._ownership = services.ownership
         self._config = services.config
-        self._bridge = services.bridge
+        self._loop = services.loop
         self._listener = listener
         self._shards: dict[int, Shard] | None = dict(shards)
         self._partitions = sorted(shards)
         self._generation = generation
         self._new_shard = services.new_shard
-        self._loading = services.loading
+        self._load_permits = services.load_permits
         self._positions: dict[int, int] = {}
         self._queue: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -131,40 +138,38 @@ class ShardWriterThread:
     def _run(self) -> None:
         fenced = ""
         try:
-            self._live()
+            self._claim_and_serve()
         except Fenced as error:
             fenced = str(error)
         except LoopEnded:
             pass
         finally:
             self._close_writer()
-            self._bridge.post(self._listener.on_finished, fenced)
+            self._loop.post(self._listener.on_finished, fenced)
 
-    def _live(self) -> None:
+    def _claim_and_serve(self) -> None:
         """Claims and serves until it is stopped; claims again after an unknown outcome."""
         pause = self._config.retry_pause
         while not self._stopping.is_set():
             try:
-                if self._take_over():
+                if self._claim_and_load():
                     pause = self._config.retry_pause
                     self._serve()
             except (Fenced, LoopEnded):
                 raise
             except Exception as error:  # any error is logged, because the shard group must not stay without an owner
                 self._close_writer()
-                self._bridge.post(self._listener.on_retry, error)
+                self._loop.post(self._listener.on_retry, error)
                 self._stopping.wait(pause)
-                pause = min(
-                    pause * 2, self._config.most_retry_pause if is_retriable(error) else NON_RETRIABLE_BACKOFF_S
-                )
+                pause = min(pause * 2, self._config.max_retry_pause if is_retriable(error) else NON_RETRIABLE_BACKOFF_S)
 
-    def _take_over(self) -> bool:
+    def _claim_and_load(self) -> bool:
         """Claims the shard group and reads the log. Returns False if this process does not own it (yet)."""
         while not self._ownership.valid():
-            if self._stopping.wait(_LEASE_PAUSE_S):
+            if self._stopping.wait(_LEASE_CHECK_INTERVAL_S):
                 return False
-        self._bridge.post(self._listener.on_loading)
-        if not self._of_one_log(self._log.generation(self._config.claim_timeout)):
+        self._loop.post(self._listener.on_loading)
+        if not self._discard_other_log(self._log.generation(self._config.claim_timeout)):
             return False
         self._writer = self._log.writer(self._shard_group)
         self._writer.claim(self._config.claim_timeout)
@@ -179,12 +184,12 @@ class ShardWriterThread:
             self._close_writer()
         return done
 
-    def _of_one_log(self, generation: str) -> bool:
+    def _discard_other_log(self, generation: str) -> bool:
         """Before the claim: discards shards of another log; returns False if they belong to the loop."""
         if generation in ("", self._generation):
             return True
         if self._shards is None:
-            self._bridge.run(self._listener.on_topic_recreated)
+            self._loop.run(self._listener.on_topic_recreated)
             return False
         self._shards = {partition: self._new_shard(partition) for partition in self._partitions}
         self._generation = generation
@@ -195,14 +200,14 @@ class ShardWriterThread:
             shards[partition] = self._new_shard(partition)
         load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
         load.plan(ends, self._config.claim_timeout)
-        if not with_load_permit(load, self._loading, self._stopping):
+        if not with_load_permit(load, self._load_permits, self._stopping):
             return False
         check_same_log(self._log, self._generation, self._config.claim_timeout)
         if self._config.own_process:
             after_load()
         self._positions = {partition: shard.position for partition, shard in shards.items()}
         self._shards = None
-        self._bridge.post(self._listener.on_loaded, shards, self._generation, as_of)
+        self._loop.post(self._listener.on_loaded, shards, self._generation, as_of)
         return True
 
     def _read_tail(self, ends: Mapping[int, int]) -> bool:
@@ -220,18 +225,18 @@ class ShardWriterThread:
             return False
         check_same_log(self._log, self._generation, self._config.claim_timeout)
         for partition, found in newest.items():
-            self._hand_over(partition, found, reached[partition])
+            self._replay_on_loop(partition, found, reached[partition])
             self._positions[partition] = reached[partition]
-        self._bridge.post(self._listener.on_recovered)
+        self._loop.post(self._listener.on_recovered)
         return True
 
-    def _hand_over(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
+    def _replay_on_loop(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
         """In parts, so that the loop can do other work in between; the last part moves the shard's position."""
         items = list(newest.items())
-        while len(items) > _TAIL_PART:
-            part, items = dict(items[:_TAIL_PART]), items[_TAIL_PART:]
-            self._bridge.run(self._listener.on_replay, partition, part, self._positions[partition])
-        self._bridge.run(self._listener.on_replay, partition, dict(items), position)
+        while len(items) > _REPLAY_PART:
+            part, items = dict(items[:_REPLAY_PART]), items[_REPLAY_PART:]
+            self._loop.run(self._listener.on_replay, partition, part, self._positions[partition])
+        self._loop.run(self._listener.on_replay, partition, dict(items), position)
 
     # --- appends -------------------------------------------------------------------------------------
 
@@ -241,9 +246,9 @@ class ShardWriterThread:
             batches = self._next_batches()
             if not batches:
                 return
-            began = time.monotonic()
-            outcomes = self._outcomes(batches)
-            self._bridge.post(self._listener.on_ended, outcomes, len(batches), time.monotonic() - began)
+            started_at = time.monotonic()
+            outcomes = self._append_in_time(batches)
+            self._loop.post(self._listener.on_ended, outcomes, len(batches), time.monotonic() - started_at)
             fenced = next((outcome.error for outcome in outcomes if isinstance(outcome.error, Fenced)), None)
             if fenced is not None:
                 raise fenced
@@ -254,10 +259,10 @@ class ShardWriterThread:
         first = self._queue.get()
         if first is None:
             return ()
-        if self._writer is not None and (rest := self._writer.ready_at - time.monotonic()) > 0:
-            time.sleep(rest)
+        if self._writer is not None and (wait_s := self._writer.ready_at - time.monotonic()) > 0:
+            time.sleep(wait_s)
         batches, records, size = [first], first.count, first.bytes
-        while records < self._config.transaction_records and size < self._config.transaction_bytes:
+        while records < self._config.max_transaction_records and size < self._config.max_transaction_bytes:
             try:
                 batch = self._queue.get_nowait()
             except queue.Empty:
@@ -270,40 +275,40 @@ class ShardWriterThread:
             size += batch.bytes
         return batches
 
-    def _outcomes(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
+    def _append_in_time(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
         """Appends the batches that have time left."""
-        latest = time.monotonic() + _LEAST_SHARE * self._config.commit_timeout
-        late = sum(batch.deadline < latest for batch in batches)  # the oldest come first
-        outcomes = failed(batches[:late], split_expired())
-        return outcomes + self._append(batches[late:]) if late < len(batches) else outcomes
+        min_deadline = time.monotonic() + _MIN_TIME_SHARE * self._config.commit_timeout
+        expired = sum(batch.deadline < min_deadline for batch in batches)  # the oldest come first
+        outcomes = failed_results(batches[:expired], deadline_passed())
+        return outcomes + self._append(batches[expired:]) if expired < len(batches) else outcomes
 
     def _append(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
         """One transaction for all batches; if a record is too large, the batches are divided, so that only its request
         fails."""
         if self._writer is None:
-            return failed(batches, AppendRejected("commit", "the outcome of the previous append is unknown"))
-        records = merged(batches)
+            return failed_results(batches, AppendRejected("commit", "the outcome of the previous append is unknown"))
+        records = merge_records(batches)
         timeout = batches[0].deadline - time.monotonic()
         if timeout <= 0:
-            return failed(batches, split_expired())
+            return failed_results(batches, deadline_passed())
         try:
-            return written(batches, self._note(self._writer.append(records, timeout)), records)
+            return written_results(batches, self._advance(self._writer.append(records, timeout)), records)
         except TooLarge as error:
-            halves = _halves(batches)
-            if halves is None:
-                return failed(batches, error)
-            return self._append(halves[0]) + self._append(halves[1])
+            split = _split(batches)
+            if split is None:
+                return failed_results(batches, error)
+            return self._append(split[0]) + self._append(split[1])
         except AppendRejected as error:
-            return failed(batches, error)
+            return failed_results(batches, error)
         except Fenced as error:
             self._close_writer()
-            return failed(batches, error)
+            return failed_results(batches, error)
         except Exception as error:  # after an unexpected error the outcome is unknown, too
             self._close_writer()
             unknown = error if isinstance(error, OutcomeUnknown) else OutcomeUnknown("commit", _text(error))
-            return failed(batches, unknown, certain=False)
+            return failed_results(batches, unknown, certain=False)
 
-    def _note(self, last: Mapping[int, int]) -> Mapping[int, int]:
+    def _advance(self, last: Mapping[int, int]) -> Mapping[int, int]:
         for partition, offset in last.items():
             self._positions[partition] = offset + 1
         return last
@@ -314,17 +319,17 @@ class ShardWriterThread:
             self._writer = None
 
 
-def with_load_permit(load: ShardLoader, turns: threading.Semaphore, stopping: threading.Event) -> bool:
+def with_load_permit(load: ShardLoader, permits: threading.Semaphore, stopping: threading.Event) -> bool:
     """Runs a load; a long one waits for its permit and a short one does not. Returns False if it was stopped."""
-    if load.offsets_to_read <= _TAIL:
+    if load.offsets_to_read <= _MAX_TAIL_OFFSETS:
         return load.run()
-    while not turns.acquire(timeout=_LEASE_PAUSE_S):
+    while not permits.acquire(timeout=_LEASE_CHECK_INTERVAL_S):
         if stopping.is_set():
             return False
     try:
         return load.run()
     finally:
-        turns.release()
+        permits.release()
 
 
 def check_same_log(log: PartitionLog, generation: str, timeout: float) -> None:
@@ -338,12 +343,12 @@ def is_retriable(error: Exception) -> bool:
     return isinstance(error, OffsetMgrError) and error.retriable
 
 
-def _halves(batches: Sequence[WriteBatch]) -> tuple[Sequence[WriteBatch], Sequence[WriteBatch]] | None:
+def _split(batches: Sequence[WriteBatch]) -> tuple[Sequence[WriteBatch], Sequence[WriteBatch]] | None:
     if len(batches) > 1:
         middle = len(batches) // 2
         return batches[:middle], batches[middle:]
     if len(batches[0].entries) > 1:
-        first, second = batches[0].halves()
+        first, second = batches[0].split()
         return [first], [second]
     return None
 

@@ -53,7 +53,7 @@ class Counters:
         self.commit_records = 0
         self.fetches = 0
         self.deletes = 0
-        self.refusals: Counter[int] = Counter()
+        self.errors: Counter[int] = Counter()
         """Failed commits and deletes by error code."""
         self.timeouts = 0
         self.transactions = 0
@@ -70,7 +70,7 @@ class Counters:
 
     def metrics(self) -> dict[str, float]:
         """Returns the counters by name, for `server.metrics`."""
-        figures: dict[str, float] = {
+        values: dict[str, float] = {
             "commits_total": self.commits,
             "commit_records_total": self.commit_records,
             "fetches_total": self.fetches,
@@ -87,6 +87,6 @@ class Counters:
             "standby_records_total": self.standby_records,
             "standby_failures_total": self.standby_failures,
         }
-        for code, count in sorted(self.refusals.items()):
-            figures[f'commit_errors_total{{code="{code}"}}'] = count
-        return figures
+        for code, count in sorted(self.errors.items()):
+            values[f'commit_errors_total{{code="{code}"}}'] = count
+        return values

@@ -25,11 +25,11 @@ class PendingRequest(NamedTuple):
     """A request whose records wait for the append; one for each request and not for each partition."""
 
     shard: Shard
-    prepared: CoordinatorResult[Any]
-    answer: asyncio.Future[Any]
-    refuse: Callable[[int], Any]
+    result: CoordinatorResult[Any]
+    future: asyncio.Future[Any]
+    error_response: Callable[[int], Any]
     """Returns the response for an error code."""
-    at: int
+    record_index: int
     """The position of its records among those of its shard in the batch."""
 
 
@@ -47,24 +47,28 @@ class WriteBatch:
         self.bytes = 0
 
     def add(
-        self, shard: Shard, prepared: CoordinatorResult[Any], answer: asyncio.Future[Any], refuse: Callable[[int], Any]
+        self,
+        shard: Shard,
+        result: CoordinatorResult[Any],
+        future: asyncio.Future[Any],
+        error_response: Callable[[int], Any],
     ) -> None:
         """Adds the records of a request, in the order of the calls."""
         records = self.records.get(shard.partition)
         if records is None:
             records = self.records[shard.partition] = []
-        self.entries.append(PendingRequest(shard, prepared, answer, refuse, len(records)))
-        records += prepared.records
-        self.count += len(prepared.records)
-        self.bytes += sum([len(key) + len(value or b"") for key, value in prepared.records])
+        self.entries.append(PendingRequest(shard, result, future, error_response, len(records)))
+        records += result.records
+        self.count += len(result.records)
+        self.bytes += sum([len(key) + len(value or b"") for key, value in result.records])
 
-    def halves(self) -> tuple[WriteBatch, WriteBatch]:
+    def split(self) -> tuple[WriteBatch, WriteBatch]:
         """Returns the first half of the requests and the rest."""
         middle = len(self.entries) // 2
         parts = WriteBatch(self.deadline), WriteBatch(self.deadline)
         for part, entries in zip(parts, (self.entries[:middle], self.entries[middle:]), strict=True):
             for entry in entries:
-                part.add(entry.shard, entry.prepared, entry.answer, entry.refuse)
+                part.add(entry.shard, entry.result, entry.future, entry.error_response)
         return parts
 
 
@@ -72,14 +76,14 @@ class AppendResult(NamedTuple):
     """The outcome of an append of ``entries``."""
 
     entries: Sequence[PendingRequest]
-    firsts: Mapping[int, int]
+    first_offsets: Mapping[int, int]
     """The offset of the first record of each partition, if it was written."""
     error: OffsetMgrError | None = None
     certain: bool = True
     """Whether an error means that nothing was written."""
 
 
-def merged(batches: Sequence[WriteBatch]) -> Records:
+def merge_records(batches: Sequence[WriteBatch]) -> Records:
     """Returns the records of all batches, in order."""
     if len(batches) == 1:
         return batches[0].records
@@ -90,7 +94,7 @@ def merged(batches: Sequence[WriteBatch]) -> Records:
     return records
 
 
-def written(batches: Sequence[WriteBatch], last: Mapping[int, int], records: Records) -> list[AppendResult]:
+def written_results(batches: Sequence[WriteBatch], last: Mapping[int, int], records: Records) -> list[AppendResult]:
     """Returns the outcomes of an append of ``records`` (`merged` of the batches) with these last offsets."""
     next_first = {partition: offset - len(records[partition]) + 1 for partition, offset in last.items()}
     outcomes = []
@@ -101,11 +105,11 @@ def written(batches: Sequence[WriteBatch], last: Mapping[int, int], records: Rec
     return outcomes
 
 
-def failed(batches: Sequence[WriteBatch], error: OffsetMgrError, *, certain: bool = True) -> list[AppendResult]:
+def failed_results(batches: Sequence[WriteBatch], error: OffsetMgrError, *, certain: bool = True) -> list[AppendResult]:
     """Returns the same outcome for all."""
     return [AppendResult(batch.entries, {}, error, certain) for batch in batches]
 
 
-def split_expired() -> AppendRejected:
+def deadline_passed() -> AppendRejected:
     """Returns the error of requests whose time was over before the append."""
     return AppendRejected("commit", "it waited for earlier ones until its timeout", "are enough brokers up?")

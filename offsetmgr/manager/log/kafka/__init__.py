@@ -100,7 +100,7 @@ class KafkaLog:
 
     def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
         """Returns the end offsets, never below those that writers of this object know."""
-        return self._offsets.ends(partitions, timeout, self._known_ends.least)
+        return self._offsets.ends(partitions, timeout, self._known_ends.lower_bound)
 
     def close(self) -> None:
         """Closes the log. The owners of writers and readers close them."""

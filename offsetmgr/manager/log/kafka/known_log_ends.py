@@ -13,21 +13,21 @@ class KnownLogEnds:
     """
 
     def __init__(self) -> None:
-        self._least: dict[int, int] = {}
+        self._lower_bounds: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def raise_to(self, confirmed: Mapping[int, int]) -> None:
         """Every in-sync replica confirmed a record at each of these offsets."""
         with self._lock:
             for partition, offset in confirmed.items():
-                self._least[partition] = max(self._least.get(partition, 0), offset + 1)
+                self._lower_bounds[partition] = max(self._lower_bounds.get(partition, 0), offset + 1)
 
     def forget(self) -> None:
         """Forgets all bounds, because the topic was recreated."""
         with self._lock:
-            self._least.clear()
+            self._lower_bounds.clear()
 
-    def least(self, partition: int) -> int:
+    def lower_bound(self, partition: int) -> int:
         """Returns the lower bound of the partition's end."""
         with self._lock:
-            return self._least.get(partition, 0)
+            return self._lower_bounds.get(partition, 0)

@@ -10,25 +10,25 @@ from __future__ import annotations
 
 from typing import Final
 
-LONGEST_S: Final = 0.005
+MAX_WAIT_S: Final = 0.005
 """Seconds."""
-REJECTED_S: Final = 0.018
+REJECTION_S: Final = 0.018
 """Seconds: records confirmed as late as this have most likely met a rejection and librdkafka's pause."""
-_FIRST_S: Final = 0.002
-_LONGER_S: Final = 0.001
-_SHORTER_S: Final = 4e-6
+_INITIAL_WAIT_S: Final = 0.002
+_INCREASE_S: Final = 0.001
+_DECREASE_S: Final = 4e-6
 """With this value one transaction in 250 is rejected while the smallest sufficient wait is constant."""
 
 
 class AdaptiveLinger:
-    """``rest`` is the wait in seconds after the end of a transaction."""
+    """``wait_s`` is the wait in seconds after the end of a transaction."""
 
     def __init__(self) -> None:
-        self.rest = _FIRST_S
+        self.wait_s = _INITIAL_WAIT_S
 
-    def confirmed(self, seconds: float) -> None:
+    def on_confirmed(self, seconds: float) -> None:
         """Records were confirmed this many seconds after the start of their transaction."""
-        if seconds >= REJECTED_S:
-            self.rest = min(self.rest + _LONGER_S, LONGEST_S)
+        if seconds >= REJECTION_S:
+            self.wait_s = min(self.wait_s + _INCREASE_S, MAX_WAIT_S)
         else:
-            self.rest = max(self.rest - _SHORTER_S, 0.0)
+            self.wait_s = max(self.wait_s - _DECREASE_S, 0.0)

@@ -12,10 +12,10 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.kafka.topics import Topics
 from offsetmgr.manager.log.topic import (
-    BROKERS_OWN,
+    BROKER_TOPICS,
     DEFAULT_PARTITIONS,
     DEFAULT_TOPIC,
-    TRANSACTIONS,
+    TRANSACTIONS_TOPIC,
     ExistingTopic,
     OffsetsTopicState,
     UnsuitableTopic,
@@ -44,19 +44,19 @@ def ensure_topic(
     ``properties`` are librdkafka's. Any number of managers may call it at the same time. Raises `UnsuitableTopic`,
     `PartitionCountChanged`, `TooFewBrokers`, `TimedOut`, and errors of the brokers.
     """
-    if topic in BROKERS_OWN:
+    if topic in BROKER_TOPICS:
         raise UnsuitableTopic(f"topic {topic}", "it is the brokers' own, who keep other things in it", "name another")
 
     with Topics(bootstrap, properties, timeout) as topics:
 
         def create() -> None:
-            own = topics.own_replication() if replication_factor is None else None
-            replicas = replicas_for(topic, topics.brokers(), own, replication_factor)
+            broker_default = topics.broker_replication_factor() if replication_factor is None else None
+            replicas = replicas_for(topic, topics.brokers(), broker_default, replication_factor)
             topics.create(topic, partitions, replicas, settings_for(replicas, min_insync_replicas))
 
-        state = examine(topic, topics.led(topic, create), partitions)
+        state = examine(topic, topics.wait_for_leaders(topic, create), partitions)
         try:
-            transactions = topics.find(TRANSACTIONS)
+            transactions = topics.find(TRANSACTIONS_TOPIC)
         except OffsetMgrError:  # optional: we may lack the authorization
             transactions = None
         return (

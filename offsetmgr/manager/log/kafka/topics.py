@@ -18,8 +18,8 @@ from offsetmgr.core.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartit
 from offsetmgr.kafka.cluster.librdkafka import Admin, error_of
 from offsetmgr.manager.log.topic import ExistingTopic
 
-_PAUSE_S: Final = 0.1
-_PASSING: Final = frozenset(
+_RETRY_INTERVAL_S: Final = 0.1
+_TRANSIENT_CODES: Final = frozenset(
     {ck.KafkaError.UNKNOWN, ck.KafkaError.REQUEST_TIMED_OUT, ck.KafkaError.NOT_CONTROLLER, ck.KafkaError._TIMED_OUT}
 )
 """Errors of a cluster whose controller has just died."""
@@ -50,27 +50,29 @@ class Topics:
         self._admin.client()
         return len(self._admin.brokers)
 
-    def own_replication(self) -> int | None:
+    def broker_replication_factor(self) -> int | None:
         """Returns ``offsets.topic.replication.factor`` of a broker; None if it cannot be read (for example without
         authorization)."""
         self._admin.client()
         if not self._admin.brokers:
             return None
         settings = self._settings(
-            _ConfigResource(_ResourceType.BROKER, str(next(iter(self._admin.brokers)))), self._left() / 2
+            _ConfigResource(_ResourceType.BROKER, str(next(iter(self._admin.brokers)))), self._remaining() / 2
         )
         entry = None if isinstance(settings, OffsetMgrError) else settings.get("offsets.topic.replication.factor")
         return int(entry.value) if entry is not None and entry.value else None
 
     def find(self, name: str) -> ExistingTopic | None:
         """Returns the topic with its settings; None if it does not exist. Raises `OffsetMgrError`."""
-        asked = ck.TopicCollection([name])
-        found = self._ask(
-            name, lambda client, left: client.describe_topics(asked, request_timeout=left)[name], self._left()
+        names = ck.TopicCollection([name])
+        found = self._request(
+            name,
+            lambda client, remaining: client.describe_topics(names, request_timeout=remaining)[name],
+            self._remaining(),
         )
         if isinstance(found, UnknownTopicOrPartition):
             return None
-        settings = self._settings(_ConfigResource(_ResourceType.TOPIC, name), self._left())
+        settings = self._settings(_ConfigResource(_ResourceType.TOPIC, name), self._remaining())
         if isinstance(found, OffsetMgrError):
             raise found
         if isinstance(settings, UnknownTopicOrPartition):
@@ -90,20 +92,20 @@ class Topics:
         Raises `OffsetMgrError`."""
         new = _NewTopic(name, partitions, replication_factor, config=dict(settings))
         while True:
-            created = self._admin.client().create_topics([new], request_timeout=self._left())[name]
+            created = self._admin.client().create_topics([new], request_timeout=self._remaining())[name]
             try:
-                created.result(self._left() + 1)
+                created.result(self._remaining() + 1)
             except ck.KafkaException as raised:
                 error = raised.args[0]
                 if error.code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
                     return
-                if error.code() not in _PASSING or time.monotonic() + _PAUSE_S >= self._deadline:
+                if error.code() not in _TRANSIENT_CODES or time.monotonic() + _RETRY_INTERVAL_S >= self._deadline:
                     raise error_of(error, f"creation of topic {name}") from None
-                time.sleep(_PAUSE_S)
+                time.sleep(_RETRY_INTERVAL_S)
             else:
                 return
 
-    def led(self, name: str, create: Callable[[], None]) -> ExistingTopic:
+    def wait_for_leaders(self, name: str, create: Callable[[], None]) -> ExistingTopic:
         """Returns the topic once every partition has a leader; calls ``create`` if it does not exist (again if the
         existing one was being deleted). Raises `TimedOut`."""
         while True:
@@ -113,12 +115,12 @@ class Topics:
                 found = self.find(name)
             if found is not None and not found.leaderless:
                 return found
-            if time.monotonic() + _PAUSE_S >= self._deadline:
+            if time.monotonic() + _RETRY_INTERVAL_S >= self._deadline:
                 missing = (
                     "it does not appear" if found is None else f"{len(found.leaderless)} partitions have no leader"
                 )
                 raise TimedOut(f"topic {name}", f"{missing} after {self._timeout:g} s", "are enough brokers up?")
-            time.sleep(_PAUSE_S)
+            time.sleep(_RETRY_INTERVAL_S)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -133,16 +135,18 @@ class Topics:
         self.close()
 
     def _settings(self, resource: Any, timeout: float) -> Any:
-        def describe(client: ck_admin.AdminClient, left: float) -> Any:
-            (future,) = client.describe_configs([resource], request_timeout=left).values()
+        def describe(client: ck_admin.AdminClient, remaining: float) -> Any:
+            (future,) = client.describe_configs([resource], request_timeout=remaining).values()
             return future
 
-        return self._ask(resource.name, describe, timeout)
+        return self._request(resource.name, describe, timeout)
 
-    def _ask(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout: float) -> Any:
+    def _request(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout: float) -> Any:
         """Returns the response about one topic, or the `OffsetMgrError`; ``call`` returns its future."""
-        answers = self._admin.ask_each([name], lambda client, _, left: {name: call(client, left)}, "topic ", timeout)
+        answers = self._admin.ask_each(
+            [name], lambda client, _, remaining: {name: call(client, remaining)}, "topic ", timeout
+        )
         return answers[name]
 
-    def _left(self) -> float:
+    def _remaining(self) -> float:
         return max(self._deadline - time.monotonic(), 0.1)
