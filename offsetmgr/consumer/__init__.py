@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.client.fetch import LATEST as LATEST
     from offsetmgr.segments.batch_reader import Record as Record
 
-_HOME: Final = {
+_MODULES: Final = {
     "ConsumerSettings": "offsetmgr.consumer.settings",
     "EARLIEST": "offsetmgr.kafka.client.fetch",
     "FetchResult": "offsetmgr.consumer.simple",
@@ -46,6 +46,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

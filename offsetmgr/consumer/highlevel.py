@@ -61,11 +61,11 @@ class ZookeeperConsumer:
         if strategy not in ("range", "roundrobin"):
             raise UsageError(f"strategy {strategy!r}", "is unknown", "strategies: range, roundrobin")
         self._assignor = assignor_named(strategy)
-        self._place = OffsetStorage.of(offsets, zookeeper, bootstrap_servers, self._config)
+        self._storage = OffsetStorage.of(offsets, zookeeper, bootstrap_servers, self._config)
         ZookeeperSession(zookeeper, self._config)
-        self._desk = StreamState()
-        self._work: PartitionManager | None = None
-        self._shut = threading.Lock()
+        self._state = StreamState()
+        self._partitions: PartitionManager | None = None
+        self._close_lock = threading.Lock()
 
     # --- the old consumer's methods ------------------------------------------------------------------
 
@@ -104,15 +104,15 @@ class ZookeeperConsumer:
 
         Raises `PartialFailure` if some could not be committed after retries.
         """
-        self._desk.done_by_caller()
-        if self._work is not None:
-            self._work.commit("commit")
+        self._state.finish_current_of_caller()
+        if self._partitions is not None:
+            self._partitions.commit("commit")
 
     def shutdown(self) -> None:
         """Stops delivering messages, commits (with ``auto_commit``; including the current message of this thread), and
         leaves the group. Any thread may call it, repeatedly."""
         if self.settings.auto_commit:
-            self._desk.done_by_caller()
+            self._state.finish_current_of_caller()
         self._close()
 
     # --- additional methods --------------------------------------------------------------------------
@@ -120,22 +120,26 @@ class ZookeeperConsumer:
     @property
     def owned(self) -> dict[TopicPartition, int]:
         """Returns the owned partitions, each with the number of its stream."""
-        return {} if self._work is None else {tp: thread.thread for tp, thread in self._work.member.owned.items()}
+        return (
+            {}
+            if self._partitions is None
+            else {tp: thread.thread for tp, thread in self._partitions.member.owned.items()}
+        )
 
     @property
     def held_by_others(self) -> dict[TopicPartition, str]:
         """Returns partitions of its part that another member has not released yet, and that member's thread."""
-        return {} if self._work is None else self._work.member.held_by_others
+        return {} if self._partitions is None else self._partitions.member.held_by_others
 
     @property
     def rebalances(self) -> int:
         """Returns the number of rebalances."""
-        return 0 if self._work is None else self._work.member.rebalances
+        return 0 if self._partitions is None else self._partitions.member.rebalances
 
     @property
     def error(self) -> OffsetMgrError | None:
         """Returns the error for which it has stopped; None while it runs."""
-        return self._desk.error
+        return self._state.error
 
     def __enter__(self) -> Self:
         return self
@@ -152,23 +156,25 @@ class ZookeeperConsumer:
     # --- internals -----------------------------------------------------------------------------------
 
     def _stream(self, topic: str | None) -> MessageStream:
-        if self._work is not None or self._desk.closed:
+        if self._partitions is not None or self._state.closed:
             raise UsageError("message streams", "a consumer can create them once", "make another consumer")
-        stream = self._desk.stream(topic)
+        stream = self._state.stream(topic)
         timeout = self.settings.consumer_timeout_ms
         stream.timeout_s = None if timeout is None else timeout / 1000
         return stream
 
     def _join(self, subscription: Subscription, stream_of: StreamOf) -> None:
         settings = self.settings
-        work = PartitionManager(self._bootstrap, self.group, self._config, self._place, settings, self._desk, stream_of)
-        work.member = ConsumerMember(
+        partitions = PartitionManager(
+            self._bootstrap, self.group, self._config, self._storage, settings, self._state, stream_of
+        )
+        partitions.member = ConsumerMember(
             self._zookeeper,
             self.group,
             self.member_id,
             subscription,
             self._assignor,
-            work,
+            partitions,
             config=self._config,
             settings=MemberSettings(
                 settings.zookeeper_session_timeout_ms,
@@ -177,16 +183,16 @@ class ZookeeperConsumer:
                 exclude_internal=settings.exclude_internal_topics,
             ),
         )
-        self._work = work
+        self._partitions = partitions
         try:
-            work.start()
+            partitions.start()
         except OffsetMgrError:
             self._close()
             raise
 
     def _close(self) -> None:
-        with self._shut:
-            self._desk.left_by_caller()  # no thread can wait for the caller
-            if self._work is not None:
-                self._work.close()
-            self._desk.close()
+        with self._close_lock:
+            self._state.discard_current_of_caller()  # no thread can wait for the caller
+            if self._partitions is not None:
+                self._partitions.close()
+            self._state.close()

@@ -44,11 +44,11 @@ class PartitionLogReader:
         found = await self._in_range(offsets, limits, out_of_range, deadline)
         # A broker returns a first batch over the limit in full for only one partition of a request, and nothing for
         # others with such a batch: those are requested again, until a response brings nothing new.
-        while starved := {
-            tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _starved(read)
+        while incomplete := {
+            tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _lacks_whole_batch(read)
         }:
-            found |= await self._in_range(starved, limits._replace(max_wait_ms=0), out_of_range, deadline)
-            if all(isinstance(read := found[tp], ReadResult) and _starved(read) for tp in starved):
+            found |= await self._in_range(incomplete, limits._replace(max_wait_ms=0), out_of_range, deadline)
+            if all(isinstance(read := found[tp], ReadResult) and _lacks_whole_batch(read) for tp in incomplete):
                 break
         return found
 
@@ -57,23 +57,23 @@ class PartitionLogReader:
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
         """Makes one request to each leader, repeated from the log's end or start if that is configured."""
         found: dict[TopicPartition, ReadResult | OffsetMgrError] = {}
-        asked = dict(offsets)
+        requests = dict(offsets)
         for pause in backoff():
-            found |= await self._once(asked, limits, deadline)
-            outside = [tp for tp in asked if isinstance(found[tp], OffsetOutOfRange)]
-            if not outside:
+            found |= await self._once(requests, limits, deadline)
+            out_of_range_partitions = [tp for tp in requests if isinstance(found[tp], OffsetOutOfRange)]
+            if not out_of_range_partitions:
                 break
-            ranges = await self._ranges(outside, deadline)
-            for tp in outside:
-                found[tp] = _outside(tp, asked[tp], ranges[tp])
+            ranges = await self._ranges(out_of_range_partitions, deadline)
+            for tp in out_of_range_partitions:
+                found[tp] = _out_of_range_error(tp, requests[tp], ranges[tp])
             if out_of_range == "raise" or asyncio.get_running_loop().time() + pause >= deadline:
                 break
-            asked = {
+            requests = {
                 tp: log.start if out_of_range == "earliest" else log.end
-                for tp in outside
+                for tp in out_of_range_partitions
                 if isinstance(log := ranges[tp], LogRange)
             }
-            if not asked:
+            if not requests:
                 break
             await asyncio.sleep(pause)
         return found
@@ -81,35 +81,36 @@ class PartitionLogReader:
     async def _once(
         self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, deadline: float
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        async def ask(
+        async def send(
             leader: Address, partitions: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
             # A fetch may wait in the broker and delay later requests of its connection.
             async with self._client.node(leader).lane(attempt) as lane:
                 lane.park()
-                mine = {tp: offsets[tp] for tp in partitions}
-                return await fetch.fetch(lane.connection, mine, limits, remaining(attempt))
+                leader_offsets = {tp: offsets[tp] for tp in partitions}
+                return await fetch.fetch(lane.connection, leader_offsets, limits, remaining(attempt))
 
-        slices = await self._leaders.per_partition(offsets, ask, deadline, limits.max_wait_ms / 1000)
+        slices = await self._leaders.per_partition(offsets, send, deadline, limits.max_wait_ms / 1000)
         return {
-            tp: ReadResult(offsets[tp], got) if isinstance(got, FetchedPartition) else got for tp, got in slices.items()
+            tp: ReadResult(offsets[tp], outcome) if isinstance(outcome, FetchedPartition) else outcome
+            for tp, outcome in slices.items()
         }
 
     async def offsets_before(
-        self, times: Mapping[TopicPartition, int], most: int, deadline: float
+        self, times: Mapping[TopicPartition, int], max_offsets: int, deadline: float
     ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
         """Returns one outcome for each partition (see `fetch.offsets_before`). Raises only if no broker was ever
         reached."""
 
-        async def ask(
+        async def send(
             leader: Address, partitions: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
             connection = await self._client.node(leader).connection(attempt)
             return await fetch.offsets_before(
-                connection, {tp: times[tp] for tp in partitions}, most, remaining(attempt)
+                connection, {tp: times[tp] for tp in partitions}, max_offsets, remaining(attempt)
             )
 
-        return await self._leaders.per_partition(times, ask, deadline)
+        return await self._leaders.per_partition(times, send, deadline)
 
     async def _ranges(
         self, partitions: list[TopicPartition], deadline: float
@@ -128,11 +129,11 @@ class PartitionLogReader:
         return ranges
 
 
-def _starved(read: ReadResult) -> bool:
+def _lacks_whole_batch(read: ReadResult) -> bool:
     return read.slice.high_watermark > read.offset and not begins_with_a_whole_batch(read.slice.data)
 
 
-def _outside(tp: TopicPartition, offset: int, log: LogRange | OffsetMgrError) -> OffsetOutOfRange:
+def _out_of_range_error(tp: TopicPartition, offset: int, log: LogRange | OffsetMgrError) -> OffsetOutOfRange:
     what = f"fetch of {tp} at offset {offset}"
     hint = 'out_of_range="earliest" or "latest" reads on from there'
     if isinstance(log, OffsetMgrError):

@@ -74,14 +74,14 @@ class SimpleConsumer:
         config: ConnectionConfig | None = None,
     ) -> None:
         """Raises `UsageError`, `ConfigError`, `UnsupportedOperation` for invalid settings."""
-        self._out_of_range: OutOfRange = _checked(out_of_range)
+        self._out_of_range: OutOfRange = _check_policy(out_of_range)
         self._config = config or ConnectionConfig()
         kafka = {**self._config.kafka, "client.id": client_id} if client_id is not None else self._config.kafka
         security = Security.of(kafka)
         self._client = Client(bootstrap_servers, security)
         self._logs = PartitionLogReader(self._client)
         self._offset_managers = OffsetManagers(offset_managers or bootstrap_servers, security)
-        self._runner = EventLoopThread()
+        self._loop_thread = EventLoopThread()
         self._closing = threading.Lock()
         self._closed = False
 
@@ -110,11 +110,11 @@ class SimpleConsumer:
         if max_bytes < 1 or min_bytes < 0 or max_wait_ms < 0:
             raise UsageError("fetch", "max_bytes must be at least 1, min_bytes and max_wait_ms at least 0")
         limits = FetchLimits(max_bytes, min_bytes, max_wait_ms)
-        policy = self._out_of_range if out_of_range is None else _checked(out_of_range)
+        policy = self._out_of_range if out_of_range is None else _check_policy(out_of_range)
         if not offsets:
             return {}
         found = self._run(lambda deadline: self._logs.fetch(dict(offsets), limits, policy, deadline), max_wait_ms)
-        return _all(f"fetch of {len(offsets)} partitions", {tp: _decoded(read) for tp, read in found.items()})
+        return _all_or_raise(f"fetch of {len(offsets)} partitions", {tp: _decode(read) for tp, read in found.items()})
 
     def get_offsets_before(
         self, partitions: Iterable[TopicPartition], time: int, max_offsets: int = 1
@@ -135,9 +135,9 @@ class SimpleConsumer:
         if not times:
             return {}
         found = self._run(lambda deadline: self._logs.offsets_before(times, max_offsets, deadline))
-        return _all(
+        return _all_or_raise(
             f"offsets of {len(times)} partitions before a time",
-            {tp: tuple(got) if isinstance(got, list) else got for tp, got in found.items()},
+            {tp: tuple(outcome) if isinstance(outcome, list) else outcome for tp, outcome in found.items()},
         )
 
     # --- committed offsets ---------------------------------------------------------------------------
@@ -165,14 +165,14 @@ class SimpleConsumer:
         Raises `CoordinatorLoadInProgress`, `NotCoordinator`, `TimedOut`, `Unreachable`, `NotAuthorized` and others;
         `PartialFailure` if some partitions could not be read.
         """
-        asked = None if partitions is None else list(dict.fromkeys(partitions))
-        if asked is not None and not asked:
+        requested = None if partitions is None else list(dict.fromkeys(partitions))
+        if requested is not None and not requested:
             return {}
         at = _address(coordinator)
-        found = self._run(lambda deadline: self._offset_managers.fetch(group, asked, at, deadline))
+        found = self._run(lambda deadline: self._offset_managers.fetch(group, requested, at, deadline))
         offsets: dict[TopicPartition, Offset] = dict(found.offsets)
-        if asked is not None:
-            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in asked if tp not in found.errors}
+        if requested is not None:
+            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in requested if tp not in found.errors}
         if found.errors:
             raise PartialFailure(f"offsets of group {group}", successes=offsets, failures=found.errors)
         return offsets
@@ -207,8 +207,8 @@ class SimpleConsumer:
             if self._closed:
                 return
             self._closed = True
-        self._runner.run(self._hang_up())
-        self._runner.close()
+        self._loop_thread.run(self._close_connections())
+        self._loop_thread.close()
 
     def __enter__(self) -> Self:
         return self
@@ -218,7 +218,7 @@ class SimpleConsumer:
     ) -> None:
         self.close()
 
-    async def _hang_up(self) -> None:
+    async def _close_connections(self) -> None:
         await asyncio.gather(self._client.close(), self._offset_managers.close())
 
     def _run(self, call: Callable[[float], Awaitable[T]], wait_ms: int = 0) -> T:
@@ -231,32 +231,32 @@ class SimpleConsumer:
             return await call(asyncio.get_running_loop().time() + seconds)
 
         try:
-            return self._runner.run(within())
+            return self._loop_thread.run(within())
         except CancelledError:
             raise Unreachable("Kafka", "this consumer was closed by another thread") from None
 
 
-def _decoded(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:
+def _decode(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:
     """Returns a slice's records from the offset on. Records before a damaged batch are returned; the fetch that begins
     at the damaged one fails."""
     if isinstance(read, OffsetMgrError):
         return read
     records: list[Record] = []
-    following = read.offset
+    next_offset = read.offset
     try:
         for batch in batches(read.slice.data, read.offset):
             records += batch.records
-            following = max(following, batch.last_offset + 1)
+            next_offset = max(next_offset, batch.last_offset + 1)
     except (CorruptData, UnknownVersion) as error:
-        if following == read.offset:
+        if next_offset == read.offset:
             return error
-    return FetchResult(tuple(records), read.offset, following, read.slice.high_watermark, read.slice.log_start_offset)
+    return FetchResult(tuple(records), read.offset, next_offset, read.slice.high_watermark, read.slice.log_start_offset)
 
 
-def _all(what: str, outcomes: Mapping[TopicPartition, T | OffsetMgrError]) -> dict[TopicPartition, T]:
+def _all_or_raise(what: str, outcomes: Mapping[TopicPartition, T | OffsetMgrError]) -> dict[TopicPartition, T]:
     """Returns the outcomes if no partition failed. Raises the error of the only one, else `PartialFailure`."""
-    failures = {tp: got for tp, got in outcomes.items() if isinstance(got, OffsetMgrError)}
-    successes = {tp: got for tp, got in outcomes.items() if not isinstance(got, OffsetMgrError)}
+    failures = {tp: outcome for tp, outcome in outcomes.items() if isinstance(outcome, OffsetMgrError)}
+    successes = {tp: outcome for tp, outcome in outcomes.items() if not isinstance(outcome, OffsetMgrError)}
     if failures:
         if len(outcomes) == 1:
             raise next(iter(failures.values()))
@@ -264,7 +264,7 @@ def _all(what: str, outcomes: Mapping[TopicPartition, T | OffsetMgrError]) -> di
     return successes
 
 
-def _checked(policy: Any) -> OutOfRange:
+def _check_policy(policy: Any) -> OutOfRange:
     if policy not in _OUT_OF_RANGE:
         raise UsageError(f"out_of_range={policy!r}", f"must be one of {', '.join(_OUT_OF_RANGE)}")
     return policy  # type: ignore[no-any-return]

@@ -25,18 +25,18 @@ class OffsetManagers:
 
     def __init__(self, bootstrap: str, security: Security) -> None:
         self._security = security
-        self._finding = Client(bootstrap, security, NEEDED_OF_MANAGERS)
-        self._fixed: dict[Address, PinnedCoordinatorClient] = {}
+        self._client_for_groups = Client(bootstrap, security, NEEDED_OF_MANAGERS)
+        self._pinned: dict[Address, PinnedCoordinatorClient] = {}
 
     async def find(self, group: str, deadline: float) -> Address:
         """Returns the coordinator. Raises `CoordinatorNotAvailable` and others."""
-        return await self._finding.coordinator(group, deadline)
+        return await self._client_for_groups.coordinator(group, deadline)
 
     async def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, coordinator: Address | None, deadline: float
     ) -> FetchedGroup:
         """Returns the offsets. Raises `OffsetMgrError` if the whole group could not be read."""
-        found = (await self._client(coordinator).fetch({group: partitions}, deadline))[group]
+        found = (await self._client_of(coordinator).fetch({group: partitions}, deadline))[group]
         if isinstance(found, OffsetMgrError):
             raise found
         return found
@@ -50,7 +50,7 @@ class OffsetManagers:
     ) -> dict[TopicPartition, OffsetMgrError | None]:
         """Returns each partition's error, or None. Raises `GroupActive` if the group has members, and `OffsetMgrError`
         if nothing could be committed."""
-        client = self._client(coordinator)
+        client = self._client_of(coordinator)
         loop = asyncio.get_running_loop()
         wait_s = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
         outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
@@ -75,11 +75,11 @@ class OffsetManagers:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await asyncio.gather(self._finding.close(), *(client.close() for client in self._fixed.values()))
+        await asyncio.gather(self._client_for_groups.close(), *(client.close() for client in self._pinned.values()))
 
-    def _client(self, coordinator: Address | None) -> Client:
+    def _client_of(self, coordinator: Address | None) -> Client:
         if coordinator is None:
-            return self._finding
-        if coordinator not in self._fixed:
-            self._fixed[coordinator] = PinnedCoordinatorClient(coordinator, self._security)
-        return self._fixed[coordinator]
+            return self._client_for_groups
+        if coordinator not in self._pinned:
+            self._pinned[coordinator] = PinnedCoordinatorClient(coordinator, self._security)
+        return self._pinned[coordinator]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from offsetmgr.consumer.offsets import Offsets, _within
+from offsetmgr.consumer.offsets import GroupOffsets, _bind_to_session
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMgrError, SessionExpired
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -56,7 +56,9 @@ class World:
         self.owned = {P0, P1}
         self.memory = MemoryStore()
         self.store = FaultyStore(self.memory)
-        self.offsets = Offsets(self.store, "g", self.lease, retries=retries, backoff_s=0.5, wait_s=6, clock=self.clock)
+        self.offsets = GroupOffsets(
+            self.store, "g", self.lease, retries=retries, backoff_s=0.5, wait_s=6, clock=self.clock
+        )
 
     def commit(
         self, positions: dict[TopicPartition, int], known: dict[TopicPartition, Offset]
@@ -177,7 +179,7 @@ def test_an_offset_that_cannot_be_read_is_never_taken_for_none(error: OffsetMgrE
 def test_offsets_in_the_members_own_zookeeper_are_committed_in_its_session(connect: str) -> None:
     session, store = ZookeeperSession("zk1:2181,zk2:2181/kafka"), ZookeeperStore(connect)
 
-    assert _within(store, session) is store
+    assert _bind_to_session(store, session) is store
 
     assert store.session is session
 
@@ -188,7 +190,7 @@ def test_where_that_cannot_be_told_from_the_address_the_log_says_so(
 ) -> None:
     session, store = ZookeeperSession("zk1:2181,zk2:2181/kafka"), ZookeeperStore(connect)
 
-    _within(store, session)
+    _bind_to_session(store, session)
 
     assert store.session is not session
     (said,) = caplog.messages
