@@ -42,8 +42,8 @@ class Fetcher:
         queued_max: int,
         on_failure: Callable[[OffsetMgrError], None],
     ) -> None:
-        """``queued_max``: the number of messages waiting in one stream at which its partitions are paused. ``on_failure``
-        is called in the fetcher's thread, as its last act, with the reason for which it stops."""
+        """``queued_max``: the number of messages waiting in one stream at which its partitions are paused.
+        ``on_failure`` is called in the fetcher's thread, as its last act, with the reason for which it stops."""
         self._settings: dict[str, Any] = {
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",

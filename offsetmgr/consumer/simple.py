@@ -2,8 +2,8 @@
 
 It follows Kafka's own (kafka.javaapi.consumer.SimpleConsumer, to 0.10.2) with three differences. It accepts any brokers
 of the cluster and finds the leaders of partitions itself. From a compressed batch it returns the messages from the
-requested offset on; Java's left it to the caller to skip earlier ones. It always returns a first batch that is
-larger than the caller's limit.
+requested offset on; Java's left it to the caller to skip earlier ones. It always returns a first batch that is larger
+than the caller's limit.
 
 It uses Kafka's protocol through `offsetmgr.kafka` and not librdkafka, because a fetch here is one request with one
 response: librdkafka reads ahead in the background, and reports neither where a response began nor its high watermark.

@@ -49,10 +49,11 @@ class StreamMessage(NamedTuple):
 class PartitionProgress:
     """One owned partition. All offsets are those of the next message.
 
-    ``fetched`` is the end of the messages in the stream, ``delivered`` of those that readers have received, ``finished`` of
-    those that may be committed; ``known`` is the store's offset at the last read or write, ``committed_at`` the time of
-    the last write (seconds of the monotonic clock; None: not yet by this member). ``gap`` is a gap in the log that has
-    been passed over: once all messages before it are finished, the offset after it may be committed.
+    ``fetched`` is the end of the messages in the stream, ``delivered`` of those that readers have received,
+    ``finished`` of those that may be committed; ``known`` is the store's offset at the last read or write,
+    ``committed_at`` the time of the last write (seconds of the monotonic clock; None: not yet by this member). ``gap``
+    is a gap in the log that has been passed over: once all messages before it are finished, the offset after it may be
+    committed.
     """
 
     partition: TopicPartition

@@ -1,8 +1,8 @@
-"""The bytes that managers exchange through the group protocol: the metadata of a member and an assignment.
+"""Encodes and decodes the bytes that managers exchange through the group protocol: a member's metadata and an
+assignment.
 
-Everything is JSON with a version (data rule "versioned formats"). Readers ignore additional fields of a later version.
-A change of a field needs a new version and a new name of the group protocol; the coordinator then admits only members
-with a common one.
+Both are JSON with a version (data rule "versioned formats"). Readers ignore unknown fields. A change of a field needs a
+new version and a new name of the group protocol; the coordinator then admits only members that share a protocol name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 VERSION: Final = 1
 _MAX_SHARD_GROUPS: Final = 1024
-"""No manager claims more shard groups."""
+"""An upper limit for the number of shard groups in metadata; a larger number is invalid."""
 _METADATA: Final = "metadata of a manager"
 _ASSIGNMENT: Final = "assignment of the managers' group"
 
 
 def encode_metadata(metadata: ManagerMetadata, attempt: int) -> bytes:
-    """``attempt`` makes every JoinGroup of a process different: the coordinator answers an identical one from its
-    memory, without a rebalance."""
+    """Encodes metadata. ``attempt`` makes every JoinGroup of a process different: the coordinator answers an identical
+    JoinGroup from its memory, without a rebalance."""
     return _encode(
         {
             "host": metadata.host,
@@ -105,7 +105,11 @@ def _decode(data: bytes, what: str) -> Mapping[str, Any]:
         _malformed(what, "it is not a JSON object")
     version = _number(found, "version", what)
     if version != VERSION:
-        raise UnknownVersion(what, f"its version is {version}; known is {VERSION}", "is another manager newer?")
+        raise UnknownVersion(
+            what,
+            f"its version is {version}; the supported version is {VERSION}",
+            "upgrade this manager if another manager is newer",
+        )
     return found
 
 
@@ -170,7 +174,8 @@ def _as_waiting(value: object, name: str, what: str) -> PendingRevocation:
 def _by_shard_group(
     found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]
 ) -> dict[int, T]:
-    """Names in JSON are strings; shard groups are numbers."""
+    """Returns the object ``name`` with shard group numbers as keys, because names in JSON are strings. ``read``
+    converts each value."""
     values: dict[int, T] = {}
     for shard_group, value in _object(found, name, what).items():
         if not (shard_group.isascii() and shard_group.isdigit() and len(shard_group) < 10):

@@ -1,4 +1,4 @@
-"""`OffsetExpirer`: the offsets of a shard that have expired, and the records that delete them. It changes nothing
+"""`OffsetExpirer`: finds the expired offsets of a shard and returns the records that delete them. It changes nothing
 itself.
 
 The rules are in `expiration`.
@@ -16,7 +16,8 @@ from offsetmgr.records.base import GroupValue, Record, RecordFormat
 
 
 class OffsetExpirer:
-    """``limit`` is the maximum number of offsets that one call of `expire` deletes."""
+    """Computes expirations for one table. ``limit`` is the maximum number of offsets that one call of `expire`
+    deletes."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class OffsetExpirer:
         return bool(self._expired_offsets(group, now_ms))
 
     def activity_is_old(self, group: str, now_ms: int) -> bool:
-        """Returns whether the activity record must be renewed if the group has members."""
+        """Returns whether the group, if it has members, needs a new activity record."""
         return activity_is_old(self._table.last_active(group), now_ms, self._policy)
 
     def expire(

@@ -1,7 +1,7 @@
 """`OffsetReader`: decodes values of a shard's table for fetches, dumps and single reads. It changes nothing.
 
-It decodes a value when a caller needs it. An unreadable value is one of the table's problems and never counts as
-absent.
+It decodes a value only when a caller needs it. It adds an unreadable value to the table's problems, and never reports
+it as absent.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class OffsetReader:
         return topic, results
 
     def check_versions(self) -> None:
-        """Finds values of unknown versions without decoding all values: of each version (the first two bytes in every
-        format) one readable value is enough."""
+        """Finds values of unknown versions without decoding every value. The first two bytes of a value are its version
+        in every format, so one readable value proves that the version is known."""
         known: set[bytes] = set()
         for group in self._table.groups():
             for topic, values in self._table.topics(group).items():
@@ -72,12 +72,14 @@ class OffsetReader:
                         known.add(raw[:2])
 
     def offset(self, group: str, topic: str, partition: int) -> int:
-        """Returns a single committed offset, -1 for none. Raises `CorruptData`, `UnknownVersion`."""
+        """Returns one committed offset, -1 if there is none. Raises `CorruptData` or `UnknownVersion` if the value is
+        unreadable."""
         raw = self._table.topics(group).get(topic, {}).get(partition)
         return -1 if raw is None else self._format.read_offset(raw)[0]
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """Yields every readable offset by group, topic and partition. Concurrent changes may be seen or not."""
+        """Yields every readable offset, sorted by group, topic and partition. A change during the iteration may be
+        missed."""
         for group in sorted(self._table.groups()):
             for topic, values in sorted(self._table.topics(group).items()):
                 for partition, raw in sorted(values.items()):

@@ -1,8 +1,8 @@
-"""`OffsetTable`: the state of a shard as the newest raw value of each key, and the effect of a record on it.
+"""`OffsetTable`: the state of a shard, which is the newest raw value of each key. It applies records to this state.
 
-Values stay bytes of the log; readers decode them. The partitions of a topic are in one dict with two ways to it: the
-prefix of its keys (replay, which decodes names once for each prefix) and group and topic (everything else). The table
-has no rules about who may change what; those are in `shard`.
+Values stay undecoded; readers decode them. The values of a group's topic are in one dict, which is found in two ways:
+by the prefix of its keys, for replay, which so decodes names only once for each prefix, and by group and topic, for
+everything else. The rules about which changes are allowed are in `shard`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.records.base import GroupKey, OffsetKey, Record, RecordFormat, UnknownKey
 
 MAX_LISTED_PROBLEMS: Final = 1000
-"""The maximum number of unreadable records that are named; all are counted."""
+"""The maximum number of unreadable records that `OffsetTable.problems` describes. All of them are counted."""
 
 
 class RecordRun(NamedTuple):
-    """Consecutive records of an append: the records of one commit for one topic, by partition."""
+    """Describes consecutive records of an append: those of one commit for one topic, one record for each partition."""
 
     group: str
     topic: str
@@ -27,7 +27,7 @@ class RecordRun(NamedTuple):
 
 
 class OffsetTable:
-    """The table of one shard. One thread uses it."""
+    """The table of one shard. Only one thread may use it at a time."""
 
     def __init__(self, record_format: RecordFormat) -> None:
         self._format = record_format
@@ -42,16 +42,16 @@ class OffsetTable:
     # --- content -------------------------------------------------------------------------------------
 
     def topics(self, group: str) -> Mapping[str, Mapping[int, bytes]]:
-        """Returns raw values of a group by topic and partition; empty if it has none."""
+        """Returns the raw values of a group by topic and partition; empty if it has none."""
         return self._groups.get(group, {})
 
     def groups(self) -> Iterator[str]:
-        """Yields the groups with offsets; the table may change meanwhile."""
+        """Yields the groups with offsets. The table may change during the iteration."""
         return iter(tuple(self._groups))
 
     @property
     def group_count(self) -> int:
-        """Returns the number of groups with offsets."""
+        """The number of groups with offsets."""
         return len(self._groups)
 
     def has_offsets(self, group: str) -> bool:
@@ -62,7 +62,7 @@ class OffsetTable:
         return sum(map(len, self.topics(group).values()))
 
     def group_records(self) -> Iterator[str]:
-        """Yields groups with an activity record, with or without offsets."""
+        """Yields the groups with an activity record, with or without offsets."""
         return iter(tuple(self._last_active))
 
     def has_group_record(self, group: str) -> bool:
@@ -75,27 +75,28 @@ class OffsetTable:
 
     @property
     def problems(self) -> Sequence[str]:
-        """Returns what could not be read, by name: at most `MAX_LISTED_PROBLEMS`, without those overwritten since."""
+        """Descriptions of the unreadable records, at most `MAX_LISTED_PROBLEMS`, without those that were overwritten
+        since."""
         return tuple(text for text in self._problems.values() if text)
 
     @property
     def unreadable(self) -> int:
-        """Returns the number of keys with an invalid record or with a value of an unknown version, without those
-        overwritten since."""
+        """The number of keys with an invalid record or with a value of an unknown version, without those overwritten
+        since."""
         return len(self._problems)
 
     @property
     def unknown_keys(self) -> int:
-        """Returns the number of keys that were skipped because of their version, without those deleted since."""
+        """The number of keys that were skipped because their version is unknown, without those deleted since."""
         return len(self._unknown_keys)
 
     @property
     def unknown_versions(self) -> Mapping[int, int]:
-        """Returns the same by version."""
+        """The number of skipped keys by version."""
         return Counter(self._unknown_keys.values())
 
     def add_problem(self, key: bytes, name: str, error: Exception) -> None:
-        """Names and counts an unreadable record once."""
+        """Counts and describes an unreadable record, once for each key."""
         if key not in self._problems:
             self._problems[key] = f"{name}: {error}" if len(self._problems) < MAX_LISTED_PROBLEMS else ""
 
@@ -116,7 +117,7 @@ class OffsetTable:
     # --- changes -------------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Applies one record. Raises `FormatMismatch`; an invalid record is counted, named and skipped."""
+        """Applies one record. It skips an invalid record and adds it to `problems`. Raises `FormatMismatch`."""
         try:
             parts = self._format.split(key)
         except (CorruptData, UnknownVersion) as error:
@@ -145,7 +146,7 @@ class OffsetTable:
         self.offset_count += len(values) - before
 
     def apply_newest(self, newest: Mapping[bytes, bytes | None]) -> None:
-        """Applies the newest values of many keys: the same as `apply` for each, but faster."""
+        """Applies the newest values of many keys. The effect is that of `apply` for each, but faster."""
         split, by_prefix = self._format.split, self._by_prefix
         values: dict[int, bytes] = {}
         latest_prefix: bytes | None = None
@@ -174,8 +175,8 @@ class OffsetTable:
             self.offset_count += added
 
     def apply_run(self, run: RecordRun, values: Sequence[bytes | None]) -> None:
-        """Applies the records of `run` with these values (none a tombstone): the same as `apply` for each, but
-        faster."""
+        """Applies the records of ``run`` with these values, which contain no tombstone. The effect is that of `apply`
+        for each, but faster."""
         known = self._groups.get(run.group)
         values_of_topic = known.get(run.topic) if known is not None else None
         if values_of_topic is None:
@@ -193,7 +194,7 @@ class OffsetTable:
             self._problems.pop(self.key(run.group, run.topic, partition), None)
 
     def _apply_other(self, key: bytes, value: bytes | None) -> None:
-        """Applies a record that is no offset."""
+        """Applies a record that is not an offset: an activity record, or one with an unknown key version."""
         try:
             decoded = self._format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
@@ -218,7 +219,7 @@ class OffsetTable:
             self.add_problem(key, f"group {group!r}", error)
 
     def _add_topic(self, prefix: bytes, key: bytes) -> dict[int, bytes] | None:
-        """Returns a new dict for a topic without offsets; None if its key turns out to be invalid."""
+        """Adds a topic for a new key prefix and returns its dict of values; None if the key is invalid."""
         try:
             decoded = self._format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
@@ -229,16 +230,16 @@ class OffsetTable:
             return None
         topics = self._groups.setdefault(decoded.group, {})
         if decoded.topic in topics or prefix != self._format.offset_prefix(decoded.group, decoded.topic):
-            # Kafka's key versions 0 and 1 mean the same offset, so the keys of a topic may have several prefixes.
+            # Kafka's key versions 0 and 1 identify the same offset, so the keys of a topic may have several prefixes.
             self._aliases.setdefault((decoded.group, decoded.topic), set()).add(prefix)
         values = topics.setdefault(decoded.topic, {})
         self._by_prefix[prefix] = values
         return values
 
     def _remove_topic(self, prefix: bytes, key: bytes) -> None:
-        """Removes a topic after its last offset."""
+        """Removes a topic whose last offset was deleted."""
         decoded = self._format.decode_key(key)
-        assert isinstance(decoded, OffsetKey)  # a key with this prefix has opened the topic
+        assert isinstance(decoded, OffsetKey)  # `_add_topic` has decoded a key with this prefix
         group, topic, _ = decoded
         for alias in self._aliases.pop((group, topic), ()):
             self._by_prefix.pop(alias, None)
@@ -251,5 +252,5 @@ class OffsetTable:
 
 
 def _key_prefix(key: bytes) -> str:
-    """Returns enough of a key to find it again."""
+    """Returns the first 40 bytes of a key in hexadecimal, enough to find it in the log."""
     return key[:40].hex() + ("..." if len(key) > 40 else "")

@@ -1,21 +1,24 @@
-"""`OwnershipManager`: which shard groups this process owns, according to the managers' group. It drives the runtime
-(`OwnershipListener`).
+"""`OwnershipManager`: joins the managers' group and determines which shard groups this process owns. It calls the
+runtime (`OwnershipListener`) to assign and revoke them.
 
-The order of events makes it safe (see also `ownership_protocol` and `lease`):
+Its safety depends on the order of events (see also `ownership_protocol` and `lease`):
 
-- A shard group is in ``owned`` from the assignment of a generation until the runtime has revoked it, and every
-  JoinGroup claims exactly ``owned``: so the leader gives no other member what this process may still serve.
-- When an assignment arrives, everything that it does not include is dropped first, then the lease begins, then new
-  shard groups are taken: so a valid lease never covers a shard group of an earlier membership.
-- When the membership ends, the lease ends and every shard group is dropped in the same step, before anything is sent.
+- A shard group is in ``owned`` from its assignment until the runtime has revoked it, and every JoinGroup claims exactly
+  the shard groups in ``owned``. So the leader gives no other member a shard group that this process may still serve.
+- When an assignment arrives, this process first drops all shard groups that the assignment does not include, then
+  begins the lease, then assigns new shard groups to the runtime. So a valid lease never covers a shard group of an
+  earlier membership.
+- When the membership ends, the process ends the lease and drops every shard group in the same step, before it sends
+  anything.
 - A lease that expired during the membership (the process was frozen, or the coordinator unavailable) begins again only
-  with the next generation, for which this process joins and claims what it owns: nothing was given away meanwhile, or
-  the coordinator would not know this member any more.
+  with the next generation, for which this process joins and claims the shard groups that it owns. The group cannot have
+  reassigned them meanwhile, unless the coordinator has removed this member.
 
-The frozen claimer: a process that is frozen between its assignment and its claim fences the rightful owner when it
-wakes. Its lease is not valid then, so it serves nothing, and it claims nothing before it has rejoined. The owner learns
-of it through `on_fenced`, rejoins without the shard group, is assigned it (or another member is, since no member claims it
-now) and claims it again. A frozen process makes one late claim, and a late claim causes one more claim, so this ends.
+A process that is frozen between its assignment and its claim fences the rightful owner when it wakes. Its lease is not
+valid then, so it serves nothing, and it claims nothing else before it has rejoined. The runtime of the owner reports
+the loss through `on_fenced`. The owner rejoins without the shard group; since no member claims it now, the next
+assignment gives it to this or another member, which claims it again. Each frozen process makes at most one late claim,
+and each late claim causes at most one more claim, so the sequence ends.
 """
 
 from __future__ import annotations
@@ -37,18 +40,18 @@ PROTOCOL_TYPE: Final = "offsetmgr"
 PROTOCOL: Final = "offsetmgr-1"
 """The name of the group protocol; it changes with the format of `assignment_format`."""
 ASSIGNMENT_RULES: Final = 1
-"""`SharedConfig.protocol` of this version."""
+"""The value of `SharedConfig.protocol` in this version of offsetmgr."""
 SESSION_TIMEOUT_S: Final = 10.0
-"""Seconds."""
 REBALANCE_TIMEOUT_S: Final = 30.0
-"""Seconds; at least twice the session, so that a lease ends long before the coordinator removes a late member."""
+"""At least twice the session timeout, so that a lease ends long before the coordinator removes a late member."""
 
 _REVOCATION_SHARE: Final = 0.25
-"""The part of the rebalance timeout for which a rebalance waits for shard groups that are being revoked."""
+"""The fraction of the rebalance timeout for which this member delays its JoinGroup until its shard groups are
+revoked."""
 _RETRY_PAUSE_S: Final = 5.0
-"""Seconds until the next attempt after an error that only an administrator can repair."""
+"""The pause after an error of the join that needs an administrator, and the longest pause after a loss."""
 _LOSS_RESET_S: Final = 10.0
-"""Seconds without a loss after which the next loss counts as a new one."""
+"""After this time without a loss, the next loss counts as the first one."""
 _LEAVE_TIMEOUT_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
@@ -57,8 +60,8 @@ _log = logging.getLogger(__name__)
 def managers_group(topic: str) -> str:
     """Returns the group through which managers share the shards of a topic.
 
-    It depends only on the topic: managers of one topic in two groups would both own every shard group and serve
-    outdated offsets.
+    The name depends only on the topic: if managers of one topic were in two groups, both groups would assign every
+    shard group and serve outdated offsets.
     """
     return f"{topic}.managers"
 
@@ -74,7 +77,7 @@ class ManagerGeneration(Protocol):
     def assignment(self) -> bytes: ...
     @property
     def sent(self) -> float:
-        """The time at which the SyncGroup was sent, on the lease's clock."""
+        """The time at which the SyncGroup was sent, on the clock of the lease."""
         ...
 
 
@@ -107,8 +110,9 @@ class OwnershipManager:
         rebalance: float = REBALANCE_TIMEOUT_S,
         clock: Callable[[], float] = boottime,
     ) -> None:
-        """``host`` and ``port`` are the address for clients. ``member`` creates the group's member, whose events
-        (`kept`, `rebalance`, `ended`) go to the given ownership; it has the same timeouts and clock."""
+        """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group, with the same
+        timeouts and clock; the member reports its events to `kept`, `rebalance` and `ended` of the given ownership.
+        ``session`` and ``rebalance`` are the timeouts in seconds."""
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
@@ -141,7 +145,7 @@ class OwnershipManager:
         """See `Ownership.on_fenced`."""
         if self._owned.pop(shard_group, None) is None:
             return
-        _log.warning("shard group %d is lost: %s", shard_group, why)
+        _log.warning("shard group %d was lost to another manager: %s", shard_group, why)
         self._lost.add(shard_group)
         self._losses += 1
         self._rejoin_needed.set()
@@ -149,12 +153,13 @@ class OwnershipManager:
     # --- for all callers -----------------------------------------------------------------------------
 
     def nodes(self) -> tuple[NodeAddress, ...]:
-        """Returns all managers of the newest known assignment, sorted by id; none before the first."""
+        """Returns all managers of the newest known assignment, sorted by node id; none before the first assignment."""
         nodes = self._last_known.nodes.values() if self._last_known else ()
         return tuple({node.node_id: node for node in sorted(nodes, key=lambda n: n.node_id)}.values())
 
     def owner_of(self, shard_group: int) -> NodeAddress | None:
-        """Returns the owner of the shard group as far as known; None if it has no owner or is changing hands."""
+        """Returns the owner of the shard group in the newest known assignment; None if it has no owner or is being
+        revoked."""
         assignment = self._last_known
         return assignment.nodes.get(assignment.owners.get(shard_group, "")) if assignment else None
 
@@ -164,21 +169,22 @@ class OwnershipManager:
 
     @property
     def generation(self) -> int:
-        """Returns the newest generation whose assignment arrived; -1 if there is none or the membership has ended."""
+        """The generation of the current assignment; -1 if there is none or the membership has ended."""
         return self._current.generation if self._current else -1
 
     @property
     def exclusion_reason(self) -> str | None:
-        """Returns why the other managers exclude this one."""
+        """Why the group leader assigns no shard groups to this manager; None if it is not excluded."""
         return self._exclusion_reason
 
     @property
     def lease_remaining(self) -> float:
-        """Returns the remaining seconds of the lease."""
+        """The seconds until the lease expires; 0 if it is not valid."""
         return self._lease.remaining()
 
     async def start(self, listener: OwnershipListener) -> None:
-        """Joins the group and returns when the first assignment is known, however long the coordinator is unavailable.
+        """Joins the group, and returns when the first assignment has arrived. It retries for as long as the coordinator
+        is unavailable.
 
         Raises `OffsetMgrError` if the group cannot be joined (see `KafkaGroupMember.join`).
         """
@@ -193,7 +199,7 @@ class OwnershipManager:
             raise
 
     async def stop(self) -> None:
-        """Revokes every shard group and leaves the group, so that others own them at once."""
+        """Revokes every shard group and leaves the group, so that the other managers own the shard groups at once."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -207,26 +213,26 @@ class OwnershipManager:
     # --- events of the member ------------------------------------------------------------------------
 
     def kept(self, sent: float, *, settled: bool) -> None:
-        """The coordinator has confirmed the membership (see `OwnershipLease`)."""
+        """Extends the lease, because the coordinator has confirmed the membership (see `OwnershipLease.extend`)."""
         if not self._lease.extend(sent, stable=settled) and self._current is not None:
-            self._rejoin_needed.set()  # the lease had expired: only a new generation begins it again
+            self._rejoin_needed.set()  # the lease had expired, and only a new generation can begin it again
 
     def rebalance(self) -> None:
-        """The coordinator waits for this member to rejoin."""
+        """Rejoins the group, because the coordinator has started a rebalance."""
         self._rejoin_needed.set()
 
     def ended(self, why: OffsetMgrError) -> None:
-        """The membership has ended: from now on this process owns nothing."""
+        """Ends the lease and drops every shard group, because the membership has ended."""
         self._lease.end()
         _log.warning(
-            "membership of the managers' group is over, shard groups %s are dropped: %s", sorted(self._owned), why
+            "the membership of the managers' group has ended; dropping shard groups %s: %s", sorted(self._owned), why
         )
         self._start_revocation(self._owned)
         self._owned.clear()
         self._current = None
         self._rejoin_needed.set()
 
-    # --- the life of a member ------------------------------------------------------------------------
+    # --- the membership ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -243,7 +249,8 @@ class OwnershipManager:
             await self._wait_until_rejoin_needed()
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """The task ended through a defect: a process without ownership is safer than one in an unknown state."""
+        """Drops every shard group if the task failed with an unexpected error: a process without shard groups is safer
+        than one in an unknown state."""
         if task.cancelled():
             if self._first_assignment is not None:
                 self._first_assignment.cancel()
@@ -254,7 +261,9 @@ class OwnershipManager:
         if self._first_assignment is not None and not self._first_assignment.done():
             self._first_assignment.set_exception(error)
         else:
-            _log.critical("the membership of the managers' group has ended", exc_info=error)
+            _log.critical(
+                "the membership task has failed with an unexpected error; restart this manager", exc_info=error
+            )
 
     def _metadata(self) -> bytes:
         self._lost.clear()
@@ -281,7 +290,7 @@ class OwnershipManager:
         return {member: assignment for member, _ in members}
 
     async def _apply_assignment(self, joined: ManagerGeneration) -> None:
-        """Applies a new assignment, in the order of the module's docstring."""
+        """Applies a new assignment, in the order that the module's docstring describes."""
         self._rejoin_needed.clear()
         try:
             assignment = decode_assignment(joined.assignment)
@@ -310,35 +319,38 @@ class OwnershipManager:
                 self._owned[shard_group] = generation
                 self._assign_to_runtime(shard_group)
         else:
-            self._rejoin_needed.set()  # the process was frozen: the group has to confirm the membership first
+            self._rejoin_needed.set()  # the process was frozen, so the group has to confirm the membership first
         if self._lost & assigned or to_revoke_now - self._owned.keys():
             self._rejoin_needed.set()  # this process has less than the assignment says, so the group must rebalance
         self._revoke_and_release(to_revoke_now & self._owned.keys())
 
     def _set_exclusion(self, why: str | None) -> None:
-        """A refusal at the start is raised to the caller."""
+        """Records whether this manager is excluded. It is logged only after the start, because at the start the caller
+        reports it."""
         started = self._first_assignment is not None and self._first_assignment.done()
         if why is not None and why != self._exclusion_reason and started:
-            _log.error("this manager gets no shard groups: %s", why)
+            _log.error("the group leader assigns no shard groups to this manager: %s", why)
         self._exclusion_reason = why
 
     async def _wait_until_rejoin_needed(self) -> None:
-        """Returns when the member has to rejoin."""
+        """Waits until the member has to rejoin."""
         await self._rejoin_needed.wait()
         revoking = [task for shard_group, task in self._revoking.items() if shard_group in self._owned]
         if revoking:
-            # One rebalance after they are free is better than two, but the others' rebalance waits for us.
+            # If this member rejoins after it has revoked its shard groups, one rebalance is enough instead of two. But
+            # the wait is limited, because the rebalance of the other members waits for this member.
             await asyncio.wait(revoking, timeout=self._max_revocation_wait_s)
         if self._lost and (pause := self._loss_backoff()):
             self._rejoin_needed.clear()
-            # The others need not wait for this pause. (`wait_for` could lose a `stop`.)
+            # A rebalance that starts meanwhile ends the pause. (`asyncio.wait_for` could lose the cancellation by
+            # `stop`.)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._rejoin_needed.wait()
 
     def _loss_backoff(self) -> float:
-        """Does not pause after the first loss, and pauses longer if another process claims against the group
-        repeatedly."""
+        """Returns the pause in seconds before this member rejoins: 0 after the first loss, and longer if another
+        process repeatedly claims shard groups that the group did not assign to it."""
         now = asyncio.get_running_loop().time()
         if now - self._last_loss > _LOSS_RESET_S:
             self._losses = 1
@@ -360,16 +372,17 @@ class OwnershipManager:
             self._listener.on_assigned(shard_group)
 
     def _drop(self, shard_groups: Iterable[int]) -> None:
-        """Drops shard groups that this process does not own; it does not claim them any more."""
+        """Drops shard groups that this process no longer owns, so that the next JoinGroup does not claim them."""
         dropped = list(shard_groups)
         if dropped:
-            _log.warning("shard groups %s belong to others and are dropped", sorted(dropped))
+            _log.warning("dropping shard groups %s: the assignment does not include them", sorted(dropped))
         self._start_revocation(dropped)
         for shard_group in dropped:
             del self._owned[shard_group]
 
     def _revoke_and_release(self, shard_groups: Iterable[int]) -> None:
-        """Revokes shard groups that others wait for; they are claimed until the runtime has revoked them."""
+        """Revokes shard groups that other members wait for. This member claims each of them until the runtime has
+        revoked it."""
         revoking = [shard_group for shard_group in shard_groups if shard_group not in self._revoking]
         self._start_revocation(revoking)
         for shard_group in revoking:
@@ -397,4 +410,4 @@ class OwnershipManager:
         try:
             await self._listener.on_revoked(shard_group)
         except Exception:
-            _log.exception("giving up shard group %d failed", shard_group)
+            _log.exception("the revocation of shard group %d failed", shard_group)

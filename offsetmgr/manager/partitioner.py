@@ -1,4 +1,4 @@
-"""The partition of the offsets topic for a group, by Kafka's rule, so that its tools look in the right place.
+"""Maps a group to a partition of the offsets topic by Kafka's rule, so that Kafka's tools look in the right partition.
 
 Pure, apart from a bounded cache.
 """
@@ -22,10 +22,11 @@ java_hash = lru_cache(MAX_CACHED_GROUPS)(uncached_java_hash)
 
 
 def shard_for(group: str, partitions: int) -> int:
-    """Returns the partition of a group (``GroupMetadataManager.partitionFor``).
+    """Returns the partition of a group, as ``GroupMetadataManager.partitionFor`` does.
 
-    Kafka's ``Utils.abs`` is the absolute value, except that the smallest hash, which has none in 32 bits, counts as 0.
-    (Brokers before 0.8.2 cleared the sign bit instead, which gives another partition for every negative hash.)
+    Kafka's ``Utils.abs`` is the absolute value, with one exception: the smallest hash has no absolute value in 32 bits
+    and counts as 0. (Brokers before 0.8.2 cleared the sign bit instead, which gives another partition for every
+    negative hash.)
     """
     hash_code = java_hash(group) if len(group) <= MAX_CACHED_NAME_LENGTH else uncached_java_hash(group)
     return 0 if hash_code == _MIN_INT32 else abs(hash_code) % partitions

@@ -1,5 +1,5 @@
-"""`CoordinatorResult`: a response and its records before the append; `InFlight`: those whose append has not ended, by
-group."""
+"""`CoordinatorResult` is a response together with the records that must be appended before it is sent. `InFlight` holds
+the results whose append has not ended, by group."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ R = TypeVar("R")
 
 
 class CoordinatorResult(NamedTuple, Generic[R]):
-    """A response, and the records that must be acknowledged before it is sent (none: it is sent at once)."""
+    """A response, and the records that the log must acknowledge before the response is sent. A result without records
+    is sent at once."""
 
     response: R
     records: Sequence[Record]
     groups: Sequence[str]
-    """The groups of the records."""
+    """The groups to which the records belong."""
     runs: Sequence[RecordRun] = ()
-    """The first records as runs, so that their keys need not be decoded; the other records follow."""
+    """Describes the first records as runs, so that replay need not decode their keys. The records after the runs are
+    applied one by one."""
 
 
 class InFlight:
@@ -48,10 +50,10 @@ class InFlight:
         return group in self._by_group
 
     def commits(self, group: str) -> set[tuple[str, int]]:
-        """Returns topics and partitions of the group's commits in flight."""
+        """Returns the topics and partitions of the group's commits in flight."""
         results = self._by_group.get(group, ())
         return {(run.topic, p) for result in results for run in result.runs for p in run.partitions}
 
     def keys(self, group: str) -> set[bytes]:
-        """Returns the keys of all records in flight that may belong to the group."""
+        """Returns the keys of all records in flight whose result concerns the group."""
         return {key for result in self._by_group.get(group, ()) for key, _ in result.records}

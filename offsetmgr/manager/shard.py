@@ -1,14 +1,15 @@
 """`Shard`: the offsets of the groups of one partition of the log. Pure: no I/O, no threads, no clock.
 
-Handlers (`commit`, `delete_offsets`, `delete_group`, `expire`) validate and return the records to append; `replay` and
-its bulk forms are the only code that changes the served state, for loads, live traffic and standbys (data rule "state
+The handlers (`commit`, `delete_offsets`, `delete_group`, `expire`) validate a request and return the records to append.
+Only `replay` and its bulk forms change the served state, for loads, live traffic and standbys alike (data rule "state
 changes only in replay").
 
-Ordering contract: each result of a handler is appended at most once, in the order of the calls. After its append
-`acknowledged` is called, in log order. `on_discarded` is called if it is certainly not in the log, or if the log was
-read to its end since and `replay` has seen it. After a failure a handler is called again; its result is never appended
-twice. Between the handler and either call the result is in flight: no fetch sees it, expiration skips its groups, so
-that no tombstone ever follows a commit that it did not know of, and no condition holds for its partitions.
+Ordering contract: the caller appends each result of a handler at most once, in the order of the calls. After the append
+it calls `acknowledged`, in log order. It calls `on_discarded` instead if the records are certainly not in the log, or
+if it has read the log to its end since and `replay` has seen them. To retry after a failure, the caller calls the
+handler again and never appends the same result twice. Between the handler and either of these calls the result is in
+flight: no fetch returns its offsets, no condition holds for its partitions, and expiration skips its groups, so that no
+tombstone can follow a commit that expiration did not know of.
 
 The semantics are those of broker 3.9.1 (GroupCoordinator, GroupMetadataManager; KIP-211 for expiration); docstrings
 name the differences.
@@ -42,7 +43,7 @@ R = TypeVar("R")
 
 
 class ShardLimits(NamedTuple):
-    """Limits and retention of the manager."""
+    """The limits and the retention of a shard."""
 
     metadata_bytes: int = 4096
     """The maximum length of a commit's metadata, counted like Kafka's ``offset.metadata.max.bytes``: UTF-16 code
@@ -56,7 +57,7 @@ class ShardLimits(NamedTuple):
 
 
 class Shard:
-    """The offsets of one partition of the log. One thread at a time uses it."""
+    """The offsets of one partition of the log. Only one thread may use it at a time."""
 
     def __init__(self, partition: int, format: RecordFormat, limits: ShardLimits) -> None:
         self.partition = partition
@@ -83,13 +84,14 @@ class Shard:
 
     @property
     def problems(self) -> Sequence[str]:
-        """The invalid records by name. A value is decoded when it is needed (a fetch, a dump, an expiration pass,
-        `check_versions`), so it may be in the log for a while before it is listed."""
+        """Descriptions of the unreadable records. A value is decoded only when it is needed (by a fetch, a dump, an
+        expiration pass or `check_versions`), so an unreadable value may be in the log for a while before it is
+        listed."""
         return self._table.problems
 
     @property
     def unreadable(self) -> int:
-        """The number of keys with such a record, as far as known."""
+        """The number of keys whose record is known to be unreadable."""
         return self._table.unreadable
 
     @property
@@ -99,7 +101,7 @@ class Shard:
 
     @property
     def unknown_versions(self) -> Mapping[int, int]:
-        """The same by version."""
+        """The number of skipped keys by version."""
         return self._table.unknown_versions
 
     @property
@@ -120,36 +122,36 @@ class Shard:
         return self._table.size(group)
 
     def last_active(self, group: str) -> int | None:
-        """Returns when the group had members according to its record, in ms since 1970; None without a readable
-        record."""
+        """Returns when the group had members according to its activity record, in ms since 1970; None without a
+        readable record."""
         return self._table.last_active(group)
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """Yields every readable offset, sorted; the others are in `problems` afterwards."""
+        """Yields every readable offset, sorted. The unreadable ones are in `problems` afterwards."""
         return self._reader.entries()
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
         """Returns the last acknowledged offsets. An offset that was never committed is -1 without an error; an
-        unreadable one has the error UNKNOWN_SERVER_ERROR, so that no client takes it for absent.
+        unreadable one has the error UNKNOWN_SERVER_ERROR, so that no client treats it as absent.
 
         The empty group id is a valid group, as in Kafka.
         """
         return self._reader.fetch(request)
 
     def check_versions(self) -> None:
-        """Looks for values of unknown versions, which are in `problems` afterwards. Called at the end of a load."""
+        """Adds values of unknown versions to `problems`. Called at the end of a load."""
         self._reader.check_versions()
 
     # --- commits -------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
-        """Commits at ``now_ms`` (since 1970). Partitions with too long metadata or a condition that does not hold fail
-        alone.
+        """Commits at the time ``now_ms`` (ms since 1970). A partition whose metadata is too long or whose condition
+        does not hold fails, and the others are committed.
 
-        As broker 3.9.1 does (tried), it accepts any offset, also negative ones, and the empty group id unless a
-        generation comes with it, since that group cannot have members. The caller checks other claims of membership; a
-        commit with a generation counts as a proof that the group has members, which is recorded now and then (see
-        `expiration`).
+        Like broker 3.9.1 (tested), it accepts any offset, including negative ones. It rejects a commit with a
+        generation to the empty group id, since that group cannot have members. The caller checks the membership of
+        other groups. A commit with a generation proves that the group has members; an activity record notes this
+        periodically (see `expiration`).
         """
         group = request.group
         if not group and request.generation >= 0:
@@ -196,7 +198,8 @@ class Shard:
         return unconditional._replace(response=response, records=[*unconditional.records, *tombstones])
 
     def _all_metadata_fits(self, partitions: Sequence[PartitionCommit]) -> bool:
-        """Returns whether no metadata can be too long: a quick check, with at most two units for each character."""
+        """Returns whether all metadata is certainly short enough. This is a quick check: a character has at most two
+        UTF-16 code units."""
         return max(map(len, map(_METADATA, partitions)), default=0) <= self._limits.metadata_bytes // 2
 
     def _with_valid_metadata(
@@ -215,7 +218,8 @@ class Shard:
     def delete_offsets(
         self, group: str, topics: Sequence[tuple[str, Sequence[int]]]
     ) -> CoordinatorResult[DeleteResponse]:
-        """Deletes single offsets; a missing one is no error. Commits in flight count as earlier."""
+        """Deletes single offsets; a missing offset is not an error. Commits in flight are deleted too, because their
+        records precede the tombstones."""
         if not group:
             return CoordinatorResult(DeleteResponse(ErrorCode.INVALID_GROUP_ID), (), ())
         known = self._known_partitions(group)
@@ -225,8 +229,8 @@ class Shard:
         return self._deletion(DeleteResponse(), group, to_delete, last=to_delete == known)
 
     def delete_group(self, group: str) -> CoordinatorResult[int]:
-        """Deletes all offsets of a group and its record; the response is an error code. Commits in flight count as
-        earlier."""
+        """Deletes all offsets of a group and its activity record; the response is an error code. Commits in flight are
+        deleted too, because their records precede the tombstones."""
         known = self._known_partitions(group)
         if not known:
             return CoordinatorResult(ErrorCode.GROUP_ID_NOT_FOUND, (), ())
@@ -240,27 +244,28 @@ class Shard:
         return self._put_in_flight(CoordinatorResult(response, records, (group,)))
 
     def _known_partitions(self, group: str) -> set[tuple[str, int]]:
-        """Returns the partitions for which the group has, or will have, offsets."""
+        """Returns the partitions for which the group has committed offsets, or commits in flight."""
         committed = {(topic, partition) for topic, values in self._table.topics(group).items() for partition in values}
         return committed | self._in_flight.commits(group)
 
     # --- expiration ----------------------------------------------------------------------------------
 
     def expiry_groups(self) -> Iterator[str]:
-        """Yields the groups of a whole pass: those with offsets, and those with only an activity record."""
+        """Yields the groups of a whole expiration pass: those with offsets, and those with only an activity record."""
         return self._expirer.groups()
 
     def expirable(self, group: str, now_ms: int) -> bool:
-        """Returns whether `expire` would do something now if it knew whether the group has members."""
+        """Returns whether `expire` has to know now whether the group has members."""
         return self._expirer.expirable(group, now_ms)
 
     def expire(
         self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str] | None = None
     ) -> CoordinatorResult[ExpiryReport]:
-        """Returns tombstones for what has expired at ``now_ms``, of these groups or of all, and new activity records.
+        """Returns tombstones for the offsets that have expired at ``now_ms``, and new activity records. ``groups``
+        limits the pass; None means all groups.
 
-        ``active`` returns whether a group has members; None if that is not known, and then nothing of the group
-        expires. It is called only for groups that are `expirable`.
+        ``active`` returns whether a group has members, or None if this is unknown; then no offset of the group expires.
+        It is called only for groups that are `expirable`.
         """
         candidates = self.expiry_groups() if groups is None else groups
         return self._put_in_flight(self._expirer.expire(now_ms, active, candidates))
@@ -274,9 +279,10 @@ class Shard:
         return result
 
     def acknowledged(self, result: CoordinatorResult[Any], first_offset: int) -> None:
-        """Replays the records of an append from ``first_offset`` on, and ends being in flight.
+        """Replays the records of a result that were appended from ``first_offset`` on. The result is no longer in
+        flight.
 
-        Records that were replayed already (read from the log meanwhile) are skipped.
+        It skips records that were replayed already, because they were read from the log meanwhile.
         """
         self._in_flight.end(result)
         if first_offset < self._position:
@@ -293,11 +299,11 @@ class Shard:
         self._position = first_offset + len(records)
 
     def on_discarded(self, result: CoordinatorResult[Any]) -> None:
-        """Ends being in flight: the append did not happen, or `replay` has seen its records."""
+        """Removes a result from those in flight, because it was not appended or `replay` has seen its records."""
         self._in_flight.end(result)
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
-        """Applies one record of the log. A record below `position` was applied already and is ignored.
+        """Applies one record of the log. It ignores a record below `position`, which was applied already.
 
         Raises `FormatMismatch`; the position then stays.
         """
@@ -309,9 +315,9 @@ class Shard:
     def replay_newest(self, newest: Mapping[bytes, bytes | None], position: int) -> None:
         """Applies the newest value of each key between the current position and ``position``.
 
-        A large load may come in parts, all but the last with the current position; no fetch may happen before the last
-        one. A load of already replayed records (a lower position) is ignored. Raises `FormatMismatch`; the position
-        then stays.
+        A large load may be applied in parts: all parts but the last have the current position, and no fetch may happen
+        before the last part. It ignores a lower position, whose records were replayed already. Raises `FormatMismatch`
+        and leaves the position unchanged.
         """
         if position < self._position:
             return

@@ -325,7 +325,7 @@ def test_a_manager_that_differs_from_the_others_is_reported_once(
         return told
 
     assert "kafka" in (asyncio.run(refusal()) or "")
-    assert "gets no shard groups" not in caplog.text
+    assert "assigns no shard groups" not in caplog.text
 
 
 class Idle:

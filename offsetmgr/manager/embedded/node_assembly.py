@@ -1,4 +1,5 @@
-"""`EmbeddedNode`: a manager without a listener, and the calls of its program. It runs on the event loop."""
+"""`EmbeddedNode`: a manager node without a listener, and the `RequestAdapter` for the calls of its program. It runs on
+the event loop."""
 
 from __future__ import annotations
 
@@ -13,18 +14,20 @@ from offsetmgr.manager.node.node_config import NodeConfig
 
 
 class EmbeddedNode:
-    """Opened and closed once. ``timeout`` (seconds) limits the join and the calls of `RequestAdapter`."""
+    """A manager inside a program, which opens and closes it once. ``timeout`` (seconds) limits the join and each call
+    of `RequestAdapter`."""
 
     def __init__(self, settings: NodeConfig, timeout: float) -> None:
         self.requests: RequestAdapter | None = None
         """Set once the node is open."""
         self._timeout = timeout
-        # A readable unique name in place of an address, since the node has no listener.
+        # The node has no listener, so it has a readable unique name in place of an address.
         self._name = f"embedded-{uuid.uuid4().hex[:6]}-in-process-{os.getpid()}-of-{socket.gethostname()}"
         self._node = ManagerNode(settings, self._name, 0)
 
     async def open(self) -> None:
-        """Raises `OffsetMgrError`; the caller must call `close` also then."""
+        """Opens the node and joins the managers' group. Raises `OffsetMgrError`; the caller must call `close` even
+        after an error."""
         node_ = self._node
         await node_.open()
         await node_.join(self._timeout)

@@ -1,5 +1,5 @@
-"""`RequestAdapter`: turns calls of a program into requests to the runtime, and responses into values and exceptions. It
-runs on the event loop."""
+"""`RequestAdapter`: turns the calls of a program into requests to the runtime, and responses into values and
+exceptions. It runs on the event loop."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 T = TypeVar("T")
 
 _RETRY_INTERVAL_S: Final = 0.02
-"""Seconds between two attempts while a shard is loading or changes hands."""
+"""The interval between two attempts while a shard is loading or moves to another owner."""
 
 
 class RequestAdapter:
-    """``other_owner`` returns the other manager that owns a group, if it is known. ``timeout`` (seconds) is how long to
-    wait while the runtime cannot answer."""
+    """Serves the calls of one program. ``other_owner`` returns the address of the other manager that owns a group, or
+    None if there is none or it is unknown. ``timeout`` (seconds) limits the retries of a request."""
 
     def __init__(self, runtime: ManagerRuntime, other_owner: Callable[[str], str | None], timeout: float) -> None:
         self._runtime = runtime
@@ -47,11 +47,11 @@ class RequestAdapter:
             for tp in list(remaining):
                 code = errors.get((tp.topic, tp.partition), ErrorCode.NONE)
                 if code == ErrorCode.OPERATION_NOT_ATTEMPTED and asyncio.get_running_loop().time() < deadline:
-                    continue  # another commit of it is in flight
+                    continue  # another commit of this partition is in flight, or has changed its offset
                 del remaining[tp]
                 what = f"commit of {tp} of group {group}"
                 if code == ErrorCode.OPERATION_NOT_ATTEMPTED:
-                    failures[tp] = Conflict(what, "others commit to it all the time")
+                    failures[tp] = Conflict(what, "other clients committed to it during every attempt")
                 elif code != ErrorCode.NONE:
                     failures[tp] = kafka_error(code, what)
             if remaining:
@@ -92,7 +92,9 @@ class RequestAdapter:
             for partition, offset, epoch, metadata, code in entries:
                 tp = TopicPartition(topic, partition)
                 if code != ErrorCode.NONE:
-                    failures[tp] = CorruptData(f"offset of {tp} of group {group}", "its record breaks its format")
+                    failures[tp] = CorruptData(
+                        f"offset of {tp} of group {group}", "its record in the offsets topic is unreadable"
+                    )
                 else:
                     epoch_known = None if epoch < 0 else epoch
                     found[tp] = ABSENT if offset < 0 else Committed(offset, metadata, epoch_known)
@@ -135,7 +137,8 @@ class RequestAdapter:
         send: Callable[[ManagerRuntime], Awaitable[T]],
         error_of: Callable[[T], int],
     ) -> T:
-        """Retries while the shard is loading, or while no manager owns it."""
+        """Sends a request, with retries while the shard is loading or has no owner, until the timeout. ``error_of``
+        returns the error code of a response. Raises `NotCoordinator` if another manager owns the group."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         while True:
@@ -158,14 +161,14 @@ class RequestAdapter:
 
 
 def _offset_or_none(found: Offset) -> int:
-    """Returns the condition of a commit."""
+    """Returns the committed offset as the condition of a commit: -1 if there is none."""
     return found.offset if isinstance(found, Committed) else -1
 
 
 def _rewinds(
     group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], found: Mapping[TopicPartition, Offset]
 ) -> dict[TopicPartition, OffsetMgrError]:
-    """Returns the partitions whose committed offset would be lowered."""
+    """Returns an error for each partition whose committed offset would be lowered."""
     return {
         tp: RewindRefused(
             f"commit of {tp} of group {group}", f"{offset.offset} is below the committed {_offset_or_none(found[tp])}"

@@ -55,8 +55,8 @@ class TooLarge(OffsetMgrError):
 
 
 class OutcomeUnknown(OffsetMgrError):
-    """The outcome of the append is unknown. The writer cannot be used any more: a new one must claim the shard
-    group and read the log to its end."""
+    """The outcome of the append is unknown. The writer cannot be used any more: a new one must claim the shard group
+    and read the log to its end."""
 
     code = 15
     name = "COORDINATOR_NOT_AVAILABLE"
@@ -166,8 +166,8 @@ class LogReader(Protocol):
         ...
 
     def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
-        """Returns the next records, at most ``max_records``, in order in each partition; waits up to ``timeout`` seconds for
-        one.
+        """Returns the next records, at most ``max_records``, in order in each partition; waits up to ``timeout``
+        seconds for one.
 
         It may return nothing early if only a `position` has moved. Raises `OffsetMgrError`; after `CorruptRecords` this
         reader cannot be used any more.

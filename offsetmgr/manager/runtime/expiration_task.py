@@ -27,8 +27,8 @@ class RecordAppender(Protocol):
 
 
 class ExpirationTask:
-    """Runs on the loop. ``serving`` returns the shard of a partition while it is serving; ``members_timeout_s`` (seconds) limits
-    the request for members."""
+    """Runs on the loop. ``serving`` returns the shard of a partition while it is serving; ``members_timeout_s``
+    (seconds) limits the request for members."""
 
     def __init__(
         self,

@@ -152,8 +152,8 @@ class ShardGroup:
     def append(
         self, shard: Shard, result: CoordinatorResult[Any], error_response: Callable[[int], Any]
     ) -> asyncio.Future[Any]:
-        """Appends a result; the future's result is the response once it is acknowledged, or the result of ``error_response``
-        for an error code. Only while the shard group serves."""
+        """Appends a result; the future's result is the response once it is acknowledged, or the result of
+        ``error_response`` for an error code. Only while the shard group serves."""
         future: asyncio.Future[Any] = self._loop.create_future()
         batch = self._open_batch
         if batch is None:

@@ -46,8 +46,8 @@ class Plan(NamedTuple):
 
 
 class StandbyReplica:
-    """Methods run on the loop unless they say otherwise. No load starts while ``owned_loading``: owned shard groups come
-    first."""
+    """Methods run on the loop unless they say otherwise. No load starts while ``owned_loading``: owned shard groups
+    come first."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class StandbyReplica:
             self._waiting[shard_group.number] = shard_group
 
     def release(self, shard_group: ShardGroup, when_free: Callable[[], None]) -> None:
-        """Stops using the shard group's shards and then calls ``when_free``: at once, unless it is loading them. (The load
-        continues, because the new owner would have to begin with the same one.)"""
+        """Stops using the shard group's shards and then calls ``when_free``: at once, unless it is loading them. (The
+        load continues, because the new owner would have to begin with the same one.)"""
         self._waiting.pop(shard_group.number, None)
         for partition in shard_group.partitions:
             self._following.pop(partition, None)

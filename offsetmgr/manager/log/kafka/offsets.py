@@ -49,8 +49,8 @@ class PartitionOffsets:
         return self._request_until_complete(partitions, _OffsetSpec.earliest(), timeout, lambda _: 0)
 
     def ends(self, partitions: Sequence[int], timeout: float, lower_bound: Callable[[int], int]) -> dict[int, int]:
-        """Returns the last stable offsets; an offset below ``lower_bound`` of its partition is outdated and is asked for
-        again."""
+        """Returns the last stable offsets; an offset below ``lower_bound`` of its partition is outdated and is asked
+        for again."""
         return self._request_until_complete(partitions, _OffsetSpec.latest(), timeout, lower_bound)
 
     def topic_id(self, timeout: float) -> str:
