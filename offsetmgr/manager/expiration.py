@@ -4,8 +4,8 @@ The rules are Kafka's (KIP-211, GroupMetadata.removeExpiredOffsets). An offset w
 expires after that time. Any other offset expires one retention after its commit or, if its group had members, after the
 last of them left. No offset expires while the group has members.
 
-The time at which the last member left is known only from the group's activity record, which is at most ``activity_ms``
-old. So these offsets may be kept longer than in Kafka by up to ``activity_ms``, and never shorter. The retention of an
+The time at which the last member left is known only from the group's activity record, which is at most ``max_activity_age_ms``
+old. So these offsets may be kept longer than in Kafka by up to ``max_activity_age_ms``, and never shorter. The retention of an
 offset that was committed after the group became empty starts at its own commit. (In Kafka it starts when the group
 became empty, so Kafka may expire such a commit at once.)
 """
@@ -28,7 +28,7 @@ class RetentionPolicy(NamedTuple):
     retention_ms: int = DEFAULT_RETENTION_MS
     """How long an offset is kept after its commit, or after its group's last member left
     (``offsets.retention.minutes``)."""
-    activity_ms: int = 6 * HOUR_MS
+    max_activity_age_ms: int = 6 * HOUR_MS
     """The maximum age of the activity record of a group with members."""
 
 
@@ -70,18 +70,18 @@ def expires_at(value: OffsetValue, last_active: int | None, policy: RetentionPol
         return value.expire_timestamp
     if last_active is None:
         return value.commit_timestamp + policy.retention_ms
-    return max(value.commit_timestamp, last_active + policy.activity_ms) + policy.retention_ms
+    return max(value.commit_timestamp, last_active + policy.max_activity_age_ms) + policy.retention_ms
 
 
 def record_expires_at(last_active: int, policy: RetentionPolicy) -> int:
     """Returns the time (ms since 1970) from which the activity record of a group without offsets and members may
     expire."""
-    return last_active + policy.activity_ms + policy.retention_ms
+    return last_active + policy.max_activity_age_ms + policy.retention_ms
 
 
 def activity_is_old(last_active: int | None, now_ms: int, policy: RetentionPolicy) -> bool:
     """Returns whether a group with members needs a new activity record."""
-    return last_active is None or now_ms - last_active >= policy.activity_ms
+    return last_active is None or now_ms - last_active >= policy.max_activity_age_ms
 
 
 def batches(groups: Iterable[str], size: Callable[[str], int], max_offsets: int) -> Iterator[Sequence[str]]:

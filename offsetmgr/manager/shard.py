@@ -45,14 +45,14 @@ R = TypeVar("R")
 class ShardLimits(NamedTuple):
     """The limits and the retention of a shard."""
 
-    metadata_bytes: int = 4096
+    max_metadata_length: int = 4096
     """The maximum length of a commit's metadata, counted like Kafka's ``offset.metadata.max.bytes``: UTF-16 code
     units."""
     retention_ms: int = DEFAULT_RETENTION_MS
     """See `RetentionPolicy.retention_ms`."""
-    activity_ms: int = 6 * HOUR_MS
-    """See `RetentionPolicy.activity_ms`."""
-    tombstones: int = 5_000
+    max_activity_age_ms: int = 6 * HOUR_MS
+    """See `RetentionPolicy.max_activity_age_ms`."""
+    max_tombstones: int = 5_000
     """The maximum number of offsets that one `Shard.expire` deletes."""
 
 
@@ -66,8 +66,8 @@ class Shard:
         self._table = OffsetTable(format)
         self._reader = OffsetReader(self._table, format)
         self._in_flight = InFlight()
-        policy = RetentionPolicy(limits.retention_ms, limits.activity_ms)
-        self._expirer = OffsetExpirer(self._table, self._reader, self._in_flight, format, policy, limits.tombstones)
+        policy = RetentionPolicy(limits.retention_ms, limits.max_activity_age_ms)
+        self._expirer = OffsetExpirer(self._table, self._reader, self._in_flight, format, policy, limits.max_tombstones)
         self._position = 0
 
     # --- content -------------------------------------------------------------------------------------
@@ -200,14 +200,14 @@ class Shard:
     def _all_metadata_fits(self, partitions: Sequence[PartitionCommit]) -> bool:
         """Returns whether all metadata is certainly short enough. This is a quick check: a character has at most two
         UTF-16 code units."""
-        return max(map(len, map(_METADATA, partitions)), default=0) <= self._limits.metadata_bytes // 2
+        return max(map(len, map(_METADATA, partitions)), default=0) <= self._limits.max_metadata_length // 2
 
     def _with_valid_metadata(
         self, topic: str, partitions: Sequence[PartitionCommit], errors: dict[tuple[str, int], int]
     ) -> list[PartitionCommit]:
         accepted = []
         for commit in partitions:
-            if len(_METADATA(commit).encode("utf-16-le", "surrogatepass")) // 2 <= self._limits.metadata_bytes:
+            if len(_METADATA(commit).encode("utf-16-le", "surrogatepass")) // 2 <= self._limits.max_metadata_length:
                 accepted.append(commit)
             else:
                 errors[topic, _PARTITION(commit)] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -255,7 +255,7 @@ class Shard:
         return self._expirer.groups()
 
     def expirable(self, group: str, now_ms: int) -> bool:
-        """Returns whether `expire` has to know now whether the group has members."""
+        """Returns whether `expire` could change something now, depending on whether the group has members."""
         return self._expirer.expirable(group, now_ms)
 
     def expire(

@@ -96,7 +96,7 @@ def test_a_topic_whose_policy_is_not_told_is_refused() -> None:
 
 @pytest.mark.parametrize("partitions", [49, 51, 100])
 def test_another_number_of_partitions_is_refused(partitions: int) -> None:
-    with pytest.raises(PartitionCountChanged, match=f"{partitions} partitions, and this manager counts on 50"):
+    with pytest.raises(PartitionCountChanged, match=f"{partitions} partitions, but this manager expects 50"):
         examine("t", found(partitions=partitions), 50)
 
 
@@ -116,7 +116,7 @@ def test_more_replicas_required_than_there_are_is_refused() -> None:
     [
         ({"max.message.bytes": "20000"}, 3, "max.message.bytes is 20000"),
         ({"unclean.leader.election.enable": "true"}, 3, "can be lost"),
-        ({"delete.retention.ms": "60000"}, 3, "come back"),
+        ({"delete.retention.ms": "60000"}, 3, "would reappear"),
         ({"min.insync.replicas": "1"}, 3, "a single broker"),
         ({"min.insync.replicas": "1"}, 1, "one replica"),
     ],

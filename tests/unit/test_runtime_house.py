@@ -58,7 +58,10 @@ def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
         return {group: group == "active" for group in groups if group != "unknown"}
 
     config = ManagerConfig(
-        limits=ShardLimits(retention_ms=0, activity_ms=HOUR_MS), expiry_interval=0.2, standby=False, members=members
+        limits=ShardLimits(retention_ms=0, max_activity_age_ms=HOUR_MS),
+        expiry_interval=0.2,
+        standby=False,
+        members=members,
     )
 
     async def work() -> None:

@@ -98,7 +98,7 @@ class TestExpiry:
         assert [*prepared.groups] == ["a", "c"]
 
     def test_no_longer_at_once_than_the_limit(self) -> None:
-        shard = Shard(0, PlainFormat(), ShardLimits(tombstones=3))
+        shard = Shard(0, PlainFormat(), ShardLimits(max_tombstones=3))
         committed(shard, "a", p0=1, p1=1)
         committed(shard, "b", p0=1, p1=1)
         sizes = []

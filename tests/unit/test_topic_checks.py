@@ -28,7 +28,9 @@ def log_with(form: RecordFormat) -> MemoryLog:
 @pytest.mark.parametrize(("written", "asked"), [("avro", "kafka"), ("kafka", "avro")])
 def test_a_topic_of_the_other_format_is_refused_before_anything_is_written(written: str, asked: str) -> None:
     log = log_with(record_format(written))
-    with pytest.raises(FormatMismatch, match=f"holds records of the format {written}, and {asked} was asked for"):
+    with pytest.raises(
+        FormatMismatch, match=f"it has records of the format {written}, but this manager would write {asked}"
+    ):
         check_format(log, asked, "offsets", 5)
     check_format(log, written, "offsets", 5)
     check_format(MemoryLog(8), asked, "offsets", 5)
@@ -56,7 +58,9 @@ def test_a_topic_of_a_client_elses_records_is_refused_with_one_of_them(key: byte
     with pytest.raises(UnsuitableTopic) as refused:
         check_format(keys_in(MemoryLog(8), 3, key), asked, "customers", 5)
 
-    assert str(refused.value) == f"topic customers: holds records that are no committed offsets (partition 3: {shown})"
+    assert (
+        str(refused.value) == f"topic customers: it has records that are not committed offsets (partition 3: {shown})"
+    )
     assert refused.value.hint.startswith("choose another --offsets-topic")
 
 
@@ -123,7 +127,7 @@ def test_a_look_that_failed_is_no_alarm_and_is_reported_once(caplog: pytest.LogC
         looked(outcomes, lambda watch: alarms.append(watch.alarm))
 
     assert set(alarms) == {None}
-    unknown = "the offsets topic could not be looked at; whether it is still fit is unknown"
+    unknown = "the check of the offsets topic failed; its state is unknown until a check succeeds"
     assert [record.message for record in caplog.records] == [unknown, unknown]
 
 

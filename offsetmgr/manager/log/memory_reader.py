@@ -1,4 +1,4 @@
-"""`MemoryReader`: reads the stable part of a log in memory and waits for more."""
+"""`MemoryReader`: reads the stable records of a log in memory, and waits for new ones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from offsetmgr.manager.log.memory_partition import StoredPartition
 
 
 class MemoryReader:
-    """The methods are those of `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions; ``reading``
-    holds it, or raises the planned error of a read."""
+    """Implements `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions. ``reading`` acquires it for
+    a read, or raises the error that a test has injected."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class MemoryReader:
                 self._positions[partition] = max(position, found.stable)
             elif records:
                 self._positions[partition] = records[-1].offset + 1
-            if records:  # to the end of the line, so that a busy partition does not starve the others
+            if records:  # the partition is read last next time, so that a busy partition does not starve the others
                 self._positions[partition] = self._positions.pop(partition)
         return taken
 

@@ -1,12 +1,14 @@
 """`OffsetsTopicMonitor`: checks periodically whether the offsets topic has changed since the start of the manager.
 
 An administrator may add partitions (groups then hash to other partitions after a restart), switch compaction off
-(retention then deletes offsets), or delete the topic. The manager cannot repair that; it reports it repeatedly, and the
-offsets in memory are still the acknowledged ones. A recreated topic is different: it has other offsets, so the manager
-is notified at once.
+(retention then deletes offsets), or delete the topic. The manager cannot repair these faults. It raises an alarm and
+continues to serve, because its memory still contains the acknowledged offsets. If the topic was recreated, the offsets
+in memory are invalid, so the monitor passes the topic id to the runtime after every check, and the runtime reloads the
+shards of another topic.
 
-A failed check says nothing about the topic. Transient errors are reported by the operations that fail; other errors (a
-revoked authorization, an unexplained error of the broker) become an alarm when no check succeeds any more.
+If a check fails, the state of the topic is unknown. The monitor ignores transient errors, which other operations
+report. Other errors (a revoked authorization, an unknown error of the broker) become an alarm after `MAX_FAILED_CHECKS`
+failures in succession.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ from offsetmgr.manager.log.topic import OffsetsTopicState, TopicRecreated, Unsui
 _log = logging.getLogger(__name__)
 
 MAX_FAILED_CHECKS: Final = 12
-"""The number of consecutive failed checks that make an alarm: one minute, at 5 s each."""
+"""The number of consecutive failed checks that cause an alarm: one minute at the default interval of 5 s."""
 
 
 class OffsetsTopicMonitor:
-    """``check`` compares the topic with its known state and raises a difference; it blocks and runs in a thread,
-    ``interval`` so many seconds. ``on_topic_id`` receives the topic id on the loop after every check."""
+    """Checks the topic every ``interval`` seconds. ``check`` compares the topic with its known state and raises an
+    error for a difference; it blocks, so it runs in a thread. ``on_topic_id`` is called on the loop with the topic id
+    after every check."""
 
     def __init__(
         self,
@@ -44,11 +47,12 @@ class OffsetsTopicMonitor:
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
         self._failed_checks = 0
-        """Failed checks since the last successful one."""
+        """The number of failed checks since the last successful one."""
         self.alarm: str | None = None
-        """The fault of the topic, or that no check succeeds; None if no fault was seen."""
+        """The fault that the last check found, or the error of the checks if all of them fail; None without a fault."""
         self.recreated: str | None = None
-        """The fate of the topic of the start; None while it exists. Never reset."""
+        """The message that the topic was recreated since the start; None if it was not. It is never reset, because the
+        commits of the earlier topic are lost."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -79,7 +83,7 @@ class OffsetsTopicMonitor:
             self._on_topic_id(self._known.topic_id)
 
     def _recreated(self, error: TopicRecreated) -> None:
-        """The next check decides whether the new topic is suitable."""
+        """Records the new topic id. The next check decides whether the new topic is suitable."""
         self._known = replace(self._known, topic_id=error.topic_id)
         self.recreated = str(error)
         _log.error("the offsets topic was recreated", extra={"why": self.recreated})
@@ -88,12 +92,12 @@ class OffsetsTopicMonitor:
         self._failed_checks += 1
         if self._failed_checks == 1:
             _log.warning(
-                "the offsets topic could not be looked at; whether it is still fit is unknown",
+                "the check of the offsets topic failed; its state is unknown until a check succeeds",
                 extra={"why": str(error)},
             )
         elif self._failed_checks == MAX_FAILED_CHECKS and self.alarm is None:
             self.alarm = f"the offsets topic could not be checked {MAX_FAILED_CHECKS} times in succession: {error}"
-            _log.error("the offsets topic cannot be looked at", extra={"why": str(error)})
+            _log.error("the offsets topic cannot be checked", extra={"why": str(error)})
 
     def _set_alarm(self, fault: str | None) -> None:
         if fault == self.alarm:
@@ -102,4 +106,4 @@ class OffsetsTopicMonitor:
         if fault:
             _log.error("the offsets topic is no longer suitable", extra={"why": fault})
         else:
-            _log.info("the offsets topic is fit again")
+            _log.info("the offsets topic is suitable again")

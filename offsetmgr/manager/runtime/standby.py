@@ -71,7 +71,7 @@ class StandbyReplica:
         self._new_shard = new_shard
         self._load_permits = loading
         self._owned_loading = owned_loading
-        self._next_follow_id = 0
+        self._last_follow_id = 0
         self._pause = _RETRY_PAUSE_S
         self._waiting: dict[int, ShardGroup] = {}
         self._unreadable: set[int] = set()
@@ -157,8 +157,8 @@ class StandbyReplica:
         elif as_of is None and shard_group.number not in self._unreadable:
             self.add(shard_group)
         elif as_of is not None and not self._stopping.is_set():
-            self._next_follow_id += 1
-            self._following |= dict.fromkeys(shard_group.partitions, (self._next_follow_id, shard_group))
+            self._last_follow_id += 1
+            self._following |= dict.fromkeys(shard_group.partitions, (self._last_follow_id, shard_group))
         return self._next_plan()
 
     def _replay(self, records: Sequence[LogRecord]) -> Plan:

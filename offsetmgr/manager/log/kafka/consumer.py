@@ -1,8 +1,8 @@
-"""`AssignedConsumer`: a consumer of given partitions of one topic with exact positions.
+"""`AssignedConsumer`: a consumer of assigned partitions of one topic that reports exact positions.
 
-Partitions are assigned and never subscribed to, and it commits nothing: the group id exists only because the client
-library requires one. A position passes markers and aborted records too: after the last record the end-of-partition
-event of the client reports it.
+It assigns partitions and never subscribes or commits; it has a group id only because the client library requires one. A
+position advances past transaction markers and aborted records too: the client's end-of-partition event reports the
+offset after the last record.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka.settings import SILENT
 
 Message: TypeAlias = Any
-"""`ck.Message`, whose types allow for fields that only events lack: a partition, an offset, a key."""
+"""A `ck.Message`. Its declared types make partition, offset and key optional, although only events lack them."""
 
 Run: TypeAlias = tuple[int, list[Message]]
-"""A partition and consecutive records of it."""
+"""A partition and consecutive records from it."""
 
 _REQUEST_TIMEOUT_S: Final = 5.0
 _TRANSIENT_CODES: Final = frozenset(
@@ -35,17 +35,18 @@ _TRANSIENT_CODES: Final = frozenset(
         ck.KafkaError._MAX_POLL_EXCEEDED,
     }
 )
-"""The client continues by itself after these errors, and callers have their own timeouts."""
+"""After these errors the client continues by itself; callers have their own timeouts."""
 
 _CORRUPT_CODES: Final = frozenset({ck.KafkaError._BAD_MSG, ck.KafkaError._BAD_COMPRESSION})
-"""The client repeats the fetch after these errors and does not move."""
+"""After these errors the client repeats the same fetch without end."""
 
 _error: Final[Callable[[Message], ck.KafkaError | None]] = ck.Message.error
 _partition: Final[Callable[[Message], Any]] = ck.Message.partition
 
 
 class AssignedConsumer:
-    """For one thread at a time, including `close`: the client library does not survive anything else."""
+    """Consumes assigned partitions. Only one thread may use it at a time, including `close`, because the client library
+    crashes otherwise."""
 
     def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
         self.positions: dict[int, int] = {}
@@ -56,7 +57,7 @@ class AssignedConsumer:
         self._client = ck.Consumer({**settings, "error_cb": self._on_client_error}, logger=SILENT)
 
     def assign(self, starts: Mapping[int, int]) -> None:
-        """Adds these partitions, from these offsets on."""
+        """Adds these partitions and reads them from these offsets on."""
         if starts:
             self._client.incremental_assign([ck.TopicPartition(self._topic, p, at) for p, at in starts.items()])
             self.positions.update(starts)
@@ -70,16 +71,17 @@ class AssignedConsumer:
                 del self.positions[partition]
 
     def take(self, max_records: int, timeout: float) -> list[Run]:
-        """Returns at most so many records that have arrived; waits (seconds) if there are none, and returns nothing if
-        only a position moved.
+        """Returns up to ``max_records`` records that have arrived. Waits up to ``timeout`` seconds if there are none.
+        Returns nothing if only a position advanced.
 
-        Raises `OffsetMgrError` for an unreadable partition after the records before the error; `CorruptRecords` at once
-        and from then on, so that a damaged batch never counts as read.
+        If a partition is unreadable, it first returns the records before the error and then raises `OffsetMgrError`.
+        For a damaged batch it raises `CorruptRecords` at once and in every later call, so that the batch never counts
+        as read.
         """
         self._raise_failures()
         messages: list[Message] = self._client.consume(max_records, 0)
         if not messages:
-            first = self._client.poll(timeout)  # consume would wait for its maximum number of records
+            first = self._client.poll(timeout)  # `consume` would wait until it has the maximum number of records
             if first is None:
                 return []
             messages = [first, *self._client.consume(max_records - 1, 0)] if max_records > 1 else [first]
@@ -134,8 +136,8 @@ class AssignedConsumer:
             self._failures.append(error_of(error, where))
 
     def _handle_out_of_range(self, partition: int) -> None:
-        """The log has no such offset: its start has moved (then reading continues there), or it is shorter than
-        before."""
+        """Handles a position outside the log. If the log's start has advanced past it, reading continues at the start.
+        If the log is shorter than before, the error is reported."""
         position = self.positions[partition]
         try:
             start, end = self._client.get_watermark_offsets(

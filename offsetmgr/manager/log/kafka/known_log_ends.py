@@ -1,4 +1,4 @@
-"""`KnownLogEnds`: lower bounds of the end offsets, from records that replicas confirmed."""
+"""`KnownLogEnds`: lower bounds of the end offsets, known from records that the replicas confirmed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class KnownLogEnds:
-    """Lower bounds that writers raise; a lower end offset from a broker is outdated.
+    """A lower bound of each partition's end offset. Writers raise it; a lower end offset from a broker is outdated.
 
     Any number of threads may use it.
     """
@@ -17,7 +17,7 @@ class KnownLogEnds:
         self._lock = threading.Lock()
 
     def raise_to(self, confirmed: Mapping[int, int]) -> None:
-        """Every in-sync replica confirmed a record at each of these offsets."""
+        """Raises the bounds, because every in-sync replica confirmed a record at each of these offsets."""
         with self._lock:
             for partition, offset in confirmed.items():
                 self._lower_bounds[partition] = max(self._lower_bounds.get(partition, 0), offset + 1)

@@ -1,8 +1,8 @@
-"""`PartitionOffsets`: start and end offsets of partitions, with retries until a plausible answer.
+"""`PartitionOffsets`: requests the start and end offsets of partitions, and retries until the response is plausible.
 
-librdkafka's Admin client is wrong in two cases, both seen: without a response in time it returns an offset below 0 and
-no error; and after it has missed a change of leaders it asks the old one, or with the old epoch, without end. So every
-failure is retried with a new client.
+librdkafka's Admin client has two faults, both observed. If a response does not arrive in time, it returns a negative
+offset and no error. If it has missed a change of leaders, it sends all further requests to the old leader or with the
+old epoch. So every failure is retried with a new client.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _COMMITTED: Final[Any] = ck.IsolationLevel.READ_COMMITTED
 
 
 class PartitionOffsets:
-    """The offsets of one topic. Any number of threads may use it."""
+    """Requests for the offsets of one topic. Any number of threads may use it."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str], topic: str) -> None:
         self._admin = Admin(bootstrap, ConnectionConfig(kafka=properties))
         self._topic = topic
 
     def starts(self, partitions: Sequence[int], timeout: float) -> dict[int, int]:
-        """Returns the first offsets."""
+        """Returns the start offsets."""
         return self._request_until_complete(partitions, _OffsetSpec.earliest(), timeout, lambda _: 0)
 
     def ends(self, partitions: Sequence[int], timeout: float, lower_bound: Callable[[int], int]) -> dict[int, int]:
-        """Returns the last stable offsets; an offset below ``lower_bound`` of its partition is outdated and is asked
-        for again."""
+        """Returns the last stable offsets. An offset below ``lower_bound`` of its partition is outdated, so it is
+        requested again."""
         return self._request_until_complete(partitions, _OffsetSpec.latest(), timeout, lower_bound)
 
     def topic_id(self, timeout: float) -> str:
-        """Returns the current id of the topic; empty if the brokers have none."""
+        """Returns the current id of the topic; empty if the brokers do not support topic ids."""
         deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT_S, _FIRST_PAUSE_S
         requests = ck.TopicCollection([self._topic])
         while True:
@@ -92,7 +92,7 @@ class PartitionOffsets:
             outdated = [partition for partition, offset in found.items() if offset < lower_bound(partition)]
             offsets.update((partition, offset) for partition, offset in found.items() if partition not in outdated)
             if outdated and failure is None:
-                failure = TimedOut(f"end of {self._topic}-{outdated[0]}", "no broker knows of its newest records yet")
+                failure = TimedOut(f"end of {self._topic}-{outdated[0]}", "no broker returns the newest records yet")
             if failure is None:
                 continue
             if time.monotonic() + pause >= deadline or isinstance(failure, _NOT_RETRIED):
@@ -107,7 +107,8 @@ class PartitionOffsets:
     def _request_once(
         self, partitions: list[int], spec: Any, timeout: float
     ) -> tuple[dict[int, int], OffsetMgrError | None]:
-        """Returns the results within ``timeout`` seconds, and the error of the missing ones."""
+        """Sends one request. Returns the offsets that arrived within ``timeout`` seconds, and an error if some are
+        missing."""
 
         def send(client: ck_admin.AdminClient, keys: list[int], remaining: float) -> Mapping[int, Any]:
             requests = {ck.TopicPartition(self._topic, partition): spec for partition in keys}
@@ -124,7 +125,7 @@ class PartitionOffsets:
             if isinstance(value, OffsetMgrError):
                 failure = value
             elif value.offset < 0:
-                failure = TimedOut(f"offset of {self._topic}-{partition}", "no answer within the timeout")
+                failure = TimedOut(f"offset of {self._topic}-{partition}", "no response within the timeout")
             else:
                 offsets[partition] = int(value.offset)
         return offsets, failure

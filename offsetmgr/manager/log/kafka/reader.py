@@ -1,6 +1,6 @@
 """`KafkaReader`: reads acknowledged records of the topic, in bulk or as they arrive.
 
-One thread at a time uses it. Any thread may call `close`, which ends a waiting call within a tenth of a second.
+Only one thread may use it at a time. Any thread may call `close`, which ends a waiting call within a tenth of a second.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from offsetmgr.manager.log.base import LogClosed, LogRecord
 from offsetmgr.manager.log.kafka.consumer import AssignedConsumer, Message
 
 _RECORDS_PER_TAKE: Final = 500
-"""Records taken at a time in a load: larger batches fall out of the processor's caches (10,000 take half as much time
-again), and other threads wait longer."""
+"""The number of records that a load takes at a time. Larger batches do not fit into the processor's caches (10,000
+records take 50 % longer), and other threads wait longer."""
 _POLL_SLICE_S: Final = 0.1
 _NO_KEY: Final = b""
-"""Stands for a missing key: no format has it, so the record counts as unreadable."""
+"""Replaces a missing key. No format has this key, so the record counts as unreadable."""
 _STALL_TIMEOUT_S: Final = 30.0
-"""Seconds without progress after which a load fails, so that the operator learns the reason."""
+"""A load without progress fails after this time, so that the operator sees the reason."""
 
 _key: Final[Callable[[Message], Any]] = ck.Message.key
 _value: Final[Callable[[Message], Any]] = ck.Message.value
 
 
 class KafkaReader:
-    """The methods are those of `offsetmgr.manager.log.base.LogReader`."""
+    """Implements `offsetmgr.manager.log.base.LogReader`."""
 
     def __init__(self, topic: str, follower_settings: Mapping[str, Any], loader_settings: Mapping[str, Any]) -> None:
         self._topic = topic
@@ -41,7 +41,7 @@ class KafkaReader:
         self._follower: AssignedConsumer | None = None
         self._closed = False
         self._follower_lock = threading.Lock()
-        """Held while the follower is in use, because the client library must not be closed then."""
+        """Held while the follower is in use, because another thread must not close the client during that time."""
 
     def load(
         self,
@@ -52,7 +52,7 @@ class KafkaReader:
         progress: Callable[[int], None] | None = None,
         stopped: Callable[[], bool] | None = None,
     ) -> Mapping[int, int]:
-        """Works as `LogReader.load`. Raises `TimedOut` if no record arrives for half a minute."""
+        """Works as `LogReader.load`. Raises `TimedOut` after 30 seconds without progress."""
         reached = dict(starts)
         unread = {partition for partition, end in ends.items() if starts[partition] < end}
         if not unread:
@@ -65,7 +65,7 @@ class KafkaReader:
                 if self._closed:
                     raise LogClosed(f"load of {self._topic}", "the reader was closed")
                 for partition, run in consumer.take(_RECORDS_PER_TAKE, _POLL_SLICE_S):
-                    # One call for each run: a loop in Python over the records would take much longer.
+                    # One C-level call for each run: a Python loop over the records would take much longer.
                     deque(map(newest[partition].__setitem__, map(_key, run), map(_value, run)), maxlen=0)
                 unread = {partition for partition in unread if positions[partition] < ends[partition]}
                 new_total = sum(positions.values())
@@ -96,7 +96,7 @@ class KafkaReader:
             self._follower.assign({p: start for p, start in starts.items() if p not in positions})
 
     def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
-        """Works as `LogReader.poll`. Returns nothing early if only a position has moved."""
+        """Works as `LogReader.poll`. Returns early without records if only a position has advanced."""
         deadline = time.monotonic() + timeout
         while True:
             with self._follower_lock:
@@ -135,4 +135,4 @@ class KafkaReader:
         what = f"load of {self._topic}"
         if consumer.last_error is not None:
             return error_of(consumer.last_error, what)
-        return TimedOut(what, f"nothing came for {_STALL_TIMEOUT_S:g} s")
+        return TimedOut(what, f"no records arrived for {_STALL_TIMEOUT_S:g} s")

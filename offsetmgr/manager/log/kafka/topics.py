@@ -1,6 +1,6 @@
-"""`Topics`: describes and creates topics for `offsetmgr.manager.log.topic`, which decides about their settings.
+"""`Topics`: describes and creates topics. `offsetmgr.manager.log.topic` determines their settings.
 
-A lookup never creates a topic, whatever ``auto.create.topics.enable`` is.
+A lookup never creates a topic, even if ``auto.create.topics.enable`` is true.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RETRY_INTERVAL_S: Final = 0.1
 _TRANSIENT_CODES: Final = frozenset(
     {ck.KafkaError.UNKNOWN, ck.KafkaError.REQUEST_TIMED_OUT, ck.KafkaError.NOT_CONTROLLER, ck.KafkaError._TIMED_OUT}
 )
-"""Errors of a cluster whose controller has just died."""
+"""Errors that a cluster returns while its controller fails over."""
 
 # confluent-kafka declares no types for these.
 _ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
@@ -38,7 +38,7 @@ def id_of(description: Any) -> str:
 
 
 class Topics:
-    """Requests about topics; all together end within about ``timeout`` seconds."""
+    """An admin connection for topics. All requests of one object together end within about ``timeout`` seconds."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str], timeout: float) -> None:
         self._admin = Admin(bootstrap, ConnectionConfig(kafka=dict(properties), timeout_ms=round(timeout * 1000)))
@@ -51,7 +51,7 @@ class Topics:
         return len(self._admin.brokers)
 
     def broker_replication_factor(self) -> int | None:
-        """Returns ``offsets.topic.replication.factor`` of a broker; None if it cannot be read (for example without
+        """Returns ``offsets.topic.replication.factor`` of one broker; None if it is unreadable (for example without
         authorization)."""
         self._admin.client()
         if not self._admin.brokers:
@@ -88,8 +88,8 @@ class Topics:
         )
 
     def create(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
-        """Creates the topic, with retries while the controller moves. It is no error if another process created it.
-        Raises `OffsetMgrError`."""
+        """Creates the topic, with retries while the controller fails over. It succeeds too if another process has
+        created the topic. Raises `OffsetMgrError`."""
         new = _NewTopic(name, partitions, replication_factor, config=dict(settings))
         while True:
             created = self._admin.client().create_topics([new], request_timeout=self._remaining())[name]
@@ -106,8 +106,8 @@ class Topics:
                 return
 
     def wait_for_leaders(self, name: str, create: Callable[[], None]) -> ExistingTopic:
-        """Returns the topic once every partition has a leader; calls ``create`` if it does not exist (again if the
-        existing one was being deleted). Raises `TimedOut`."""
+        """Returns the topic once every partition has a leader. Calls ``create`` if it does not exist, and again if it
+        disappears because it was being deleted. Raises `TimedOut`."""
         while True:
             found = self.find(name)
             if found is None:
@@ -116,10 +116,10 @@ class Topics:
             if found is not None and not found.leaderless:
                 return found
             if time.monotonic() + _RETRY_INTERVAL_S >= self._deadline:
-                missing = (
-                    "it does not appear" if found is None else f"{len(found.leaderless)} partitions have no leader"
+                missing = "it does not exist" if found is None else f"{len(found.leaderless)} partitions have no leader"
+                raise TimedOut(
+                    f"topic {name}", f"{missing} after {self._timeout:g} s", "check that enough brokers are up"
                 )
-                raise TimedOut(f"topic {name}", f"{missing} after {self._timeout:g} s", "are enough brokers up?")
             time.sleep(_RETRY_INTERVAL_S)
 
     def close(self) -> None:
@@ -142,7 +142,8 @@ class Topics:
         return self._request(resource.name, describe, timeout)
 
     def _request(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout: float) -> Any:
-        """Returns the response about one topic, or the `OffsetMgrError`; ``call`` returns its future."""
+        """Sends one request and returns its result, or the `OffsetMgrError`. ``call`` sends the request and returns its
+        future."""
         answers = self._admin.ask_each(
             [name], lambda client, _, remaining: {name: call(client, remaining)}, "topic ", timeout
         )

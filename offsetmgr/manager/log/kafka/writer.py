@@ -1,20 +1,20 @@
-"""`KafkaShardGroupWriter`: appends to the partitions of a shard group, one transaction for each append.
+"""`KafkaShardGroupWriter`: appends to the partitions of a shard group, in one transaction for each append.
 
-The transactional id names the shard group and not the process: a claim calls ``init_transactions`` on the same id, and
-Kafka fences all earlier writers.
+The transactional id identifies the shard group and not the process. So a claim, which calls ``init_transactions`` with
+this id, makes Kafka fence all earlier writers.
 
 Failures map to errors as follows:
 
-- The coordinator was not asked to commit, and the abort was answered: `AppendRejected` (or `TooLarge`).
-- The coordinator was not asked to commit, but the abort was not answered in time: the transaction will never be
-  committed, but this producer cannot continue, so it is `OutcomeUnknown`, after which a new writer claims.
-- ``commit_transaction`` was called and has not been answered with success: `OutcomeUnknown`, except if the error
-  requires an abort and the abort succeeds; the coordinator rejects the abort of a transaction that it has begun to
+- The writer had not sent the commit, and the abort succeeded: `AppendRejected` (or `TooLarge`).
+- The writer had not sent the commit, but the abort was not answered in time: `OutcomeUnknown`. The transaction will
+  never be committed, but this producer cannot continue, and after `OutcomeUnknown` a new writer claims.
+- ``commit_transaction`` was called and did not succeed: `OutcomeUnknown`. If the error requires an abort and the abort
+  succeeds, it is `AppendRejected`, because the coordinator rejects the abort of a transaction that it has begun to
   commit.
 - The producer is fenced at any point: `Fenced`.
 
-``claim`` and ``append`` block, mostly without the interpreter's lock, so they run on a thread of the shard group and
-never on an event loop. Any thread may call them and ``close``, one at a time.
+``claim`` and ``append`` block, mostly with the interpreter's lock released, so they run on a thread of the shard group
+and never on an event loop. Any thread may call the methods, but only one at a time.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from offsetmgr.records.base import Record
 
 _FIRST_CLAIM_ATTEMPT_S: Final = 0.05
 _CLIENT_RETRY_PAUSE_S: Final = 0.5
-"""Seconds. While the broker ends the transaction of a predecessor it rejects the claim, and the client retries after
-this time whatever its settings are; a new client tries at once."""
+"""While the broker ends the transaction of an earlier writer, it rejects the claim. The client then retries after this
+time, whatever its settings are; a new client tries at once."""
 _ABORT_SHARE: Final = 0.3
-"""The part of an append's timeout that is reserved for its abort."""
+"""The fraction of an append's timeout that is reserved for its abort."""
 _MAX_ABORT_S: Final = 2.0
 
 _FENCED_CODES: Final = frozenset(
@@ -49,13 +49,14 @@ _TOO_LARGE_CODES: Final = frozenset({ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaE
 _PURGED_CODES: Final = frozenset({ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT})
 
 CLAIM_KEY: Final = b"\x7f\xffclaim"
-"""A key of a version that no format has, for tools that read aborted records."""
+"""The key of the record that a claim writes in an aborted transaction. No format has its version, so tools that read
+aborted records skip it."""
 
 _CLIENT_EXCEPTIONS: Final = (ck.KafkaException, BufferError, SystemError)
 
 
 class KafkaShardGroupWriter:
-    """The methods are those of `offsetmgr.manager.log.base.ShardGroupWriter`. The constructor starts to connect."""
+    """Implements `offsetmgr.manager.log.base.ShardGroupWriter`. The constructor starts to connect."""
 
     def __init__(
         self, topic: str, shard_group: int, partitions: Sequence[int], settings: Mapping[str, Any], ends: KnownLogEnds
@@ -74,7 +75,7 @@ class KafkaShardGroupWriter:
 
     def claim(self, timeout: float) -> None:
         """Works as `ShardGroupWriter.claim`. Raises `TimedOut`, `Fenced`, `AppendRejected` (too few replicas) and
-        errors of the broker; the writer cannot be used then."""
+        errors of the broker. After an error the writer cannot be used any more."""
         self._check_usable()
         deadline = time.monotonic() + timeout
         try:
@@ -96,8 +97,10 @@ class KafkaShardGroupWriter:
         self._commit(deadline)
         self._last_append_ended_at = time.monotonic()
         if len(offsets) != len(batches):
-            # The records are written, but the broker recognised a repetition and did not report their offsets.
-            self._fail(OutcomeUnknown(self._what, "written, at offsets that the broker did not tell"))
+            # The records were written, but the broker treated a retry as a duplicate and did not report their offsets.
+            self._fail(
+                OutcomeUnknown(self._what, "the records were written, but the broker did not report their offsets")
+            )
         self._known_ends.raise_to(offsets)
         return offsets
 
@@ -114,9 +117,9 @@ class KafkaShardGroupWriter:
 
     @property
     def _open_producer(self) -> ck.Producer:
-        """Returns the producer. Only ``self._producer`` may refer to it: a failed producer keeps sending its requests
-        until it is destroyed, and the claim of a discarded writer must not fence a later one. A local variable would
-        keep it alive as long as an exception is kept. (`Producer.close` would wait for all records.)"""
+        """The producer. Only ``self._producer`` may refer to it: a failed producer keeps sending its requests until it
+        is destroyed, and its claim must not fence a later writer. A local variable would keep it alive for as long as
+        an exception with its stack frame exists. (`Producer.close` would wait for all records.)"""
         if self._producer is None:
             raise self._terminal_error or LogClosed(self._what, "the writer was closed")
         return self._producer
@@ -141,7 +144,7 @@ class KafkaShardGroupWriter:
             except _CLIENT_EXCEPTIONS as raised:
                 error = _error_in(raised)
                 with contextlib.suppress(*_CLIENT_EXCEPTIONS):
-                    self._open_producer.poll(0)  # reports the reason
+                    self._open_producer.poll(0)  # calls the error callback with the reason
                 if not error.retriable() or time.monotonic() >= deadline:
                     raise self._claim_failure(error) from None
                 if error.code() == ck.KafkaError.CONCURRENT_TRANSACTIONS and attempt_s < _CLIENT_RETRY_PAUSE_S:
@@ -151,10 +154,10 @@ class KafkaShardGroupWriter:
                 return
 
     def _confirm_ends(self, deadline: float) -> None:
-        """Finds an offset in each partition above everything acknowledged so far, by a record that the in-sync replicas
-        confirm in a transaction that is aborted.
+        """Finds an offset in each partition above every acknowledged record. For this it writes a record that the
+        in-sync replicas confirm, and aborts its transaction.
 
-        A frozen broker that does not know that it has lost its leadership would return an outdated end.
+        Otherwise a frozen broker that has lost its leadership unnoticed could return an outdated end offset.
         """
         batches = {partition: [(CLAIM_KEY, None)] for partition in self._partitions}
         offsets = self._send(batches, deadline, (deadline - time.monotonic()) * _ABORT_SHARE)
@@ -165,8 +168,9 @@ class KafkaShardGroupWriter:
         self._known_ends.raise_to(offsets)
 
     def _send(self, batches: Mapping[int, Sequence[Record]], deadline: float, reserve: float) -> dict[int, int]:
-        """Begins a transaction and waits until its records are confirmed; returns the last offset of each partition
-        that reported it."""
+        """Begins a transaction, sends the records and waits until they are confirmed. Returns the last offset of each
+        partition for which the broker reported one. ``reserve`` is the time (seconds) before the deadline that is
+        reserved for an abort."""
         reports: dict[int, tuple[ck.KafkaError | None, int]] = {}
         try:
             self._open_producer.begin_transaction()
@@ -192,7 +196,7 @@ class KafkaShardGroupWriter:
         topic, produce = (
             self._topic,
             self._open_producer.produce,
-        )  # a loop is faster than produce_batch, which takes dicts
+        )  # a loop is faster than `produce_batch`, which needs a dict for each record
         try:
             for partition, records in batches.items():
                 for key, value in records[:-1]:
@@ -212,7 +216,7 @@ class KafkaShardGroupWriter:
             self._fail(self._commit_error(error))
 
     def _abort_and_raise(self, cause: ck.KafkaError, deadline: float) -> NoReturn:
-        """Aborts the transaction and raises the resulting error of the append."""
+        """Aborts the transaction and raises the error of the append."""
         if cause.fatal():
             self._fail(self._commit_error(cause))
         try:
@@ -225,7 +229,7 @@ class KafkaShardGroupWriter:
         raise AppendRejected(self._what, _reason(cause)) from None
 
     def _commit_error(self, error: ck.KafkaError) -> OffsetMgrError:
-        """Returns the error for an append whose commit was not certainly prevented."""
+        """Returns the error of an append that may have been committed."""
         if _is_fenced(error):
             return Fenced(self._what, "another writer has claimed it")
         return OutcomeUnknown(self._what, _reason(error))
@@ -236,9 +240,9 @@ class KafkaShardGroupWriter:
         if error.code() == ck.KafkaError._TIMED_OUT:
             if self._connection_error is not None:
                 return error_of(self._connection_error, self._what)
-            return TimedOut(self._what, "the claim was not answered within the timeout")
+            return TimedOut(self._what, "the brokers did not answer the claim within the timeout")
         if error.retriable():
-            hint = "does the topic __transaction_state have the replicas that it needs, and are they up?"
+            hint = "check that the topic __transaction_state has enough replicas, and that they are up"
             return CoordinatorNotAvailable(self._what, _reason(error), hint)
         return error_of(error, self._what)
 
@@ -249,8 +253,8 @@ class KafkaShardGroupWriter:
 
 
 def _error_in(raised: Exception) -> ck.KafkaError:
-    """Returns librdkafka's error. confluent-kafka raises a fatal error inside the next callback, which turns it into a
-    SystemError."""
+    """Returns librdkafka's error of an exception. confluent-kafka raises a fatal error inside the next callback, so
+    that it arrives as the cause of a SystemError."""
     source = raised.__cause__ if isinstance(raised, SystemError) else raised
     if isinstance(source, ck.KafkaException):
         found: ck.KafkaError = source.args[0]
@@ -265,7 +269,7 @@ def _is_fenced(error: ck.KafkaError) -> bool:
 
 
 def _first_cause(errors: Sequence[ck.KafkaError]) -> ck.KafkaError:
-    """Returns the root error: records that were discarded because others failed have no information."""
+    """Returns the root error. Records that the client purged because others failed carry no information."""
     return next((error for error in errors if error.code() not in _PURGED_CODES), errors[0])
 
 
