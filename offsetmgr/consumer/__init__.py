@@ -1,7 +1,7 @@
-"""Consumers for Python programs. Python imports each name when a program first uses it.
+"""Consumers for Python programs. Each name is imported when a program first uses it.
 
-`SimpleConsumer` reads at given offsets and commits on request, over Kafka's protocol (`offsetmgr.kafka`).
-`ZookeeperConsumer` shares a group with old high-level consumers, with members and owners in ZooKeeper.
+`SimpleConsumer` reads partitions at given offsets and commits on request. `ZookeeperConsumer` is a member of a group of
+old high-level consumers, whose members and partition owners are registered in ZooKeeper.
 """
 
 from __future__ import annotations

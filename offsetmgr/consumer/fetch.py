@@ -1,7 +1,7 @@
-"""Fetches messages of the owned partitions through confluent-kafka with manual assignment.
+"""`Fetcher`: fetches the messages of the owned partitions through confluent-kafka, with manual assignment.
 
-One thread uses librdkafka's consumer and executes the requests of other threads: so after a partition was removed and
-added again, messages fetched before cannot be confused with later ones.
+One thread uses librdkafka's consumer and executes the requests of other threads. So if a partition is removed and added
+again, messages that were fetched before cannot be confused with later ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_TIMESTAMP: Final = ck.TIMESTAMP_NOT_AVAILABLE
 
 
 class Fetcher:
-    """Puts messages of the given partitions into the streams. No I/O before `start`."""
+    """Fetches messages and puts them into the streams. No I/O before `start`."""
 
     def __init__(
         self,
@@ -42,15 +42,16 @@ class Fetcher:
         queued_max: int,
         on_failure: Callable[[OffsetMgrError], None],
     ) -> None:
-        """``queued_max``: the number of messages waiting in one stream at which its partitions are paused.
-        ``on_failure`` is called in the fetcher's thread, as its last act, with the reason for which it stops."""
+        """``queued_max`` is the number of messages waiting in one stream at which its partitions are paused. If the
+        fetcher stops because of an error, its thread calls ``on_failure`` with the error before it ends."""
         self._settings: dict[str, Any] = {
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",
-            # The group's topics grow, and a claim may come before librdkafka's own refresh.
+            # The group's topics may get partitions, and this consumer may claim one before librdkafka's regular
+            # refresh.
             "topic.metadata.refresh.interval.ms": "3000",
             "reconnect.backoff.max.ms": "1000",
-            # As in old members, which know no transactions: a group reads the same whatever member owns a partition.
+            # Old members do not support transactions, and all members of a group must read the same messages.
             "isolation.level": "read_uncommitted",
             **config.kafka,
             "bootstrap.servers": bootstrap,
@@ -80,15 +81,15 @@ class Fetcher:
         self._thread.start()
 
     def add(self, owned: Collection[PartitionProgress]) -> None:
-        """Fetches these partitions too, each from its ``fetched`` on."""
+        """Starts to fetch these partitions, each from its ``fetched`` on."""
         self._requests.put((tuple(owned), ()))
 
     def remove(self, owned: Collection[PartitionProgress]) -> None:
-        """Stops fetching these; later states of the same partitions stay."""
+        """Stops fetching these. If a partition was added again since, its later progress is still fetched."""
         self._requests.put(((), tuple(owned)))
 
     def stop(self) -> None:
-        """Stops the thread, and returns when it has ended."""
+        """Stops the thread. Returns when it has ended."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
@@ -109,14 +110,16 @@ class Fetcher:
         except ck.KafkaException as error:
             self._on_failure(error_of(error.args[0], "fetching"))
         except BaseException:
-            self._on_failure(OffsetMgrError("fetching", "has ended by a defect of offsetmgr", "see the traceback"))
+            self._on_failure(
+                OffsetMgrError("fetching", "stopped because of a defect of offsetmgr", "see the traceback")
+            )
             raise
         finally:
             consumer.close()
 
     def _deliver(self, consumer: Any, batch: Iterable[Any]) -> None:
-        """Puts a batch into the streams. Messages before an error of a partition are delivered first, and later ones in
-        the batch are dropped, because the position has been set again."""
+        """Puts a batch into the streams. If a partition has an error, messages before it are delivered first. If the
+        error moved the position, later messages of the partition in this batch are dropped."""
         by_partition: dict[PartitionProgress, list[StreamMessage]] = {}
         repositioned: set[PartitionProgress] = set()
         for found in batch:
@@ -132,13 +135,13 @@ class Fetcher:
             self._state.enqueue(progress, messages)
 
     def _execute_requests(self, consumer: Any) -> None:
-        """Executes the requests since the last call."""
+        """Executes the requests that were queued since the last call."""
         while True:
             try:
                 added, removed = self._requests.get_nowait()
             except Empty:
                 return
-            # A later state of the same partition may be there already, which is not the removed one.
+            # The partition may have been added again since, with a later progress that must not be removed.
             if to_unassign := [one.partition for one in removed if self._current.get(one.partition) is one]:
                 self._unassign(consumer, to_unassign)
                 for tp in to_unassign:
@@ -149,22 +152,24 @@ class Fetcher:
                 self._current.update((progress.partition, progress) for progress in new)
 
     def _unassign(self, consumer: Any, partitions: Collection[TopicPartition]) -> None:
-        """librdkafka keeps a pause beyond the assignment: the next owner would receive nothing."""
+        """Unassigns partitions. It resumes them first, because librdkafka keeps a pause after the unassignment, and the
+        partition would receive no messages after its next assignment."""
         if paused := self._paused.intersection(partitions):
             consumer.resume([ck.TopicPartition(*tp) for tp in paused])
             self._paused -= paused
         consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in partitions])
 
     def _refresh_metadata(self, consumer: Any, topics: set[str]) -> None:
-        """Makes librdkafka refresh these topics' partitions now, because it finds a new one late otherwise."""
+        """Makes librdkafka refresh the metadata of these topics now, because otherwise it detects a new partition
+        late."""
         for topic in topics:
             try:
                 consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
             except ck.KafkaException as error:
-                _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka finds out by itself
+                _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka's regular refresh will detect it
 
     def _pause_full_streams(self, consumer: Any) -> None:
-        """Pauses the partitions of full streams, and resumes those of half-empty streams."""
+        """Pauses the partitions of full streams, and resumes those whose stream is at most half full."""
         for tp, progress in self._current.items():
             waiting = len(progress.stream.buffer)
             if waiting >= self._queued_max and tp not in self._paused:
@@ -175,7 +180,8 @@ class Fetcher:
                 self._paused.discard(tp)
 
     def _handle_error(self, consumer: Any, error: ck.KafkaError, progress: PartitionProgress | None) -> bool:
-        """Returns whether the partition's position has been, or will be, set again. Raises permanent errors."""
+        """Handles an error event. Returns whether the partition's position was changed, or will be. Raises
+        `AuthenticationFailed` and `NotAuthorized`; logs other errors."""
         if error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
             if progress is not None:
                 self._reset_position(consumer, progress)
@@ -187,17 +193,18 @@ class Fetcher:
         return False
 
     def _reset_position(self, consumer: Any, progress: PartitionProgress) -> None:
-        """The log does not contain the position: continues according to the settings."""
+        """Continues at the log's start or end, according to the settings, because the log does not contain the
+        position."""
         partition = ck.TopicPartition(*progress.partition)
         try:
             low, high = consumer.get_watermark_offsets(partition, timeout=_REQUEST_TIMEOUT_S)
         except ck.KafkaException as error:
             _LOG.warning("%s", error_of(error.args[0], f"log of {progress.partition}"))
-            self._requests.put(((progress,), (progress,)))  # which leads here again
+            self._requests.put(((progress,), (progress,)))  # the retry raises the same error event and leads here again
             return
         offset = low if self._from_smallest else high
         _LOG.warning(
-            "%s: offset %d is not in the log (%d to %d); going on at %d",
+            "%s: offset %d is not in the log (%d to %d); continuing at %d",
             progress.partition,
             progress.fetched,
             low,

@@ -1,7 +1,8 @@
-"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1 for Python, in groups with members on the JVM.
+"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1 in Python. It can share a group with consumers on
+the JVM.
 
 It joins the group in ZooKeeper, owns its part of the partitions, and delivers their messages in streams. It needs
-brokers that keep their metadata in ZooKeeper.
+brokers with their metadata in ZooKeeper.
 
 Source: kafka.javaapi.consumer.ConsumerConnector and ZookeeperConsumerConnector of 0.10.2.
 """
@@ -29,13 +30,13 @@ from offsetmgr.zookeeper.groups.subscription import Subscription
 
 
 class ZookeeperConsumer:
-    """One member of an old consumer group. The constructor performs no I/O; creating streams joins the group.
+    """One member of an old consumer group. The constructor performs no I/O; the creation of streams joins the group.
 
     ``zookeeper`` is ``h1:2181,h2:2181/chroot`` as in the brokers' configuration. ``offsets`` is the store of the
     group's offsets: ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``switched`` (the mode of
     ``migrate switch``, which may change while it runs), or any store's URI. All members of a group must have the same
-    ``strategy`` (``range`` or ``roundrobin``) and use the same offsets. Without ``consumer_id`` an id is generated, as
-    in the old consumer.
+    ``strategy`` (``range`` or ``roundrobin``) and the same ``offsets``. Without a ``consumer_id`` the consumer
+    generates one, as the old consumer does.
 
     Raises `UsageError`, `InvalidUri`.
     """
@@ -70,10 +71,11 @@ class ZookeeperConsumer:
     # --- the old consumer's methods ------------------------------------------------------------------
 
     def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
-        """Joins the group for these topics, with so many streams for each; each partition belongs to exactly one stream
-        of one member. Returns after the first rebalance; partitions that others still own follow.
+        """Joins the group for these topics, each with the given number of streams. Each partition belongs to exactly
+        one stream of one member. Returns after the first rebalance; partitions that other members still own follow
+        later.
 
-        Can be called once. Raises `UsageError`, and the errors of the join.
+        It can be called only once. Raises `UsageError` and the errors of the join.
         """
         subscription = Subscription.static(topics)
         streams = {topic: [self._stream(topic) for _ in range(count)] for topic, count in topics.items()}
@@ -83,14 +85,14 @@ class ZookeeperConsumer:
     def create_message_streams_by_filter(
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[MessageStream]:
-        """Joins the group for all topics, present and future, whose name matches the white list (or does not match the
-        black list): a Java regular expression, in which a comma means "or". Each stream mixes the topics.
+        """Joins the group for all present and future topics whose name matches the white list, or does not match the
+        black list. Both are Java regular expressions in which a comma means "or". Each stream mixes the topics.
 
-        Otherwise as `create_message_streams`. Raises `UnsupportedOperation` too, for an expression that cannot be
-        matched exactly as in Java.
+        Otherwise works as `create_message_streams`. Also raises `UnsupportedOperation` if Python cannot match the
+        expression exactly as Java does.
         """
         if (white_list is None) == (black_list is None):
-            raise UsageError("topic filter", "is either a white list or a black list")
+            raise UsageError("topic filter", "needs either a white list or a black list")
         if white_list is not None:
             subscription = Subscription.white_list(white_list, streams)
         else:
@@ -119,7 +121,7 @@ class ZookeeperConsumer:
 
     @property
     def owned(self) -> dict[TopicPartition, int]:
-        """Returns the owned partitions, each with the number of its stream."""
+        """The owned partitions, each with the number of its stream."""
         return (
             {}
             if self._partitions is None
@@ -128,17 +130,17 @@ class ZookeeperConsumer:
 
     @property
     def held_by_others(self) -> dict[TopicPartition, str]:
-        """Returns partitions of its part that another member has not released yet, and that member's thread."""
+        """The assigned partitions that another member has not released yet, and the thread that owns each."""
         return {} if self._partitions is None else self._partitions.member.held_by_others
 
     @property
     def rebalances(self) -> int:
-        """Returns the number of rebalances."""
+        """The number of rebalances."""
         return 0 if self._partitions is None else self._partitions.member.rebalances
 
     @property
     def error(self) -> OffsetMgrError | None:
-        """Returns the error for which it has stopped; None while it runs."""
+        """The error that stopped the consumer; None while it runs."""
         return self._state.error
 
     def __enter__(self) -> Self:
@@ -157,7 +159,7 @@ class ZookeeperConsumer:
 
     def _stream(self, topic: str | None) -> MessageStream:
         if self._partitions is not None or self._state.closed:
-            raise UsageError("message streams", "a consumer can create them once", "make another consumer")
+            raise UsageError("message streams", "a consumer can create them only once", "create another consumer")
         stream = self._state.stream(topic)
         timeout = self.settings.consumer_timeout_ms
         stream.timeout_s = None if timeout is None else timeout / 1000
@@ -192,7 +194,7 @@ class ZookeeperConsumer:
 
     def _close(self) -> None:
         with self._close_lock:
-            self._state.discard_current_of_caller()  # no thread can wait for the caller
+            self._state.discard_current_of_caller()  # the caller cannot finish its message while it waits here
             if self._partitions is not None:
                 self._partitions.close()
             self._state.close()

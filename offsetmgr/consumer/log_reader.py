@@ -1,6 +1,6 @@
-"""The log reads of `SimpleConsumer`: asyncio, in the thread of its connection.
+"""`PartitionLogReader`: reads partitions for `SimpleConsumer`, with asyncio in the thread of its connection.
 
-It returns slices of logs undecoded, because decoding is work for the caller's thread and not for the loop's.
+It returns slices of logs undecoded, because the caller's thread decodes them and not the event loop.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import begins_with_a_whole_batch
 
 OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]
-"""The handling of an offset outside the log: an error, or the log's start or end."""
+"""The policy for an offset outside the log: raise an error, or read from the log's start or end."""
 
 
 class ReadResult(NamedTuple):
-    """A slice, and the offset of the request: not the caller's if that was out of range."""
+    """A slice of a log, and the offset that was requested from the leader. This is not the caller's offset if that was
+    out of range."""
 
     offset: int
     slice: FetchedPartition
 
 
 class PartitionLogReader:
-    """Reads partitions from their leaders. Use it within the client's event loop."""
+    """Reads partitions from their leaders. Use it within the event loop of the client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -42,8 +43,9 @@ class PartitionLogReader:
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
         """Returns one outcome for each partition. Raises only if no broker was ever reached."""
         found = await self._in_range(offsets, limits, out_of_range, deadline)
-        # A broker returns a first batch over the limit in full for only one partition of a request, and nothing for
-        # others with such a batch: those are requested again, until a response brings nothing new.
+        # If the first batch of a partition is larger than the limit, a broker returns it in full for only one partition
+        # of a request, and returns no whole batch for the others. These are requested again until a response contains
+        # no further batch.
         while incomplete := {
             tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _lacks_whole_batch(read)
         }:
@@ -55,7 +57,8 @@ class PartitionLogReader:
     async def _in_range(
         self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, out_of_range: OutOfRange, deadline: float
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        """Makes one request to each leader, repeated from the log's end or start if that is configured."""
+        """Sends one request to each leader. Repeats it from the log's start or end for offsets out of range, if
+        ``out_of_range`` says so."""
         found: dict[TopicPartition, ReadResult | OffsetMgrError] = {}
         requests = dict(offsets)
         for pause in backoff():
@@ -99,8 +102,8 @@ class PartitionLogReader:
     async def offsets_before(
         self, times: Mapping[TopicPartition, int], max_offsets: int, deadline: float
     ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-        """Returns one outcome for each partition (see `fetch.offsets_before`). Raises only if no broker was ever
-        reached."""
+        """Returns a list of offsets or an error for each partition (see `fetch.offsets_before`). Raises only if no
+        broker was reached."""
 
         async def send(
             leader: Address, partitions: list[TopicPartition], attempt: float
@@ -135,8 +138,8 @@ def _lacks_whole_batch(read: ReadResult) -> bool:
 
 def _out_of_range_error(tp: TopicPartition, offset: int, log: LogRange | OffsetMgrError) -> OffsetOutOfRange:
     what = f"fetch of {tp} at offset {offset}"
-    hint = 'out_of_range="earliest" or "latest" reads on from there'
+    hint = 'use out_of_range="earliest" or "latest" to read from there'
     if isinstance(log, OffsetMgrError):
-        return OffsetOutOfRange(what, f"it is outside the log, whose range could not be asked: {log}", hint)
+        return OffsetOutOfRange(what, f"it is outside the log, and the range of the log is unknown: {log}", hint)
     why = f"the log begins at {log.start} and ends at {log.end} (OFFSET_OUT_OF_RANGE)"
     return OffsetOutOfRange(what, why, hint, log_range=log)

@@ -1,9 +1,11 @@
-"""Committed offsets of a consumer's partitions: read at the claim, written while they are owned.
+"""`GroupOffsets`: reads the committed offsets of a consumer's partitions when it claims them, and commits while it owns
+them.
 
-Offsets in the ZooKeeper of the member's registration use the member's own session: the server rejects them once the
-session has expired, so a process that was frozen cannot commit over the new owner's offsets. They are also conditional
-on the version read before: an old consumer's late commit is detected. Kafka's coordinator has neither: there the lease
-is checked just before a commit, and the owner's next commit overwrites that of a process that froze between the two.
+If the offsets are in the ZooKeeper ensemble in which the member is registered, commits use the member's own session.
+The server rejects them once the session has expired, so a process that was frozen cannot overwrite the new owner's
+offsets. Commits to ZooKeeper are also conditional on the version that was read before, so a late commit of an old
+consumer is detected. Kafka's coordinator supports neither. There the lease is checked just before a commit; if a
+process froze between the check and the commit, the owner's next commit overwrites the late one.
 """
 
 from __future__ import annotations
@@ -37,15 +39,15 @@ _PORT: Final = re.compile(r":[0-9]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class OffsetStorage:
-    """The store of a group's offsets: its URI, and how to open it within a member's session."""
+    """The URI of the store of a group's offsets. `open` opens it with a member's session."""
 
     uri: str
     config: ConnectionConfig
 
     @classmethod
     def of(cls, offsets: str, zookeeper: str, bootstrap: str, config: ConnectionConfig) -> OffsetStorage:
-        """``offsets`` is a store's URI, or ``zookeeper``, ``kafka``, ``dual`` or ``switched`` for those of the consumer
-        itself. Raises `InvalidUri`."""
+        """Returns the storage for ``offsets``: the URI of a store, or ``zookeeper``, ``kafka``, ``dual`` or
+        ``switched`` for the consumer's own ZooKeeper and Kafka. Raises `InvalidUri`."""
         zookeeper_uri, kafka_uri = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
         if offsets == "switched":
             open_store("zookeeper://" + zookeeper, config)
@@ -58,9 +60,10 @@ class OffsetStorage:
         return cls(uri, config)
 
     def open(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:
-        """Returns the store; a store in the same ZooKeeper uses ``session`` and no other.
+        """Opens the store. A store in the same ZooKeeper uses ``session`` and no other.
 
-        A switched one follows the group's mode from now on, and raises the errors of that.
+        A switched store follows the group's storage mode from now on. Raises `OffsetMgrError` if it cannot start to
+        follow the mode.
         """
         if parse_uri(self.uri).kind == "switched":
             return self._follow(session, lease, group)
@@ -78,8 +81,8 @@ class OffsetStorage:
         if connect is None or not same_zookeeper(connect, session.connect):
             raise UsageError(
                 f"offsets of group {group}",
-                f"are switched in {connect}, and the consumer is registered in {session.connect}",
-                "the switch of a group is where its members are: name the same ZooKeeper",
+                f"have their storage mode in {connect}, but the consumer is registered in {session.connect}",
+                "use the same ZooKeeper for both",
             )
         store = open_switched(self.uri, self.config, (session, lease))
         try:
@@ -95,14 +98,15 @@ def _dual_uri(primary: str, secondary: str) -> str:
 
 
 def _bind_to_session(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:
-    """Returns the store; one in the session's own ZooKeeper is bound to the session, which is closed with it."""
+    """Returns the store. A store in the session's own ZooKeeper uses the session from now on, and closes it with the
+    store."""
     if isinstance(store, ZookeeperStore):
         if same_zookeeper(store.session.connect, session.connect):
             store.session = session
         else:
             _LOG.warning(
-                "offsets are in %s, and the consumer is registered in %s: two places, as far as the addresses tell, so "
-                "commits are not refused when the consumer's session is over",
+                "offsets are in %s, but the consumer is registered in %s; their addresses differ, so ZooKeeper does "
+                "not reject commits after the consumer's session has expired",
                 store.session.connect,
                 session.connect,
             )
@@ -110,8 +114,8 @@ def _bind_to_session(store: OffsetStore, session: ZookeeperSession) -> OffsetSto
 
 
 def same_zookeeper(first: str, second: str) -> bool:
-    """Returns whether two connect strings name the same ensemble and chroot: one common server is enough, since they
-    need not list all, nor in the same order. Raises `InvalidUri`."""
+    """Returns whether two connect strings name the same ensemble and chroot. One common server is enough, since a
+    connect string need not list all servers. Raises `InvalidUri`."""
     (hosts, chroot), (second_hosts, second_chroot) = parse_connect(first), parse_connect(second)
     return chroot == second_chroot and bool(_servers(hosts) & _servers(second_hosts))
 
@@ -122,7 +126,7 @@ def _servers(hosts: str) -> set[str]:
 
 
 class LeaseView(Protocol):
-    """The methods of a `SessionLease` that this module uses."""
+    """The methods of a `SessionLease` that `GroupOffsets` uses."""
 
     @property
     def expired(self) -> bool: ...
@@ -131,7 +135,7 @@ class LeaseView(Protocol):
 
 
 class GroupOffsets:
-    """One group's offsets for the time of one session. Thread-safe, one call at a time."""
+    """The offsets of one group during one session. Any thread may use it; it executes one call at a time."""
 
     def __init__(
         self,
@@ -144,8 +148,9 @@ class GroupOffsets:
         wait_s: float,
         clock: Clock | None = None,
     ) -> None:
-        """``retries`` is how often a commit with a retriable error is retried, ``backoff_s`` apart. It waits for an
-        expired lease, ``wait_s`` at most: it becomes valid again soon if the session is alive."""
+        """``retries`` is the number of retries of a commit with a retriable error, with a pause of ``backoff_s``. If
+        the lease is not valid, a commit waits up to ``wait_s`` for it, because it soon becomes valid again if the
+        session is alive."""
         self._store = store
         self._group = group
         self._lease = lease
@@ -157,15 +162,16 @@ class GroupOffsets:
 
     @property
     def offsets_expire(self) -> bool:
-        """Returns whether offsets expire unless they are committed again."""
+        """Whether offsets expire unless they are committed again."""
         return self._store.capabilities.conditional != "version"
 
     def fetch(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Offset], OffsetMgrError | None]:
-        """Returns the committed offsets, as far as they could be read, and the error of the others.
+        """Returns the committed offsets that could be read, and the retriable error of the others (None if there are
+        none).
 
-        Raises permanent errors.
+        Raises errors that are not retriable.
         """
         with self._lock:
             try:
@@ -186,10 +192,12 @@ class GroupOffsets:
         known: Mapping[TopicPartition, Offset],
         owned: Callable[[TopicPartition], bool],
     ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, OffsetMgrError]]:
-        """Commits, with retries: returns the store's offsets, and the errors of the others.
+        """Commits with retries. Returns the store's offset of each committed partition, and the error of each other
+        partition.
 
-        ``known`` are the store's previous offsets. If another client has written since, the owner's commit counts:
-        ``owned`` is called before each write, and a partition that is not owned any more is an error.
+        ``known`` are the store's offsets at the last read or write. If another client has written since, the commit
+        overwrites its offset. ``owned`` is called before each write; a partition that is no longer owned is not
+        committed and gets an error.
         """
         remaining = dict(positions)
         expected = dict(known)
@@ -200,10 +208,10 @@ class GroupOffsets:
             for attempt in range(self._retries + 1):
                 if attempt:
                     self._clock.sleep(self._backoff_s)
-                has_lease = self._wait_for_lease()  # which may take a while
+                has_lease = self._wait_for_lease()  # this may take so long that partitions are lost
                 for tp in [tp for tp in remaining if not owned(tp)]:
                     del remaining[tp]
-                    lost[tp] = Conflict(f"group {self._group}, {tp}", "is not this consumer's any more")
+                    lost[tp] = Conflict(f"group {self._group}, {tp}", "this consumer does not own it any more")
                 errors = {}
                 for tp, outcome in self._write(remaining, expected, has_lease).items():
                     if outcome.error is None:
@@ -226,7 +234,7 @@ class GroupOffsets:
         if not positions:
             return {}
         if not has_lease:
-            expired = SessionExpired(f"commit of group {self._group}", "the ZooKeeper session may be over")
+            expired = SessionExpired(f"commit of group {self._group}", "the ZooKeeper session may have expired")
             return dict.fromkeys(positions, ChangeOutcome(EditStatus.FAILED, None, expired))
         versioned = not self.offsets_expire
         changes = {
@@ -238,11 +246,11 @@ class GroupOffsets:
         except OffsetMgrError as error:
             return dict.fromkeys(positions, ChangeOutcome(EditStatus.FAILED, None, error))
         for tp, secondary_error in result.secondary.items():
-            _LOG.warning("group %s, %s: not in the second store yet: %s", self._group, tp, secondary_error)
+            _LOG.warning("group %s, %s: not committed to the secondary store yet: %s", self._group, tp, secondary_error)
         return result.outcomes
 
     def _wait_for_lease(self) -> bool:
-        """Returns whether the lease is valid, now or soon."""
+        """Waits up to ``wait_s`` for the lease. Returns whether it is valid."""
         deadline = self._clock.monotonic() + self._wait_s
         while not self._lease.valid():
             if self._lease.expired or self._clock.monotonic() >= deadline:
@@ -261,7 +269,7 @@ def _is_worth_retrying(error: OffsetMgrError) -> bool:
 
 
 def _offset_after(outcome: ChangeOutcome, offset: int) -> Offset:
-    """Returns the store's offset after a change, as the condition of the next one."""
+    """Returns the store's offset after a commit, which is the condition of the next one."""
     before = outcome.before
     if outcome.status is EditStatus.UNCHANGED and before is not None:
         return before

@@ -1,7 +1,7 @@
-"""The partitions behind the streams of a `ZookeeperConsumer`: starts, commits and releases them.
+"""`PartitionManager`: starts, commits and releases the partitions of a `ZookeeperConsumer`.
 
-`PartitionManager` is the `offsetmgr.zookeeper.groups.rebalance.PartitionListener` of the member: it is called with
-claimed and revoked partitions, and keeps its part of that module's ordering contract.
+It implements `offsetmgr.zookeeper.groups.rebalance.PartitionListener`: the member calls it with claimed and revoked
+partitions. It follows the ordering contract in that module.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _JOIN_TIMEOUT_S: Final = 60.0
 
 StreamOf: TypeAlias = Callable[[str, int], MessageStream]
-"""Returns the stream of a topic's thread."""
+"""Returns the stream for a topic and a thread number."""
 
 
 class PartitionManager:
-    """The partitions that a member owns. No I/O before `start`; ``member`` must have been set by then."""
+    """Manages the partitions that a member owns. No I/O before `start`; ``member`` must be set before `start`."""
 
     member: ConsumerMember
 
@@ -90,7 +90,7 @@ class PartitionManager:
             try:
                 self.commit("automatic commit")
             except OffsetMgrError as error:
-                _LOG.warning("%s; tried again at the next interval", error)
+                _LOG.warning("%s; retrying at the next interval", error)
 
     # --- calls of the member -------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class PartitionManager:
         assert offsets is not None
         found, error = offsets.fetch(claimed)
         if error is not None:
-            _LOG.warning("group %s: %s; trying again", self._group, error)
+            _LOG.warning("group %s: %s; retrying", self._group, error)
         positions = {tp: offset.offset for tp, offset in found.items() if isinstance(offset, Committed)}
         positions |= self._start_offsets([tp for tp in found if tp not in positions])
         started = [
@@ -127,14 +127,14 @@ class PartitionManager:
         return claimed.keys() - positions.keys()
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """Works as `PartitionListener.stop`. Without automatic commits, messages consumed since the last commit are not
-        committed here either, as in the old consumer.
+        """Works as `PartitionListener.stop`. Without automatic commits it commits nothing, as the old consumer does.
 
-        The old consumer reads the committed offsets *before* it claims. If it does so while this member commits and
-        releases, it may begin at the offset before that commit. So partitions are kept for a moment after their last
-        commit, whatever caused it: an attempt that read too early finds this member's node, fails, and reads again. The
-        same holds when the member leaves the group, since the others may be rebalancing at that time. A client that has
-        overwritten the commit meanwhile (an old consumer with an expired session) is corrected.
+        The old consumer reads the committed offsets *before* it claims a partition. If it reads them while this member
+        commits and releases the partition, it may start at the offset before that commit. So this member keeps
+        partitions for a moment after their last commit, whatever caused it: a claim that read the offsets too early
+        finds this member's owner node, fails, and reads again. It does the same when it leaves the group, since other
+        members may be rebalancing at that time. If another client (an old consumer with an expired session) has
+        overwritten the commit meanwhile, this member commits again.
         """
         settings = self._settings
         stopped = self._state.stop(partitions, settings.hand_over_ms / 1000 if settings.auto_commit else 0.0)
@@ -144,12 +144,12 @@ class PartitionManager:
             if settings.auto_commit:
                 self._commit_last(owned)
             with self._committing:
-                pass  # their commit must have been written while they are owned
+                pass  # a commit that is running in another thread must be written while the partitions are owned
             self._wait_release_delay(stopped)
             if settings.auto_commit and self._recommit_overwritten(owned):
                 self._wait_release_delay(stopped)
         except PartialFailure as failure:
-            _LOG.warning("%s; the next owner gets some messages again", failure)
+            _LOG.warning("%s; the next owner reprocesses some messages", failure)
         finally:
             self._state.remove(partitions)
 
@@ -165,13 +165,14 @@ class PartitionManager:
         self._state.fail(error)
 
     def _on_fetch_failure(self, error: OffsetMgrError) -> None:
-        """A member that cannot fetch must not own: the others get the partitions."""
-        _LOG.error("consumer of group %s leaves: %s", self._group, error)
+        """Leaves the group, because a member that cannot fetch must not own partitions."""
+        _LOG.error("the consumer leaves group %s because it cannot fetch: %s", self._group, error)
         self._state.fail(error)
         self.member.leave()
 
     def _start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Returns the start offsets of partitions without a commit; omits those that the brokers do not know yet."""
+        """Returns the start offsets of partitions without a commit. It omits partitions that the brokers do not know
+        yet."""
         positions: dict[TopicPartition, int] = {}
         for tp, found in self._cluster.log_ranges(partitions).items() if partitions else ():
             if isinstance(found, LogRange):
@@ -179,9 +180,9 @@ class PartitionManager:
             elif isinstance(found, AuthenticationFailed | NotAuthorized):
                 raise found
             else:
-                _LOG.warning("%s; trying again", found)  # a new partition has no leader at first
+                _LOG.warning("%s; retrying", found)  # a new partition has no leader for a moment
         if len(positions) < len(partitions):
-            # librdkafka's Admin client remembers for minutes that there was no leader, so the next request uses a new
+            # librdkafka's Admin client caches for minutes that there is no leader, so the next request uses a new
             # client.
             self._cluster.close()
         return positions
@@ -189,18 +190,18 @@ class PartitionManager:
     # --- commits -------------------------------------------------------------------------------------
 
     def commit(self, what: str) -> None:
-        """Commits what has changed; everything, from time to time, if the store's offsets expire. Raises
-        `PartialFailure`."""
+        """Commits the offsets that have changed. If the store's offsets expire, it periodically commits the unchanged
+        ones too. ``what`` names the commit in errors. Raises `PartialFailure`."""
         self._commit(None, what)
 
     def _commit_last(self, owned: dict[TopicPartition, PartitionProgress]) -> None:
         try:
             self._commit(owned, "last commit")
         except PartialFailure as failure:
-            _LOG.warning("%s; the next owner gets some messages again", failure)
+            _LOG.warning("%s; the next owner reprocesses some messages", failure)
 
     def _wait_release_delay(self, owned: Collection[PartitionProgress]) -> None:
-        """Waits until all of these were committed long enough ago."""
+        """Waits until ``release_delay_ms`` has passed since the last commit of these partitions."""
         commits = [progress.committed_at for progress in owned if progress.committed_at is not None]
         if commits:
             remaining = max(commits) + self._settings.release_delay_ms / 1000 - self._clock.monotonic()
@@ -208,7 +209,8 @@ class PartitionManager:
                 self._clock.sleep(remaining)
 
     def _recommit_overwritten(self, owned: dict[TopicPartition, PartitionProgress]) -> bool:
-        """Commits again what this member has committed and the store has lost. Returns whether there was any."""
+        """Commits again the offsets of this member that another client has overwritten. Returns whether there were
+        any."""
         committed = [tp for tp, progress in owned.items() if progress.committed_at is not None]
         if self._offsets is None or not committed:
             return False
@@ -220,10 +222,11 @@ class PartitionManager:
         return self._commit({tp: owned[tp] for tp in found}, "correction")
 
     def _commit(self, selected: dict[TopicPartition, PartitionProgress] | None, what: str) -> bool:
-        """Commits these, or (None) all that are not being released. Returns whether there was anything to commit.
+        """Commits these partitions, or all that are not being released if None. Returns whether there was an offset to
+        commit.
 
-        It omits partitions that are released while it waits for another commit, and those lost between two attempts,
-        which belong to another member by then.
+        It omits partitions that are released while it waits for another commit, and partitions that are lost between
+        two attempts, because another member owns them by then.
         """
         with self._committing:
             owned = dict(self._state.committable()) if selected is None else selected

@@ -1,10 +1,11 @@
-"""Streams of messages, and the state of each partition behind them: delivered, finished and waiting messages.
+"""`MessageStream`: delivers messages to a reader. `StreamState`: the delivered, finished and waiting messages of each
+partition.
 
-One lock guards all of it, so that "stop delivering" is one moment for all streams. No I/O.
+One lock guards the whole state, so that delivery stops at the same moment for all streams. The module performs no I/O.
 
-A message counts as finished when its reader asks the stream for the next one (or commits): until then it is the
-reader's current message. Only finished messages are committed automatically, so a process that dies repeats messages
-and loses none. The old consumer counts a message when it delivers it.
+A message is finished when its reader requests the next one from the stream, or commits. Until then it is the reader's
+current message. Only finished messages are committed automatically, so if a process dies, messages are reprocessed and
+none is lost. (The old consumer counts a message as consumed when it delivers it.)
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
 
 _LEASE_CHECK_INTERVAL_S: Final = 0.05
-"""The interval at which a reader that waits for the lease checks it again."""
+"""The interval at which a reader that waits for a valid lease checks it."""
 
 
 class _ThreadTokens(threading.local):
-    """One object for each thread, because `threading.get_ident` may return the number of an ended thread."""
+    """An object that identifies the calling thread. `threading.get_ident` is not enough, because a new thread may get
+    the number of an ended one."""
 
     def __init__(self) -> None:
         self.token = object()
@@ -34,7 +36,7 @@ _TOKENS: Final = _ThreadTokens()
 
 
 class StreamMessage(NamedTuple):
-    """One message. ``timestamp_ms`` is milliseconds since 1970, None if the message has none."""
+    """One message. ``timestamp_ms`` is in milliseconds since 1970, None if the message has no timestamp."""
 
     topic: str
     partition: int
@@ -47,13 +49,13 @@ class StreamMessage(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class PartitionProgress:
-    """One owned partition. All offsets are those of the next message.
+    """The progress of one owned partition. Each position is the offset of the next message.
 
-    ``fetched`` is the end of the messages in the stream, ``delivered`` of those that readers have received,
-    ``finished`` of those that may be committed; ``known`` is the store's offset at the last read or write,
-    ``committed_at`` the time of the last write (seconds of the monotonic clock; None: not yet by this member). ``gap``
-    is a gap in the log that has been passed over: once all messages before it are finished, the offset after it may be
-    committed.
+    ``fetched`` is the position after the messages in the stream, ``delivered`` the position after those that readers
+    have received, and ``finished`` the position that may be committed. ``known`` is the store's offset at the last read
+    or write. ``committed_at`` is the time of this member's last commit (seconds of the monotonic clock), or None.
+    ``gap`` is a gap in the log, as its first offset and the offset after it: once all messages before it are finished,
+    the offset after it may be committed.
     """
 
     partition: TopicPartition
@@ -67,19 +69,19 @@ class PartitionProgress:
     gap: tuple[int, int] | None = None
 
     def pass_gap(self) -> None:
-        """Marks the gap as finished if all messages before it are. Under the lock."""
+        """Marks the gap as finished if all messages before it are finished. The caller holds the lock."""
         if self.gap is not None and self.finished >= self.gap[0]:
             self.finished = max(self.finished, self.gap[1])
             self.gap = None
 
 
 class StreamState:
-    """The state that all streams of one consumer share."""
+    """The state that all streams of one consumer share. Any thread may use it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
-        """A message has been finished, or the partitions have changed."""
+        """Notified when a message is finished or the partitions change."""
         self._owned: dict[TopicPartition, PartitionProgress] = {}
         self._streams: list[MessageStream] = []
         self._may_deliver: Callable[[], bool] = lambda: False
@@ -87,7 +89,7 @@ class StreamState:
         self.closed = False
 
     def stream(self, topic: str | None) -> MessageStream:
-        """Returns a new stream; ``topic`` None is one that mixes the topics of a pattern."""
+        """Returns a new stream. If ``topic`` is None, the stream mixes the topics of a pattern."""
         stream = MessageStream(self, topic)
         self._streams.append(stream)
         return stream
@@ -100,7 +102,7 @@ class StreamState:
         return self._may_deliver()
 
     def set_delivery_check(self, may_deliver: Callable[[], bool]) -> None:
-        """From now on this function is called before each delivery."""
+        """Sets the function that is called before each delivery; a message is delivered only if it returns True."""
         with self.lock:
             self._may_deliver = may_deliver
 
@@ -121,7 +123,7 @@ class StreamState:
             return dict(self._owned)
 
     def enqueue(self, progress: PartitionProgress, messages: Iterable[StreamMessage]) -> None:
-        """Puts messages into the partition's stream in order; skips those that were there before."""
+        """Puts messages into the partition's stream in order. Skips messages that it already contains."""
         with self.lock:
             if progress.stopped:
                 return
@@ -135,10 +137,11 @@ class StreamState:
                 progress.stream.readable.notify_all()
 
     def move_position(self, progress: PartitionProgress, offset: int) -> None:
-        """The log does not contain the next position: continues at ``offset``.
+        """Continues at ``offset``, because the log does not contain the next position.
 
-        If it is larger, the log's start has passed the position, and waiting messages stay valid. If it is smaller, the
-        log has been recreated: waiting messages, and a reader's current one, belong to another log.
+        If ``offset`` is larger than the position, the start of the log has advanced past it, and waiting messages stay
+        valid. If it is smaller, the topic was recreated: the waiting messages and a reader's current message belong to
+        another log and are discarded.
         """
         with self.lock:
             if offset >= progress.fetched:
@@ -155,8 +158,8 @@ class StreamState:
             progress.gap = None
 
     def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[PartitionProgress]:
-        """From this moment nothing of these partitions is delivered. Waits (at most so long) until readers have
-        finished their current messages, and returns the states, which stay until `remove`."""
+        """Stops the delivery of these partitions at once. Waits up to ``timeout_s`` seconds until the readers have
+        finished their current messages. Returns the progress of the partitions, which stay until `remove`."""
         with self.lock:
             found = [self._owned[tp] for tp in partitions if tp in self._owned]
             for progress in found:
@@ -168,7 +171,8 @@ class StreamState:
             return found
 
     def remove(self, partitions: Collection[TopicPartition] | None) -> list[PartitionProgress]:
-        """Removes these (None: all) at once, with waiting and current messages, and returns them."""
+        """Removes these partitions (all if None) at once, with their waiting and current messages. Returns their
+        progress."""
         with self.lock:
             selected = list(self._owned) if partitions is None else [tp for tp in partitions if tp in self._owned]
             removed = [self._owned.pop(tp) for tp in selected]
@@ -179,44 +183,44 @@ class StreamState:
             return removed
 
     def is_current(self, progress: PartitionProgress) -> bool:
-        """Returns whether it is still there: neither removed, nor replaced by a later one of the same partition."""
+        """Returns whether the partition still has this progress: it was neither removed nor added again since."""
         with self.lock:
             return self._owned.get(progress.partition) is progress
 
     def finish_current_of_caller(self) -> None:
-        """The reader in the calling thread has finished its current message."""
+        """Marks the current message of the reader in the calling thread as finished."""
         with self.lock:
             for stream in self._streams:
                 if stream.reader is _TOKENS.token:
                     stream.finish()
 
     def discard_current_of_caller(self) -> None:
-        """The reader in the calling thread will not finish its current message."""
+        """Discards the current message of the reader in the calling thread, so that it does not count as finished."""
         with self.lock:
             for stream in self._streams:
                 if stream.reader is _TOKENS.token:
                     stream.current = None
 
     def positions(self, owned: Iterable[PartitionProgress]) -> dict[TopicPartition, int]:
-        """Returns the offsets that may be committed now."""
+        """Returns the offset of each partition that may be committed now."""
         with self.lock:
             return {progress.partition: progress.finished for progress in owned}
 
     def committable(self) -> Mapping[TopicPartition, PartitionProgress]:
-        """Returns all partitions that are not being stopped."""
+        """Returns the progress of all partitions that are not being stopped."""
         with self.lock:
             return {tp: progress for tp, progress in self._owned.items() if not progress.stopped}
 
     # --- the end -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends all streams: iterators stop."""
+        """Ends all streams, so that their iterators stop."""
         with self.lock:
             self.closed = True
             self._wake()
 
     def fail(self, error: OffsetMgrError) -> None:
-        """Ends all streams: iterators raise ``error``."""
+        """Ends all streams, so that their iterators raise ``error``."""
         with self.lock:
             self.error = error
             self._wake()
@@ -230,7 +234,7 @@ class StreamState:
         return any(stream.current is not None and stream.current[0] in owned for stream in self._streams)
 
     def _discard_current(self, owned: list[PartitionProgress]) -> None:
-        """The current messages of these partitions will not count as finished."""
+        """Discards the current messages of these partitions, so that they do not count as finished."""
         for stream in self._streams:
             if stream.current is not None and stream.current[0] in owned:
                 stream.current = None
@@ -243,11 +247,12 @@ class StreamState:
 
 
 class MessageStream:
-    """Messages of the partitions that this stream's thread owns, each partition's in order. One reader at a time.
+    """Delivers the messages of the partitions that this stream owns, in order within each partition. Only one thread
+    may read it at a time.
 
-    As an iterator it waits for the next message, and ends when the consumer is shut down, or (where the consumer has a
-    ``consumer_timeout_ms``) when none has come for so long; then it can be iterated again. It raises the error for
-    which the consumer has given up.
+    As an iterator it waits for the next message. It ends when the consumer is shut down. If the consumer has a
+    ``consumer_timeout_ms``, it also ends if no message arrives for that time, and can then be iterated again. It raises
+    the error that stopped the consumer.
     """
 
     timeout_s: float | None = None
@@ -262,7 +267,7 @@ class MessageStream:
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether the stream has ended and will deliver no more messages."""
         return self._state.closed or self._state.error is not None
 
     def __iter__(self) -> Iterator[StreamMessage]:
@@ -275,8 +280,8 @@ class MessageStream:
         return message
 
     def get(self, timeout_s: float | None = None) -> StreamMessage | None:
-        """The next message; None where none has come within the timeout, or the stream has ended (`closed`). Says too
-        that the message before it is done with. Raises the error for which the consumer has given up."""
+        """Returns the next message; None if none arrives within the timeout, or if the stream has ended (`closed`). The
+        call also marks the previous message as finished. Raises the error that stopped the consumer."""
         state = self._state
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with state.lock:
@@ -305,7 +310,7 @@ class MessageStream:
                 )
 
     def finish(self) -> None:
-        """Marks the reader's present message as processed. Under the desk's lock."""
+        """Marks the reader's current message as finished. The caller holds the lock of the state."""
         if self.current is not None:
             progress, offset = self.current
             progress.finished = max(progress.finished, offset)

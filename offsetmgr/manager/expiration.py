@@ -4,10 +4,10 @@ The rules are Kafka's (KIP-211, GroupMetadata.removeExpiredOffsets). An offset w
 expires after that time. Any other offset expires one retention after its commit or, if its group had members, after the
 last of them left. No offset expires while the group has members.
 
-The time at which the last member left is known only from the group's activity record, which is at most ``max_activity_age_ms``
-old. So these offsets may be kept longer than in Kafka by up to ``max_activity_age_ms``, and never shorter. The retention of an
-offset that was committed after the group became empty starts at its own commit. (In Kafka it starts when the group
-became empty, so Kafka may expire such a commit at once.)
+The time at which the last member left is known only from the group's activity record, which is at most
+``max_activity_age_ms`` old. So these offsets may be kept longer than in Kafka by up to ``max_activity_age_ms``, and
+never shorter. The retention of an offset that was committed after the group became empty starts at its own commit. (In
+Kafka it starts when the group became empty, so Kafka may expire such a commit at once.)
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ def test_a_manager_that_differs_from_the_others_is_reported_once(
         await client.close()
         return told
 
-    assert "kafka" in (asyncio.run(refusal()) or "")
+    assert "kafka" in (asyncio.run(exclusion_reason()) or "")
     assert "assigns no shard groups" not in caplog.text
 
 

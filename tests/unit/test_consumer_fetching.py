@@ -146,7 +146,10 @@ def test_a_reset_that_has_to_be_tried_again_leaves_a_later_holding_of_the_partit
 
 @pytest.mark.parametrize(
     ("batch", "why"),
-    [([trouble(FORBIDDEN)], "fetching t-0: not allowed for this topic"), (None, "fetching: has ended by a defect")],
+    [
+        ([trouble(FORBIDDEN)], "fetching t-0: not allowed for this topic"),
+        (None, "fetching: stopped because of a defect"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fetcher_that_ends_says_so(batch: Any, why: str) -> None:

@@ -127,7 +127,9 @@ def test_a_partition_that_is_lost_between_two_tries_is_not_written_over_its_new_
     done, errors = world.commit({P0: 9, P1: 9}, done)
 
     assert (world.committed(P0), world.committed(P1)) == (7, 9)
-    assert {tp: str(error) for tp, error in errors.items()} == {P0: "group g, t-0: is not this consumer's any more"}
+    assert {tp: str(error) for tp, error in errors.items()} == {
+        P0: "group g, t-0: this consumer does not own it any more"
+    }
 
 
 def test_a_lease_that_is_good_again_soon_is_waited_for() -> None:

@@ -268,7 +268,7 @@ def test_a_partition_lost_while_it_is_committed_is_not_written_over_its_new_owne
         failures = dict(partial.failures)
 
     assert (world.committed(), world.committed(P1)) == (40, 13)
-    assert {tp: error.why for tp, error in failures.items()} == {P0: "is not this consumer's any more"}
+    assert {tp: error.why for tp, error in failures.items()} == {P0: "this consumer does not own it any more"}
 
 
 # --- a fetcher that has ended ------------------------------------------------------------------------------

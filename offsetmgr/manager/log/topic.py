@@ -149,7 +149,7 @@ def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | No
         raise PartitionCountChanged(
             what,
             f"it has {found.partitions} partitions, but this manager expects {partitions}",
-            "start every manager with the topic's number of partitions; never change it while the topic contains offsets",
+            "start every manager with the topic's number of partitions; do not change it while it has offsets",
         )
     in_sync = int(found.settings.get("min.insync.replicas", "1"))
     if in_sync > found.replication_factor:
@@ -174,8 +174,8 @@ def _warnings(found: ExistingTopic, in_sync: int, max_message_bytes: int) -> lis
     warnings = []
     if max_message_bytes < MAX_RECORD_BYTES:
         warnings.append(
-            f"max.message.bytes is {max_message_bytes}: commits with long names or much metadata may need {MAX_RECORD_BYTES} "
-            "and will be rejected"
+            f"max.message.bytes is {max_message_bytes}: commits with long names or much metadata may need "
+            f"{MAX_RECORD_BYTES} and will be rejected"
         )
     if int(found.settings.get("delete.retention.ms", DELETE_RETENTION_MS)) < _MIN_DELETE_RETENTION_MS:
         warnings.append(

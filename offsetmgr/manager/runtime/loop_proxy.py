@@ -1,4 +1,4 @@
-"""`LoopProxy`: calls from the runtime's threads to its event loop. State belongs to the loop."""
+"""`LoopProxy`: lets the threads of the runtime call functions on its event loop, which owns the state."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ class LoopProxy:
         self._loop = loop
 
     def post(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Calls a function soon and does not wait. Does nothing if the loop has ended."""
+        """Schedules a call and does not wait for it. Does nothing if the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: call(*args, **kwargs))
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls a function and waits for its result, so a thread is never ahead of the loop. Raises `LoopEnded`."""
+        """Calls a function and waits for its result, so that the thread cannot run ahead of the loop. Raises the error
+        of the function, or `LoopEnded` if the loop has ended."""
         outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def execute() -> None:
@@ -44,7 +45,7 @@ class LoopProxy:
         except RuntimeError as error:
             raise LoopEnded from error
         while True:
-            # The exception of `outcome` cannot decide, which the called function may raise too.
+            # A TimeoutError of `outcome.result` would be ambiguous, because the called function may raise one too.
             if concurrent.futures.wait([outcome], _LOOP_CHECK_INTERVAL_S).done:
                 return outcome.result()
             if self._loop.is_closed():

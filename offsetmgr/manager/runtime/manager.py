@@ -1,4 +1,4 @@
-"""`ManagerRuntime`: the shards of one process on one event loop."""
+"""`ManagerRuntime`: serves the requests for the shards of one process, on one event loop."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
 _logger: Final = logging.getLogger(__name__)
 _MAX_LISTED: Final = 5
-"""The maximum number of unreadable offsets of a fetch that the log names."""
+"""The maximum number of unreadable offsets of a fetch that a log message lists."""
 
 
 class ManagerRuntime:
-    """Serves the shard groups that `on_assigned` gives it. An `OwnershipListener`; all calls run on the loop of
-    `start`.
+    """Serves the shard groups that `on_assigned` assigns to it. It implements `OwnershipListener`. Call all methods on
+    the loop of `start`.
 
-    Requests return Kafka's error codes and do not raise.
+    The methods for requests return Kafka's error codes and do not raise errors.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class ManagerRuntime:
 
     @property
     def caught_up(self) -> bool:
-        """Returns whether every shard group is served or followed here, so that a takeover reads only the tail. After
-        an earlier join, clients would wait for a load."""
+        """Whether this process serves or follows every shard group, so that a takeover reads only the end of the log.
+        If the process joins earlier, clients have to wait for a load."""
         return self._standby is None or self._standby.caught_up
 
     async def start(self) -> None:
-        """Starts to follow the log as a standby of all shard groups; owns none yet."""
+        """Starts to follow the log as a standby of all shard groups. The process owns none yet."""
         if self.config.own_process:
             tune_process()
         loop = LoopProxy(asyncio.get_running_loop())
@@ -131,8 +131,8 @@ class ManagerRuntime:
 
     async def close(self) -> None:
         """Rejects new commits, waits for those in flight (at most the commit timeout and one claim), and closes the
-        writers. The log stays open. Ownership leaves its group before, so that others need not wait for its session to
-        end."""
+        writers. It does not close the log. The caller first lets ownership leave its group, so that other managers need
+        not wait for the session timeout."""
         self._closing = True
         if self._housekeeping is not None:
             self._housekeeping.cancel()
@@ -158,8 +158,8 @@ class ManagerRuntime:
         await found.stopped()
 
     def note_generation(self, generation: str) -> None:
-        """Records the current identity of the log (`PartitionLog.generation`). Shard groups that serve another log stop
-        at once (NOT_COORDINATOR) and are read again."""
+        """Compares the shards with the current identity of the log (`PartitionLog.generation`). Shard groups that were
+        read from another log stop serving at once (NOT_COORDINATOR) and are loaded again."""
         for shard_group in self._shard_groups:
             shard_group.note_generation(generation)
 
@@ -176,7 +176,7 @@ class ManagerRuntime:
             self._standby.release(shard_group, start)
 
     def _on_released(self, shard_group: ShardGroup) -> None:
-        """The thread of the shard group has ended."""
+        """Reassigns the shards of a shard group whose thread has ended: to a new owner thread, or to the standby."""
         if shard_group.assigned:
             self._start(shard_group)
         elif self._standby is None:
@@ -208,13 +208,13 @@ class ManagerRuntime:
             try:
                 await self._expiration.run_due()
             except Exception:
-                _logger.exception("expiry pass failed")
+                _logger.exception("the expiration pass failed")
 
     # --- requests ------------------------------------------------------------------------------------
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """Returns None while commits may come; else the caller should read no more from sockets until this future ends.
-        Commits that come nevertheless are accepted."""
+        """Returns None while there is capacity for commits. Otherwise it returns a future, and the caller should stop
+        reading from sockets until the future completes. Commits that arrive nevertheless are accepted."""
         return self._backpressure.backpressure()
 
     def partition_of(self, group: str) -> int:
@@ -222,21 +222,22 @@ class ManagerRuntime:
         return shard_for(group, self._partitions)
 
     def ownership_error(self, group: str) -> int:
-        """Returns 0 if this process may answer for the group at this moment, else 14, 15 or 16."""
+        """Returns 0 if this process may serve the group at this moment, else COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR."""
         partition = self.partition_of(group)
         if self._serving[partition] is None:
             return self._error_code(partition)
         return ErrorCode.NONE if self._ownership.valid() else ErrorCode.NOT_COORDINATOR
 
     def ownership_epoch(self, group: str) -> int:
-        """Returns a number that changes whenever this process takes the group's shard again."""
+        """Returns a number that increases whenever this process starts to own the group's shard again."""
         return self._shard_group(self.partition_of(group)).ownership_epoch
 
     def commit(self, request: CommitRequest) -> asyncio.Future[CommitResponse]:
-        """Returns a future that ends once the commit is acknowledged, has failed, or the commit timeout is over.
-        Commits to one group keep the order of the calls.
+        """Returns a future of the response. It completes once the commit is acknowledged or has failed, or after the
+        commit timeout. Commits to one group keep the order of the calls.
 
-        It does not check the lease, because the log itself rejects a writer that does not own the shard group any more.
+        It does not check the lease, because the log rejects a writer that no longer owns the shard group.
         """
         partition = shard_for(request.group, self._partitions)
         shard = self._serving[partition]
@@ -254,11 +255,11 @@ class ManagerRuntime:
         self.counters.fetches += 1
         known = shard.unreadable
         response = shard.fetch(request)
-        if shard.unreadable > known:  # each is logged once, because the client receives no reason
+        if shard.unreadable > known:  # each one is logged once, because the client receives only an error code
             offsets = list(shard.problems[known : known + _MAX_LISTED])
             _logger.warning("committed offsets cannot be read", extra={"shard": partition, "which": offsets})
-        # After the read, so that no other process owned the shard group at that moment (data rule "one writer per
-        # shard").
+        # The lease is checked after the read, so no other process owned the shard group at the moment of the read (data
+        # rule "one writer per shard").
         return response if self._ownership.valid() else FetchResponse(ErrorCode.NOT_COORDINATOR)
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> asyncio.Future[DeleteResponse]:
@@ -271,7 +272,8 @@ class ManagerRuntime:
         return self._append(shard, shard.delete_offsets(group, topics), DeleteResponse)
 
     def delete_group(self, group: str) -> asyncio.Future[int]:
-        """Deletes all offsets of a group and returns an error code (69 if it has none). Works as `commit`."""
+        """Deletes all offsets of a group. Works as `commit`; the response is an error code, GROUP_ID_NOT_FOUND if the
+        group has no offsets."""
         partition = self.partition_of(group)
         shard = self._serving[partition]
         if shard is None:
@@ -280,8 +282,9 @@ class ManagerRuntime:
         return self._append(shard, shard.delete_group(group), int)
 
     def list_groups(self) -> tuple[int, Sequence[str]]:
-        """Returns the groups with offsets in the served shard groups; an error code (14, 15) says that owned shard
-        groups are missing."""
+        """Returns an error code and the groups with offsets in the served shard groups. The code is
+        COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE if shard groups that this process owns are missing
+        from the list, and NOT_COORDINATOR if the lease has expired."""
         groups = [group for shard in self._serving if shard is not None for group in shard.groups()]
         states = {shard_group.lifecycle.state for shard_group in self._shard_groups if shard_group.assigned}
         if states and not self._ownership.valid():
@@ -291,8 +294,9 @@ class ManagerRuntime:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if states - {ShardState.ACTIVE} else ErrorCode.NONE, groups
 
     def wait_for_writes(self, group: str) -> asyncio.Future[None]:
-        """Returns a future that ends once every earlier commit to the group has ended and can no longer take effect.
-        Its result is the retriable `TimedOut` if that takes longer than a claim and a commit."""
+        """Returns a future that completes once every earlier write to the group's shard group has ended, so that none
+        can take effect later. The future raises the retriable `TimedOut` if this takes longer than the timeouts of a
+        claim and a commit together."""
         return self._shard_group(self.partition_of(group)).wait_for_writes()
 
     def _append_expiration(
@@ -304,7 +308,8 @@ class ManagerRuntime:
         self, shard: Shard, result: CoordinatorResult[Any], error_response: Callable[[int], Any]
     ) -> asyncio.Future[Any]:
         if not result.records:
-            # A response without an append (no such group, a condition that does not hold) is a read, as in a fetch.
+            # A response without records (group not found, a condition that does not hold) is the result of a read, so
+            # the lease is checked as in a fetch.
             return self._completed(
                 result.response if self._ownership.valid() else error_response(ErrorCode.NOT_COORDINATOR)
             )
@@ -317,7 +322,7 @@ class ManagerRuntime:
     def _error_code(self, partition: int) -> int:
         if self._closing or not self._shard_groups:
             return ErrorCode.NOT_COORDINATOR
-        # A shard group that serves has its shards in `_serving`, so this is never 0.
+        # This is never 0, because the shards of an active shard group are in `_serving`.
         return self._shard_group(partition).error_code or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _completed(self, response: Any) -> asyncio.Future[Any]:
@@ -328,15 +333,16 @@ class ManagerRuntime:
     # --- status --------------------------------------------------------------------------------------
 
     def dump(self, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]]:
-        """Returns the readable offsets of a shard of this process, served or not (see `ShardStatus.role`), sorted. They
-        are current only if it is served. Raises `CoordinatorLoadInProgress` during a load."""
+        """Returns the readable offsets of a shard, sorted, whether this process serves it or not (see
+        `ShardStatus.role`). They are current only if this process serves the shard. Raises `CoordinatorLoadInProgress`
+        during a load."""
         shard_group = self._shard_group(partition)
         if shard_group.loading or (self._standby is not None and self._standby.loading is shard_group):
             raise CoordinatorLoadInProgress(f"shard {partition}", "it is being loaded")
         return list(shard_group.shards[partition].entries())
 
     def status(self) -> Sequence[ShardStatus]:
-        """Returns every shard, by partition."""
+        """Returns the status of every shard, by partition."""
         shard_groups = [self._shard_group(partition) for partition in range(self._partitions)]
         return [
             shard_status(shard_group, partition, self._standby) for partition, shard_group in enumerate(shard_groups)

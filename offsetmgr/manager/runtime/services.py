@@ -17,7 +17,8 @@ from offsetmgr.manager.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class RuntimeServices:
-    """Shared by the shard groups and their writer threads. ``load_permits`` bounds the number of concurrent loads."""
+    """Objects that the shard groups and their writer threads share. ``load_permits`` limits the number of concurrent
+    loads."""
 
     log: PartitionLog
     ownership: Ownership

@@ -1,5 +1,5 @@
-"""`ShardGroup`: a shard group on the event loop, owned or not: its shards, its requests in flight, and their
-waiters."""
+"""`ShardGroup`: the state of one shard group on the event loop: its shards, its requests in flight, and the callers
+that wait for them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from offsetmgr.manager.shard import Shard
 
 _logger: Final = logging.getLogger(__name__)
 _MAX_LISTED: Final = 5
-"""The maximum number of unreadable records that the log names."""
-_DIVERGENCE_HINT: Final = "was the offsets topic truncated, or recreated? then restart the managers"
+"""The maximum number of unreadable records that a log message lists."""
+_DIVERGENCE_HINT: Final = "if the offsets topic was truncated or recreated, restart the managers"
 
 
 class ShardGroup:
     """All methods run on the loop.
 
-    ``on_released`` is called when this process does not own the shard group any more and its shards may be followed as
-    standbys; ``on_changed`` with every change of the served shards.
+    ``on_released`` is called when this process no longer owns the shard group, so that a standby may use its shards.
+    ``on_changed`` is called after every change of the lifecycle, since the served shards may have changed.
     """
 
     def __init__(
@@ -46,20 +46,21 @@ class ShardGroup:
         self.number = number
         self.partitions = partitions
         self.shards: dict[int, Shard] = {partition: services.new_shard(partition) for partition in partitions}
-        """The shards as far as the loop knows; during a load they belong to the loading thread."""
+        """The shards by partition. During a load they belong to the loading thread."""
         self.generation = ""
         """The `PartitionLog.generation` of the log from which its shards were read."""
         self.lifecycle = Lifecycle(ShardState.CLOSED)
         self.since = time.time()
         self.last_error = ""
         self.ownership_epoch = 0
-        """The number of times it was taken."""
+        """The number of times that this process has started to own the shard group."""
         self.assigned = False
-        """Whether ownership has assigned it and not revoked it."""
+        """Whether ownership has assigned the shard group to this process and has not revoked it."""
         self.recovering = False
-        """Whether the outcome of an append is being determined; fetches are answered meanwhile (see `shard_writer`)."""
+        """Whether the thread is determining the outcome of an append. Fetches are served meanwhile (see
+        `shard_writer`)."""
         self.current_at = -float("inf")
-        """When its shards were last known to contain everything in the log; seconds of `lease.boottime`."""
+        """The last time at which the shards were known to contain every record of the log (`lease.boottime`)."""
         self._services = services
         self._config = services.config
         self._loop = asyncio.get_running_loop()
@@ -80,29 +81,30 @@ class ShardGroup:
 
     @property
     def owned(self) -> bool:
-        """Returns whether a thread claims, loads or serves it."""
+        """Whether a thread claims, loads or serves the shard group."""
         return self._thread is not None
 
     @property
     def error_code(self) -> int:
-        """Returns the error code for requests; 0 while it serves."""
+        """The error code for requests; 0 while the shard group serves."""
         if self._thread is None and self.assigned:
             return Lifecycle().error_code
         return self.lifecycle.error_code
 
     @property
     def loading(self) -> bool:
-        """Returns whether its shards belong to a loading thread."""
+        """Whether the shards belong to a loading thread."""
         return self._thread is not None and self._thread.loading
 
     @property
     def load_progress(self) -> tuple[int, int]:
-        """Returns the offsets read and to be read by the current or the last load."""
+        """The number of offsets that the current or last load has read, and the number that it has to read."""
         load = None if self._thread is None else self._thread.load
         return (0, 0) if load is None else (load.offsets_read, load.offsets_to_read)
 
     def start(self) -> None:
-        """Claims and serves it, in a new lifecycle. This must wait for the thread of the last one."""
+        """Starts a thread that claims and serves the shard group. The thread of the previous lifecycle must have
+        ended."""
         assert self._thread is None
         if self.is_outdated(boottime()):
             self.reset()
@@ -115,29 +117,29 @@ class ShardGroup:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops serving; requests in flight still end."""
+        """Stops serving. Requests in flight are completed."""
         if self._thread is not None and not self._thread.stopping:
             self._submit_batch()
-            self._enter(ShardState.CLOSED, "given up")
+            self._enter(ShardState.CLOSED, "revoked")
             self._thread.stop()
 
     async def stopped(self) -> None:
-        """Returns once its thread has ended, and this process appends nothing any more."""
+        """Waits until the thread has ended, so that this process appends nothing any more."""
         if self._thread is not None:
             await self._ended.wait()
 
     def is_outdated(self, now: float) -> bool:
-        """Returns whether the shards lagged for so long that they may have missed deletions."""
+        """Returns whether the shards have lagged for so long that they may have missed tombstones."""
         return now - self.current_at > self._config.max_standby_age
 
     def reset(self) -> None:
-        """Starts again with empty shards."""
+        """Replaces the shards by empty ones."""
         self.shards = {partition: self._services.new_shard(partition) for partition in self.partitions}
         self.generation = ""
 
     def _resolve_in_doubt(self) -> None:
-        """Ends the in-doubt results: they are in the shards if they are in the log (or will be before the shards are
-        served again)."""
+        """Removes the results in doubt from those in flight. If their records are in the log, the shards contain them,
+        or will contain them before they are served again."""
         for entry in self._in_doubt:
             entry.shard.on_discarded(entry.result)
         self._in_doubt.clear()
@@ -152,8 +154,8 @@ class ShardGroup:
     def append(
         self, shard: Shard, result: CoordinatorResult[Any], error_response: Callable[[int], Any]
     ) -> asyncio.Future[Any]:
-        """Appends a result; the future's result is the response once it is acknowledged, or the result of
-        ``error_response`` for an error code. Only while the shard group serves."""
+        """Appends the records of a result. The future's result is the response once they are acknowledged, or
+        ``error_response`` of an error code. Call it only while the shard group serves."""
         future: asyncio.Future[Any] = self._loop.create_future()
         batch = self._open_batch
         if batch is None:
@@ -167,8 +169,9 @@ class ShardGroup:
         return future
 
     def wait_for_writes(self) -> asyncio.Future[None]:
-        """Returns once everything in flight has ended, so that nothing can take effect any more: neither a timeout nor
-        an unknown outcome counts as ended. The result is `TimedOut` if that takes too long."""
+        """Returns a future that completes once all writes in flight have ended, so that none can take effect later. A
+        write whose request timed out, or whose outcome is unknown, has not ended. The future raises `TimedOut` after
+        the timeouts of a claim and a commit together."""
         done: asyncio.Future[None] = self._loop.create_future()
         newest = self._open_batch or (self._in_flight[-1] if self._in_flight else None)
         if newest is None and not self.recovering:
@@ -180,7 +183,7 @@ class ShardGroup:
         return done
 
     def _submit_batch(self) -> None:
-        """Hands everything of this iteration of the loop to the thread."""
+        """Passes the batch with the requests of this iteration of the loop to the thread."""
         batch, self._open_batch = self._open_batch, None
         if batch is None or self._thread is None:
             return
@@ -190,7 +193,8 @@ class ShardGroup:
         self._thread.put(batch)
 
     def _answer_timed_out(self) -> None:
-        """Answers requests whose time is over; if they are acknowledged later, memory follows the log."""
+        """Answers requests whose deadline has passed. If they are acknowledged later, the shards still apply their
+        records."""
         self._timeout_timer = None
         now = time.monotonic()
         for batch in self._in_flight:
@@ -200,7 +204,7 @@ class ShardGroup:
             self._counters.timeouts += _answer_with_error(batch.entries, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _complete_waiters(self) -> None:
-        """Wakes waiters without anything left to wait for."""
+        """Completes the futures of the waiters whose writes have all ended."""
         remaining = []
         for newest, done in self._waiters:
             if done.done():
@@ -221,14 +225,18 @@ class ShardGroup:
         """See `WriterCallbacks.on_retry`."""
         self.last_error, damaged = f"{type(error).__name__}: {error}", isinstance(error, CorruptRecords)
         self._counters.failures += 1
-        what = "a shard group is not served: its log is damaged" if damaged else "a shard group cannot be taken or read"
+        what = (
+            "a shard group is not served: its log is damaged"
+            if damaged
+            else "a shard group cannot be claimed or loaded"
+        )
         log = _logger.error if damaged else _logger.warning
         log(what, extra={"shard_group": self.number, "why": self.last_error})
         if self.lifecycle.state is ShardState.LOADING:
             self._enter(ShardState.FAILED, self.last_error)
         elif (
             damaged and self.lifecycle.state is ShardState.ACTIVE
-        ):  # after an unknown outcome: memory may differ from the log
+        ):  # it failed after an unknown outcome, so memory may differ from the log
             self._diverged = True
             self.stop()
 
@@ -254,14 +262,15 @@ class ShardGroup:
         self.stop()
 
     def note_generation(self, generation: str) -> None:
-        """Records the current identity of the log (`PartitionLog.generation`); shards of another log are not served any
-        more."""
+        """Compares the shards with the current identity of the log (`PartitionLog.generation`), and stops serving them
+        if they were read from another log."""
         if self.lifecycle.state is ShardState.ACTIVE and generation not in ("", self.generation):
             self.on_topic_recreated()
 
     def note_current(self) -> None:
-        """Records that an owner with a valid lease has everything in the log: called periodically, so that after a
-        suspension the time is known since when that may be wrong."""
+        """Sets `current_at` to now if this process serves with a valid lease, since its shards then contain every
+        record of the log. Called periodically, so that after a suspension of the process `current_at` is the time
+        before it."""
         now = boottime()
         if self.lifecycle.state is ShardState.ACTIVE and self._services.ownership.valid():
             self.current_at = now
@@ -355,9 +364,11 @@ def _acknowledge(outcome: AppendResult) -> None:
     first_offsets = outcome.first_offsets
     for shard, result, future, _, record_index in outcome.entries:
         first = first_offsets[shard.partition] + record_index
-        if first < shard.position:  # replay would skip it as known, and no fetch would see it
+        if first < shard.position:  # replay would skip the record, and no fetch would return it
             raise ServerError(
-                f"partition {shard.partition}", f"written at {first}, read up to {shard.position}", _DIVERGENCE_HINT
+                f"partition {shard.partition}",
+                f"an append got offset {first}, but the shard was already at {shard.position}",
+                _DIVERGENCE_HINT,
             )
         shard.acknowledged(result, first)
         if not future.done():
@@ -365,8 +376,8 @@ def _acknowledge(outcome: AppendResult) -> None:
 
 
 def _log_unreadable(shard: Shard) -> None:
-    """Logs the records that a load could not decode: a client cannot tell offsets with an unreadable key from absent
-    ones."""
+    """Logs the records that a load could not decode, because a client cannot distinguish offsets with an unreadable key
+    from absent ones."""
     versions = shard.unknown_versions
     if not versions and not shard.unreadable:
         return
@@ -377,18 +388,18 @@ def _log_unreadable(shard: Shard) -> None:
             "keys_of_unknown_versions": {f"0x{version & 0xFFFF:04x}": n for version, n in sorted(versions.items())},
             "unreadable": shard.unreadable,
             "first": list(shard.problems[:_MAX_LISTED]),
-            "meaning": "groups may look as if they had committed nothing; start no manager older than the newest",
+            "meaning": "offsets in these records look absent to clients; run the newest version of the manager only",
         },
     )
 
 
 def _fail_waiter(done: asyncio.Future[None]) -> None:
     if not done.done():
-        done.set_exception(TimedOut("commits in flight", "their outcome is not known yet"))
+        done.set_exception(TimedOut("commits in flight", "their outcome is still unknown"))
 
 
 def _answer_with_error(entries: Sequence[PendingRequest], code: int) -> int:
-    """Answers requests that were not answered yet; returns their number."""
+    """Answers the requests that have no response yet with an error. Returns their number."""
     waiting = [entry for entry in entries if not entry.future.done()]
     for entry in waiting:
         entry.future.set_result(entry.error_response(code))

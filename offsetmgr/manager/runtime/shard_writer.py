@@ -1,11 +1,13 @@
-"""`ShardWriterThread`: the thread of an owned shard group, from the claim to the end.
+"""`ShardWriterThread`: the thread that claims, loads and appends to an owned shard group.
 
-It only performs I/O. It reports results to the loop in order; the loop changes the state and answers requests.
+It performs only I/O. It reports results to the event loop in order (`WriterCallbacks`); the loop changes the state and
+answers requests.
 
-Fetches are answered from memory while the outcome of an append is unknown: a commit in doubt was answered with an error
-or not at all, so memory has the last *acknowledged* offsets. No other process can have acknowledged anything since: the
-next owner does so only after the lease has ended, which every fetch checks (data rule "one writer per shard"), and a
-process that claims without owning the shard group appends nothing (see `ownership_protocol`).
+The manager serves fetches from memory while the outcome of an append is unknown. This is correct: a commit in doubt was
+answered with an error or not at all, so memory contains the last *acknowledged* offsets. No other process can have
+acknowledged a commit since: the next owner does so only after the lease has ended, which every fetch checks (data rule
+"one writer per shard"), and a process that claims without owning the shard group appends nothing (see
+`ownership_protocol`).
 """
 
 from __future__ import annotations
@@ -34,54 +36,58 @@ from offsetmgr.manager.shard import Shard
 from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
 
 NON_RETRIABLE_BACKOFF_S: Final = 60.0
-"""Seconds: the longest pause after an error that will hardly pass; each attempt may read a whole topic again."""
+"""The longest pause after an error that is not retriable, because each attempt may read a whole topic again."""
 _LEASE_CHECK_INTERVAL_S: Final = 0.05
 _MIN_TIME_SHARE: Final = 0.1
-"""The part of the commit timeout that must be left for an append to be tried."""
+"""The fraction of the commit timeout that must remain; otherwise the thread does not try the append."""
 _MAX_TAIL_OFFSETS: Final = 50_000
-"""Offsets; with more to read it is a load."""
+"""A read of more offsets than this needs a load permit."""
 _REPLAY_PART: Final = 1000
 
 
 class WriterCallbacks(Protocol):
-    """Reports to the shard group, on the loop."""
+    """The reports of the thread to the shard group. They run on the loop."""
 
     def on_loading(self) -> None:
-        """It starts to claim and to read."""
+        """The thread starts to claim and load the shard group."""
         ...
 
     def on_retry(self, error: Exception) -> None:
-        """That failed and will be retried."""
+        """The claim or the load failed, and the thread will retry it."""
         ...
 
     def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
-        """The shards have the state of the log (of this `PartitionLog.generation`) after the claim, at ``as_of`` of
-        `lease.boottime`: the shard group can be served, and the shards belong to the loop."""
+        """The load is complete, and the shards now belong to the loop, which can serve them. They contain every record
+        of the log with this `PartitionLog.generation` up to the time ``as_of`` (`lease.boottime`), which is after the
+        claim."""
         ...
 
     def on_topic_recreated(self) -> None:
-        """The log differs from the one that the shards were read from: they must be read again."""
+        """The topic was recreated since the shards were read, so they must be loaded again."""
         ...
 
     def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
-        """Records appended while the outcome was unknown, of one partition; see `Shard.replay_newest`."""
+        """Passes records of one partition that the log contains after an unknown outcome, for `Shard.replay_newest`."""
         ...
 
     def on_recovered(self) -> None:
-        """After an unknown outcome the log was read to its end, and `on_replay` has reported all of it."""
+        """After an unknown outcome, the thread has read the log to its end and passed all records to `on_replay`."""
         ...
 
     def on_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
-        """The oldest ``batches`` have ended, in order, after this time."""
+        """The append of the oldest ``batches`` batches ended after ``seconds`` seconds, with these outcomes in
+        order."""
         ...
 
     def on_finished(self, fenced: str) -> None:
-        """The thread ends; ``fenced`` names the other writer, or is empty. It appends nothing any more."""
+        """The thread ends and appends nothing any more. ``fenced`` is the error if another writer claimed the shard
+        group, else empty."""
         ...
 
 
 class ShardWriterThread:
-    """``shards`` belong to the thread until `WriterCallbacks.on_loaded`."""
+    """Claims, loads and appends to one shard group. ``shards`` belong to the thread until
+    `WriterCallbacks.on_loaded`."""
 
     def __init__(
         self,
@@ -115,11 +121,11 @@ class ShardWriterThread:
         self._thread.start()
 
     def put(self, batch: WriteBatch) -> None:
-        """Adds a batch after all earlier ones."""
+        """Queues a batch behind all earlier ones."""
         self._queue.put(batch)
 
     def stop(self) -> None:
-        """Appends the queued records and accepts no others."""
+        """Stops the thread after it has appended the queued batches."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._queue.put(None)
@@ -130,7 +136,7 @@ class ShardWriterThread:
 
     @property
     def loading(self) -> bool:
-        """Returns whether it has not handed over its shards yet."""
+        """Whether the shards still belong to the thread."""
         return self._shards is not None
 
     # --- the thread ----------------------------------------------------------------------------------
@@ -157,14 +163,17 @@ class ShardWriterThread:
                     self._serve()
             except (Fenced, LoopEnded):
                 raise
-            except Exception as error:  # any error is logged, because the shard group must not stay without an owner
+            except (
+                Exception
+            ) as error:  # any error is logged and retried, because the shard group must not stay without an owner
                 self._close_writer()
                 self._loop.post(self._listener.on_retry, error)
                 self._stopping.wait(pause)
                 pause = min(pause * 2, self._config.max_retry_pause if is_retriable(error) else NON_RETRIABLE_BACKOFF_S)
 
     def _claim_and_load(self) -> bool:
-        """Claims the shard group and reads the log. Returns False if this process does not own it (yet)."""
+        """Claims the shard group and reads the log. Returns False if this process does not own the shard group now, or
+        if the thread was stopped."""
         while not self._ownership.valid():
             if self._stopping.wait(_LEASE_CHECK_INTERVAL_S):
                 return False
@@ -173,7 +182,7 @@ class ShardWriterThread:
             return False
         self._writer = self._log.writer(self._shard_group)
         self._writer.claim(self._config.claim_timeout)
-        # In this order, and after the claim: see `ownership_protocol`.
+        # The lease must be checked after the claim: see `ownership_protocol`.
         if not self._ownership.valid() or self._stopping.is_set():
             self._close_writer()
             return False
@@ -185,7 +194,8 @@ class ShardWriterThread:
         return done
 
     def _discard_other_log(self, generation: str) -> bool:
-        """Before the claim: discards shards of another log; returns False if they belong to the loop."""
+        """Discards shards that were read from another log. Returns False if they belong to the loop, which then has to
+        reload them."""
         if generation in ("", self._generation):
             return True
         if self._shards is None:
@@ -211,8 +221,8 @@ class ShardWriterThread:
         return True
 
     def _read_tail(self, ends: Mapping[int, int]) -> bool:
-        """After an unknown outcome. The new records are at most those that were being appended, so they go to the
-        loop."""
+        """Reads the end of the log after an append with an unknown outcome. There are few new records, at most those of
+        the append, so the loop replays them."""
         behind = {partition: end for partition, end in ends.items() if end > self._positions[partition]}
         newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in behind}
         reader = self._log.reader()
@@ -231,7 +241,8 @@ class ShardWriterThread:
         return True
 
     def _replay_on_loop(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
-        """In parts, so that the loop can do other work in between; the last part moves the shard's position."""
+        """Lets the loop replay the records in parts, so that it can do other work in between. The last part advances
+        the shard's position."""
         items = list(newest.items())
         while len(items) > _REPLAY_PART:
             part, items = dict(items[:_REPLAY_PART]), items[_REPLAY_PART:]
@@ -254,8 +265,8 @@ class ShardWriterThread:
                 raise fenced
 
     def _next_batches(self) -> Sequence[WriteBatch]:
-        """Waits for a batch and until the log accepts it, and takes further batches up to the limits; returns none if
-        it is stopped."""
+        """Waits for a batch and until the broker is likely to accept an append. Takes further batches up to the limits
+        of a transaction. Returns an empty sequence if the thread is stopped."""
         first = self._queue.get()
         if first is None:
             return ()
@@ -268,7 +279,7 @@ class ShardWriterThread:
             except queue.Empty:
                 break
             if batch is None:
-                self._queue.put(None)  # the queue is empty behind it
+                self._queue.put(None)  # stop after this transaction; no batch follows the None
                 break
             batches.append(batch)
             records += batch.count
@@ -276,15 +287,15 @@ class ShardWriterThread:
         return batches
 
     def _append_in_time(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
-        """Appends the batches that have time left."""
+        """Appends the batches whose deadline is far enough away, and rejects the others."""
         min_deadline = time.monotonic() + _MIN_TIME_SHARE * self._config.commit_timeout
-        expired = sum(batch.deadline < min_deadline for batch in batches)  # the oldest come first
+        expired = sum(batch.deadline < min_deadline for batch in batches)  # the oldest batches come first
         outcomes = failed_results(batches[:expired], deadline_passed())
         return outcomes + self._append(batches[expired:]) if expired < len(batches) else outcomes
 
     def _append(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
-        """One transaction for all batches; if a record is too large, the batches are divided, so that only its request
-        fails."""
+        """Appends all batches in one transaction. If a record is too large, splits the batches, so that only the
+        request with this record fails."""
         if self._writer is None:
             return failed_results(batches, AppendRejected("commit", "the outcome of the previous append is unknown"))
         records = merge_records(batches)
@@ -303,7 +314,7 @@ class ShardWriterThread:
         except Fenced as error:
             self._close_writer()
             return failed_results(batches, error)
-        except Exception as error:  # after an unexpected error the outcome is unknown, too
+        except Exception as error:  # after an unexpected error the outcome is unknown too
             self._close_writer()
             unknown = error if isinstance(error, OutcomeUnknown) else OutcomeUnknown("commit", _text(error))
             return failed_results(batches, unknown, certain=False)
@@ -320,7 +331,7 @@ class ShardWriterThread:
 
 
 def with_load_permit(load: ShardLoader, permits: threading.Semaphore, stopping: threading.Event) -> bool:
-    """Runs a load; a long one waits for its permit and a short one does not. Returns False if it was stopped."""
+    """Runs a load. A long load waits for a permit, a short one does not. Returns False if it was stopped."""
     if load.offsets_to_read <= _MAX_TAIL_OFFSETS:
         return load.run()
     while not permits.acquire(timeout=_LEASE_CHECK_INTERVAL_S):
@@ -333,9 +344,10 @@ def with_load_permit(load: ShardLoader, permits: threading.Semaphore, stopping: 
 
 
 def check_same_log(log: PartitionLog, generation: str, timeout: float) -> None:
-    """Checks that the log still has this generation after it was read. Raises `OffsetMgrError`."""
+    """Checks after a read that the log still has this generation. Raises `OffsetMgrError` if the topic was
+    recreated."""
     if log.generation(timeout) not in ("", generation):
-        raise CoordinatorNotAvailable("offsets topic", "it was recreated while it was read")
+        raise CoordinatorNotAvailable("offsets topic", "it was recreated while this manager read it")
 
 
 def is_retriable(error: Exception) -> bool:

@@ -1,8 +1,8 @@
 """`StandbyReplica`: a thread that follows the log of all shard groups that this process does not own.
 
-The loop decides what is followed (`Plan`); the thread reads, hands the records to the loop, and waits for the next
-plan, so a slow loop slows the thread down and nothing accumulates. A shard group with a large lag is loaded first
-(`shard_loader`), one at a time.
+The loop decides which partitions the thread reads (`Plan`). The thread reads records, passes them to the loop and waits
+for the next plan, so a slow loop slows the thread down and no records accumulate. Each shard group is first loaded to
+the log's end (`shard_loader`), one at a time, and then followed.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ _RETRY_PAUSE_S: Final = 1.0
 
 
 class Plan(NamedTuple):
-    """The next work of the thread."""
+    """The next task of the thread: a load, or partitions to follow."""
 
     load: ShardGroup | None
-    """The shard group to load to the log's end; its shards belong to the thread until it reports the end."""
+    """The shard group to load to the log's end, or None. Its shards belong to the thread until the thread reports the
+    end of the load."""
     follow: Mapping[int, tuple[int, int]]
-    """Else the partitions to read: their turn (a partition that was removed and added has another one), and the
-    offset."""
+    """If there is no load, the partitions to read, each with its follow id and its offset. A partition that was removed
+    and added again has a new follow id."""
 
 
 class StandbyReplica:
-    """Methods run on the loop unless they say otherwise. No load starts while ``owned_loading``: owned shard groups
-    come first."""
+    """Keeps the shards of shard groups that this process does not own up to date. Its methods run on the loop, except
+    those of the thread. No load starts while ``owned_loading`` returns True, because owned shard groups have
+    priority."""
 
     def __init__(
         self,
@@ -56,11 +58,11 @@ class StandbyReplica:
         loop: LoopProxy,
         counters: Counters,
         new_shard: Callable[[int], Shard],
-        loading: threading.Semaphore,
+        load_permits: threading.Semaphore,
         owned_loading: Callable[[], bool],
     ) -> None:
         self.ends: dict[int, tuple[int, float]] = {}
-        """The last known end offsets, and the time of the request (`lease.boottime`)."""
+        """The last known end offset of each partition, and the time of its request (`lease.boottime`)."""
         self.load: ShardLoader | None = None
         self.loading: ShardGroup | None = None
         self.last_error = ""
@@ -69,13 +71,13 @@ class StandbyReplica:
         self._loop = loop
         self._counters = counters
         self._new_shard = new_shard
-        self._load_permits = loading
+        self._load_permits = load_permits
         self._owned_loading = owned_loading
         self._last_follow_id = 0
         self._pause = _RETRY_PAUSE_S
         self._waiting: dict[int, ShardGroup] = {}
         self._unreadable: set[int] = set()
-        """Shard groups that are not followed, see `_stop_following`."""
+        """The shard groups that are not followed because their records are unreadable (see `_stop_following`)."""
         self._following: dict[int, tuple[int, ShardGroup]] = {}
         self._after_load: Callable[[], None] | None = None
         self._stopping = threading.Event()
@@ -86,7 +88,7 @@ class StandbyReplica:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stops following; returns once the thread has ended."""
+        """Stops following all shard groups. Returns once the thread has ended."""
         self._stopping.set()
         self._waiting.clear()
         self._following.clear()
@@ -94,14 +96,14 @@ class StandbyReplica:
             await self._ended.wait()
 
     def add(self, shard_group: ShardGroup) -> None:
-        """Adds a shard group whose shards follow the log from now on."""
+        """Adds a shard group, whose shards are loaded and then follow the log."""
         self._unreadable.discard(shard_group.number)
         if not self._stopping.is_set():
             self._waiting[shard_group.number] = shard_group
 
     def release(self, shard_group: ShardGroup, when_free: Callable[[], None]) -> None:
-        """Stops using the shard group's shards and then calls ``when_free``: at once, unless it is loading them. (The
-        load continues, because the new owner would have to begin with the same one.)"""
+        """Stops using the shards of a shard group and then calls ``when_free``: at once, or after the load if the
+        thread is loading them. (The load continues, because the new owner would have to start the same load.)"""
         self._waiting.pop(shard_group.number, None)
         for partition in shard_group.partitions:
             self._following.pop(partition, None)
@@ -111,17 +113,17 @@ class StandbyReplica:
             when_free()
 
     def follows(self, shard_group: ShardGroup) -> bool:
-        """Returns whether its shards follow the log after a first load."""
+        """Returns whether the shards of a shard group follow the log after their load."""
         return shard_group.partitions[0] in self._following
 
     @property
     def load_progress(self) -> tuple[int, int]:
-        """Returns the offsets read and to be read by the current load."""
+        """The number of offsets that the current load has read, and the number that it has to read."""
         return (0, 0) if self.load is None else (self.load.offsets_read, self.load.offsets_to_read)
 
     @property
     def caught_up(self) -> bool:
-        """Returns whether every standby shard group has been loaded to the log's end once."""
+        """Whether every added shard group has been loaded to the log's end."""
         return not self._waiting and self.loading is None
 
     # --- calls of the thread -------------------------------------------------------------------------
@@ -133,7 +135,9 @@ class StandbyReplica:
                 self.release(shard_group, lambda: None)
                 self.add(shard_group)
         if self._waiting and not self._owned_loading() and not self._stopping.is_set():
-            shard_group = self._waiting.pop(next(iter(self._waiting)))  # one that failed waits behind the others
+            shard_group = self._waiting.pop(
+                next(iter(self._waiting))
+            )  # a shard group whose load failed is behind the others
             if shard_group.is_outdated(now):
                 shard_group.reset()
             self.loading, self.load = shard_group, None
@@ -146,14 +150,15 @@ class StandbyReplica:
     def _on_loaded(
         self, shard_group: ShardGroup, shards: Mapping[int, Shard], generation: str, as_of: float | None
     ) -> Plan:
-        """``as_of`` None: the load failed."""
+        """Takes back the shards after a load. ``as_of`` is the time up to which they are current; None if the load
+        failed."""
         shard_group.shards, shard_group.generation = dict(shards), generation
         self.loading = None
         if as_of is not None:
             shard_group.current_at = as_of
-        after_load_call, self._after_load = self._after_load, None
-        if after_load_call is not None:
-            after_load_call()
+        after_load_callback, self._after_load = self._after_load, None
+        if after_load_callback is not None:
+            after_load_callback()
         elif as_of is None and shard_group.number not in self._unreadable:
             self.add(shard_group)
         elif as_of is not None and not self._stopping.is_set():
@@ -181,13 +186,12 @@ class StandbyReplica:
             self._stop_following(self._following[error.partition][1], error)
 
     def _stop_following(self, shard_group: ShardGroup, error: FormatMismatch | CorruptRecords) -> None:
-        """This process cannot read the shard group's records: it follows the other shard groups only (a new owner logs
-        the error again)."""
+        """Stops following a shard group whose records this process cannot read. It continues with the other shard
+        groups."""
         shard_group.last_error = str(error)
-        owner = (
-            self._after_load if self.loading is shard_group else None
-        )  # who waits for the end of this load still gets the shard group
-        self.release(shard_group, owner or (lambda: None))
+        # If an owner waits for the end of this load, it must still receive the shard group.
+        waiting_owner = self._after_load if self.loading is shard_group else None
+        self.release(shard_group, waiting_owner or (lambda: None))
         self._unreadable.add(shard_group.number)
         _logger.error(
             "a shard group is no longer followed",
@@ -195,15 +199,16 @@ class StandbyReplica:
         )
 
     def _note_generation(self, generation: str) -> None:
-        """Loads shards of another log again."""
+        """Adds the shard groups again whose shards were read from another log."""
         for shard_group in {shard_group.number: shard_group for _, shard_group in self._following.values()}.values():
             if generation not in ("", shard_group.generation):
                 self.release(shard_group, lambda: None)
                 self.add(shard_group)
 
     def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
-        """Records the current ends and the positions: a partition that was read up to the previous ends was current
-        then. All records were replayed, so only markers and gaps follow the last one."""
+        """Records the end offsets and the positions. If a shard group was read up to the previous ends, its shards were
+        current at the time when these were requested. All records up to ``reached`` were replayed, so only markers and
+        gaps can follow the last record of a shard."""
         for partition, (_, shard_group) in self._following.items():
             if partition in reached:
                 shard_group.shards[partition].replay_newest({}, reached[partition])
@@ -230,7 +235,7 @@ class StandbyReplica:
                 return
             except CorruptRecords as error:
                 self._loop.post(self._stop_following_damaged, error)
-            except Exception as error:  # any error is logged, because standbys must not fall behind
+            except Exception as error:  # any error is logged and retried, because standbys must not fall behind
                 self._pause_after(error)
         self._loop.post(self._ended.set)
 
@@ -267,7 +272,7 @@ class StandbyReplica:
         return ()
 
     def _pause_after(self, error: Exception) -> None:
-        """Pauses one second, and longer after repeated errors that will hardly pass."""
+        """Pauses for one second, and longer after repeated errors that are not retriable."""
         self._loop.post(self._record_failure, error)
         self._pause = _RETRY_PAUSE_S if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)

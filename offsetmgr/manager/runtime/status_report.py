@@ -22,7 +22,8 @@ class _StatusSnapshot(NamedTuple):
 
 
 def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplica | None) -> ShardStatus:
-    """Returns the status of a shard. (Of a shard in a loading thread, it reads only single numbers.)"""
+    """Returns the status of a shard. If a loading thread owns the shard, this reads only single numbers, which is
+    safe."""
     shard = shard_group.shards[partition]
     group_status = _group_status(shard_group, standby)
     serves = shard_group.lifecycle.state is ShardState.ACTIVE
