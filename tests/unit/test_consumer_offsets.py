@@ -196,4 +196,4 @@ def test_where_that_cannot_be_told_from_the_address_the_log_says_so(
 
     assert store.session is not session
     (said,) = caplog.messages
-    assert said.startswith(f"offsets are in {connect}, and the consumer is registered in zk1:2181,zk2:2181/kafka")
+    assert said.startswith(f"offsets are in {connect}, but the consumer is registered in zk1:2181,zk2:2181/kafka")

@@ -314,7 +314,7 @@ def test_each_joining_says_something_else() -> None:
 
 @pytest.mark.parametrize("decode", [decode_metadata, decode_assignment])
 def test_an_unknown_version_is_named(decode: object) -> None:
-    with pytest.raises(UnknownVersion, match="its version is 2; known is 1"):
+    with pytest.raises(UnknownVersion, match="its version is 2; the supported version is 1"):
         decode(b'{"version":2}')  # type: ignore[operator]
 
 

@@ -234,9 +234,8 @@ class ShardGroup:
         log(what, extra={"shard_group": self.number, "why": self.last_error})
         if self.lifecycle.state is ShardState.LOADING:
             self._enter(ShardState.FAILED, self.last_error)
-        elif (
-            damaged and self.lifecycle.state is ShardState.ACTIVE
-        ):  # it failed after an unknown outcome, so memory may differ from the log
+        elif damaged and self.lifecycle.state is ShardState.ACTIVE:
+            # The read failed after an append with an unknown outcome, so memory may differ from the log.
             self._diverged = True
             self.stop()
 

@@ -163,9 +163,7 @@ class ShardWriterThread:
                     self._serve()
             except (Fenced, LoopEnded):
                 raise
-            except (
-                Exception
-            ) as error:  # any error is logged and retried, because the shard group must not stay without an owner
+            except Exception as error:  # any error is retried, since the shard group must not stay without an owner
                 self._close_writer()
                 self._loop.post(self._listener.on_retry, error)
                 self._stopping.wait(pause)
