@@ -57,8 +57,8 @@ class PartitionLogReader:
     async def _in_range(
         self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, out_of_range: OutOfRange, deadline: float
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        """Sends one request to each leader. Repeats it from the log's start or end for offsets out of range, if
-        ``out_of_range`` says so."""
+        """Sends one request to each leader. If ``out_of_range`` allows it, repeats the request from the log's start or
+        end for offsets out of range."""
         found: dict[TopicPartition, ReadResult | OffsetMgrError] = {}
         requests = dict(offsets)
         for pause in backoff():

@@ -43,15 +43,15 @@ def encode_metadata(metadata: ManagerMetadata, attempt: int) -> bytes:
 def decode_metadata(data: bytes) -> ManagerMetadata:
     """Decodes metadata. Raises `UnknownVersion`, `MalformedData`."""
     found = _decode(data, _METADATA)
-    parameters_found = _object(found, "parameters", _METADATA)
+    settings = _object(found, "parameters", _METADATA)
     parameters = SharedConfig(
-        _text(parameters_found, "topic", _METADATA),
-        _number(parameters_found, "partitions", _METADATA),
-        _number(parameters_found, "shard_groups", _METADATA),
-        _text(parameters_found, "record_format", _METADATA),
-        _number(parameters_found, "protocol", _METADATA),
-        _number(parameters_found, "retention_ms", _METADATA),
-        _boolean(parameters_found, "relay", _METADATA),
+        _text(settings, "topic", _METADATA),
+        _number(settings, "partitions", _METADATA),
+        _number(settings, "shard_groups", _METADATA),
+        _text(settings, "record_format", _METADATA),
+        _number(settings, "protocol", _METADATA),
+        _number(settings, "retention_ms", _METADATA),
+        _boolean(settings, "relay", _METADATA),
     )
     if not 0 < parameters.shard_groups <= min(parameters.partitions, _MAX_SHARD_GROUPS):
         _malformed(_METADATA, f"{parameters.shard_groups} shard groups for {parameters.partitions} partitions")

@@ -5,11 +5,9 @@ Its safety depends on the order of events (see also `ownership_protocol` and `le
 
 - A shard group is in ``owned`` from its assignment until the runtime has revoked it, and every JoinGroup claims exactly
   the shard groups in ``owned``. So the leader gives no other member a shard group that this process may still serve.
-- When an assignment arrives, this process first drops all shard groups that the assignment does not include, then
-  begins the lease, then assigns new shard groups to the runtime. So a valid lease never covers a shard group of an
-  earlier membership.
-- When the membership ends, the process ends the lease and drops every shard group in the same step, before it sends
-  anything.
+- When an assignment arrives, the process first drops the shard groups that it does not include, then begins the lease,
+  then assigns new shard groups to the runtime. So a valid lease covers no shard group of an earlier membership.
+- When the membership ends, the process ends the lease and drops every shard group at once, before it sends anything.
 - A lease that expired during the membership (the process was frozen, or the coordinator unavailable) begins again only
   with the next generation, for which this process joins and claims the shard groups that it owns. The group cannot have
   reassigned them meanwhile, unless the coordinator has removed this member.
@@ -46,8 +44,7 @@ REBALANCE_TIMEOUT_S: Final = 30.0
 """At least twice the session timeout, so that a lease ends long before the coordinator removes a late member."""
 
 _REVOCATION_SHARE: Final = 0.25
-"""The fraction of the rebalance timeout for which this member delays its JoinGroup until its shard groups are
-revoked."""
+"""The fraction of the rebalance timeout for which a JoinGroup may wait until shard groups are revoked."""
 _RETRY_PAUSE_S: Final = 5.0
 """The pause after an error of the join that needs an administrator, and the longest pause after a loss."""
 _LOSS_RESET_S: Final = 10.0
@@ -60,8 +57,7 @@ _log = logging.getLogger(__name__)
 def managers_group(topic: str) -> str:
     """Returns the group through which managers share the shards of a topic.
 
-    The name depends only on the topic: if managers of one topic were in two groups, both groups would assign every
-    shard group and serve outdated offsets.
+    It depends only on the topic: with two groups for one topic, both would assign every shard group.
     """
     return f"{topic}.managers"
 
@@ -158,8 +154,7 @@ class OwnershipManager:
         return tuple({node.node_id: node for node in sorted(nodes, key=lambda n: n.node_id)}.values())
 
     def owner_of(self, shard_group: int) -> NodeAddress | None:
-        """Returns the owner of the shard group in the newest known assignment; None if it has no owner or is being
-        revoked."""
+        """Returns the owner of the shard group as last known; None if it has none or is being revoked."""
         assignment = self._last_known
         return assignment.nodes.get(assignment.owners.get(shard_group, "")) if assignment else None
 
@@ -183,8 +178,7 @@ class OwnershipManager:
         return self._lease.remaining()
 
     async def start(self, listener: OwnershipListener) -> None:
-        """Joins the group, and returns when the first assignment has arrived. It retries for as long as the coordinator
-        is unavailable.
+        """Joins the group; returns when the first assignment has arrived. Retries while the coordinator is unavailable.
 
         Raises `OffsetMgrError` if the group cannot be joined (see `KafkaGroupMember.join`).
         """
@@ -249,8 +243,7 @@ class OwnershipManager:
             await self._wait_until_rejoin_needed()
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """Drops every shard group if the task failed with an unexpected error: a process without shard groups is safer
-        than one in an unknown state."""
+        """Drops every shard group after an unexpected error, since the state of the process is then unknown."""
         if task.cancelled():
             if self._first_assignment is not None:
                 self._first_assignment.cancel()
@@ -261,9 +254,7 @@ class OwnershipManager:
         if self._first_assignment is not None and not self._first_assignment.done():
             self._first_assignment.set_exception(error)
         else:
-            _log.critical(
-                "the membership task has failed with an unexpected error; restart this manager", exc_info=error
-            )
+            _log.critical("the membership task failed unexpectedly; restart this manager", exc_info=error)
 
     def _metadata(self) -> bytes:
         self._lost.clear()
@@ -301,10 +292,8 @@ class OwnershipManager:
         else:
             self._set_exclusion(assignment.refused.get(joined.member_id))
             self._current = self._last_known = assignment
-            assigned, to_revoke_now = (
-                assignment.shard_groups_of(joined.member_id),
-                assignment.to_revoke(joined.member_id),
-            )
+            assigned = assignment.shard_groups_of(joined.member_id)
+            to_revoke_now = assignment.to_revoke(joined.member_id)
             self._drop(self._owned.keys() - assigned - to_revoke_now)
             await asyncio.sleep(0)  # the runtime has now started to revoke them
             if self._current is assignment:  # otherwise the membership has ended at this moment
@@ -325,8 +314,7 @@ class OwnershipManager:
         self._revoke_and_release(to_revoke_now & self._owned.keys())
 
     def _set_exclusion(self, why: str | None) -> None:
-        """Records whether this manager is excluded. It is logged only after the start, because at the start the caller
-        reports it."""
+        """Records and logs an exclusion. At the start it is not logged, because the caller reports it."""
         started = self._first_assignment is not None and self._first_assignment.done()
         if why is not None and why != self._exclusion_reason and started:
             _log.error("the group leader assigns no shard groups to this manager: %s", why)
@@ -342,15 +330,14 @@ class OwnershipManager:
             await asyncio.wait(revoking, timeout=self._max_revocation_wait_s)
         if self._lost and (pause := self._loss_backoff()):
             self._rejoin_needed.clear()
-            # A rebalance that starts meanwhile ends the pause. (`asyncio.wait_for` could lose the cancellation by
-            # `stop`.)
+            # A rebalance ends the pause early. (`asyncio.wait_for` could lose the cancellation by `stop`.)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._rejoin_needed.wait()
 
     def _loss_backoff(self) -> float:
-        """Returns the pause in seconds before this member rejoins: 0 after the first loss, and longer if another
-        process repeatedly claims shard groups that the group did not assign to it."""
+        """Returns the pause in seconds before the member rejoins: 0 after the first loss, longer after repeated
+        ones."""
         now = asyncio.get_running_loop().time()
         if now - self._last_loss > _LOSS_RESET_S:
             self._losses = 1

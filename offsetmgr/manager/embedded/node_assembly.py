@@ -28,17 +28,17 @@ class EmbeddedNode:
     async def open(self) -> None:
         """Opens the node and joins the managers' group. Raises `OffsetMgrError`; the caller must call `close` even
         after an error."""
-        node_ = self._node
-        await node_.open()
-        await node_.join(self._timeout)
-        runtime, ownership = node_.runtime, node_.ownership
+        node = self._node
+        await node.open()
+        await node.join(self._timeout)
+        runtime, ownership = node.runtime, node.ownership
 
         def other_owner(group: str) -> str | None:
-            shard_group = shard_group_of(runtime.partition_of(group), node_.topic.partitions)
-            node = ownership.owner_of(shard_group)
-            if node is None or node.host == self._name or shard_group in ownership.owned():
+            shard_group = shard_group_of(runtime.partition_of(group), node.topic.partitions)
+            owner = ownership.owner_of(shard_group)
+            if owner is None or owner.host == self._name or shard_group in ownership.owned():
                 return None
-            return f"{node.host}:{node.port}" if node.port else node.host
+            return f"{owner.host}:{owner.port}" if owner.port else owner.host
 
         self.requests = RequestAdapter(runtime, other_owner, self._timeout)
 

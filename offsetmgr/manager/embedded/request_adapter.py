@@ -40,7 +40,7 @@ class RequestAdapter:
                 found = await self.fetch(group, list(remaining))
                 failures |= _rewinds(group, remaining, found)
                 remaining = {tp: offset for tp, offset in remaining.items() if tp not in failures}
-                expected = {(tp.topic, tp.partition): _offset_or_none(found[tp]) for tp in remaining}
+                expected = {(tp.topic, tp.partition): _expected_offset(found[tp]) for tp in remaining}
             if not remaining:
                 break
             errors = (await self._commit_once(group, remaining, expected)).errors
@@ -160,7 +160,7 @@ class RequestAdapter:
             await asyncio.sleep(_RETRY_INTERVAL_S)
 
 
-def _offset_or_none(found: Offset) -> int:
+def _expected_offset(found: Offset) -> int:
     """Returns the committed offset as the condition of a commit: -1 if there is none."""
     return found.offset if isinstance(found, Committed) else -1
 
@@ -171,8 +171,8 @@ def _rewinds(
     """Returns an error for each partition whose committed offset would be lowered."""
     return {
         tp: RewindRefused(
-            f"commit of {tp} of group {group}", f"{offset.offset} is below the committed {_offset_or_none(found[tp])}"
+            f"commit of {tp} of group {group}", f"{offset.offset} is below the committed {_expected_offset(found[tp])}"
         )
         for tp, offset in offsets.items()
-        if offset.offset < _offset_or_none(found[tp])
+        if offset.offset < _expected_offset(found[tp])
     }

@@ -1,5 +1,4 @@
-"""`ShardGroup`: the state of one shard group on the event loop: its shards, its requests in flight, and the callers
-that wait for them."""
+"""`ShardGroup`: one shard group on the event loop, with its shards, its requests in flight and their waiters."""
 
 from __future__ import annotations
 
@@ -225,13 +224,9 @@ class ShardGroup:
         """See `WriterCallbacks.on_retry`."""
         self.last_error, damaged = f"{type(error).__name__}: {error}", isinstance(error, CorruptRecords)
         self._counters.failures += 1
-        what = (
-            "a shard group is not served: its log is damaged"
-            if damaged
-            else "a shard group cannot be claimed or loaded"
-        )
+        reason = "its log is damaged" if damaged else "it cannot be claimed or loaded"
         log = _logger.error if damaged else _logger.warning
-        log(what, extra={"shard_group": self.number, "why": self.last_error})
+        log(f"a shard group is not served: {reason}", extra={"shard_group": self.number, "why": self.last_error})
         if self.lifecycle.state is ShardState.LOADING:
             self._enter(ShardState.FAILED, self.last_error)
         elif damaged and self.lifecycle.state is ShardState.ACTIVE:
@@ -366,7 +361,7 @@ def _acknowledge(outcome: AppendResult) -> None:
         if first < shard.position:  # replay would skip the record, and no fetch would return it
             raise ServerError(
                 f"partition {shard.partition}",
-                f"an append got offset {first}, but the shard was already at {shard.position}",
+                f"appended at {first}, but already read up to {shard.position}",
                 _DIVERGENCE_HINT,
             )
         shard.acknowledged(result, first)
