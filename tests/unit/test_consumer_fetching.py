@@ -1,4 +1,4 @@
-"""What the fetcher makes of what its client library brings, in the order in which that brings it."""
+"""The fetcher's handling of messages and errors from librdkafka, in their order."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_log_that_has_begun_again_is_read_from_its_beginning_though_the_batch_
     assert (delivered(stream), delivered(other)) == ([0, 1, 2, 3, 4], [7])
 
 
-def test_messages_before_a_jump_forward_are_handed_out_before_those_after_it() -> None:
+def test_messages_before_a_gap_are_delivered_before_those_after_it() -> None:
     world, client = World(), Client((500, 600))
     _, stream = world.hold(client, P0, 10)
 

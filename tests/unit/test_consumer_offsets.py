@@ -1,4 +1,4 @@
-"""What a consumer commits, when it tries again, and what it does where somebody else has written."""
+"""Commits of a consumer: retries, and conflicts with other writers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_was_committed_is_the_condition_of_the_next_commit() -> None:
 
 
 @pytest.mark.parametrize(("times", "committed"), [(3, 5), (4, None)])
-def test_a_retriable_error_is_tried_again_so_many_times_and_then_told(times: int, committed: int | None) -> None:
+def test_a_retriable_error_is_retried_up_to_the_limit_and_then_returned(times: int, committed: int | None) -> None:
     world = World(retries=3)
     world.store.fail("write", BUSY, group="g", partition=P0, times=times)
 
@@ -187,7 +187,7 @@ def test_offsets_in_the_members_own_zookeeper_are_committed_in_its_session(conne
 
 
 @pytest.mark.parametrize("connect", ["zk3:2181/kafka", "zk1:2182/kafka", "zk1:2181,zk2:2181", "zk1:2181/kafka2"])
-def test_where_that_cannot_be_told_from_the_address_the_log_says_so(
+def test_a_store_with_another_address_keeps_its_session_and_logs_a_warning(
     connect: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     session, store = ZookeeperSession("zk1:2181,zk2:2181/kafka"), ZookeeperStore(connect)

@@ -1,4 +1,4 @@
-"""Giving up a partition: what is committed before, how long it is kept, and what may not be written after."""
+"""The release of partitions: the last commit, the delay after it, and no commit after the release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of a consumer: what counts as handed out, what as done, and what stops when a partition is given up."""
+"""Streams of a consumer: delivered and finished messages, and the stop of a partition."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_gaps_in_the_log_are_passed_over_and_repeated_messages_left_out() -> Non
     assert positions(state) == {P0: 16}
 
 
-def test_nothing_is_handed_out_while_it_may_not_be_and_nothing_is_lost() -> None:
+def test_no_message_is_delivered_without_a_valid_lease_and_none_is_lost() -> None:
     state, stream = one_stream(P0)
     allowed = [False]
     state.set_delivery_check(lambda: allowed[0])

@@ -1,4 +1,4 @@
-"""When passes of expiry come, and in which pieces."""
+"""The schedule and the batches of expiration passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease on a clock that tests move: it ends before the coordinator can have put the member out."""
+"""The lease on a simulated clock: it ends before the coordinator can have removed the member."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_answers_that_come_out_of_order_shorten_nothing() -> None:
     assert lease.remaining() == 8.0
 
 
-def test_heartbeats_during_a_rebalance_prolong_it_within_the_rebalance_time_out_only() -> None:
+def test_heartbeats_during_a_rebalance_extend_it_only_within_the_rebalance_timeout() -> None:
     now = Now()
     lease = begun(now)
     for _ in range(22):
@@ -74,7 +74,7 @@ def test_heartbeats_during_a_rebalance_prolong_it_within_the_rebalance_time_out_
     assert lease.remaining() == 8.0
 
 
-def test_a_lease_that_ran_out_is_not_revived_by_a_heartbeat_but_by_a_generation() -> None:
+def test_only_a_new_generation_renews_an_expired_lease_and_no_heartbeat() -> None:
     now = Now()
     lease = begun(now)
     now.seconds += 8

@@ -1,4 +1,4 @@
-"""The states of a shard's life: every pair, allowed or refused."""
+"""The states of a shard: every transition, allowed or rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which topic is fit to keep offsets in, and with which settings one is created: decisions without brokers."""
+"""The settings of a new offsets topic, and the check of an existing one, without brokers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def test_as_many_replicas_as_the_brokers_give_their_own_offsets_unless_told(
 
 
 @pytest.mark.parametrize(("brokers", "own", "told"), [(1, 3, None), (2, None, None), (1, 1, 2), (0, 1, None)])
-def test_brokers_that_are_down_never_make_it_fewer(brokers: int, own: int | None, told: int | None) -> None:
+def test_brokers_that_are_down_never_lower_the_replication_factor(
+    brokers: int, own: int | None, told: int | None
+) -> None:
     with pytest.raises(TooFewBrokers, match=f"replicas, but only {brokers} ") as refused:
         replicas_for("t", brokers, own, told)
 

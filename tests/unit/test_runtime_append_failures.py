@@ -1,4 +1,4 @@
-"""Appends that fail, or of which nobody knows: what clients are told, and what memory holds then."""
+"""Appends that fail or have an unknown outcome: the error codes for clients, and the state in memory."""
 
 from __future__ import annotations
 

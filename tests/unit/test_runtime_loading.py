@@ -1,4 +1,4 @@
-"""Shard groups that are loaded, and those that are followed as standbys."""
+"""Loads of shard groups, and standbys."""
 
 from __future__ import annotations
 

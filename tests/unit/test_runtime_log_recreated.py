@@ -1,4 +1,4 @@
-"""A log that is deleted and recreated: nothing of the old one is served again."""
+"""A topic that is deleted and recreated: no offset of the deleted topic is served again."""
 
 from __future__ import annotations
 

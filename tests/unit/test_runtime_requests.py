@@ -1,4 +1,4 @@
-"""Commits, fetches and deletions through the runtime on a log in memory, and what waits for them."""
+"""Commits, fetches and deletions through the runtime on a log in memory."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_deletes_go_through_the_log_and_an_unknown_group_is_reported_to_be_unkno
     scenario(work)
 
 
-def test_settled_waits_for_what_was_begun_before_and_for_nothing_else() -> None:
+def test_wait_for_writes_waits_for_earlier_writes_only() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -141,7 +141,7 @@ def test_settled_waits_for_what_was_begun_before_and_for_nothing_else() -> None:
     scenario(work)
 
 
-def test_settled_waits_until_an_append_has_ended_though_its_commit_was_answered() -> None:
+def test_wait_for_writes_waits_for_an_append_whose_commit_has_timed_out() -> None:
     log = MemoryLog(PARTITIONS)
     lease = Lease()
 
@@ -163,7 +163,7 @@ def test_settled_waits_until_an_append_has_ended_though_its_commit_was_answered(
     scenario(work)
 
 
-def test_settled_gives_up_where_it_is_not_known_in_time_what_became_of_an_append() -> None:
+def test_wait_for_writes_times_out_while_the_outcome_of_an_append_is_unknown() -> None:
     log = MemoryLog(PARTITIONS)
     config = replace(QUICK, commit_timeout=1.0, claim_timeout=0.1)
     lease = Lease()

@@ -1,4 +1,4 @@
-"""Shard groups that the runtime takes, gives up and loses, and its end."""
+"""Shard groups that are assigned to the runtime, revoked and fenced, and the close of the runtime."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_shard_group_that_cannot_be_claimed_says_why_and_is_tried_again() -> N
     scenario(work)
 
 
-def test_closing_waits_for_what_is_in_flight_and_refuses_the_rest() -> None:
+def test_closing_waits_for_commits_in_flight_and_rejects_new_ones() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:

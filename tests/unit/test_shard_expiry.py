@@ -1,4 +1,4 @@
-"""What expires in a shard and when, of groups with and without members."""
+"""Expiration of offsets in a shard, for groups with and without members."""
 
 from __future__ import annotations
 

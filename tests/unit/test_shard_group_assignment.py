@@ -1,4 +1,4 @@
-"""Who is given which shard group: examples to read, then properties against slow and obvious oracles."""
+"""The assignment of shard groups: examples, then properties against simple oracles."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_one_that_would_delete_what_others_keep_gets_nothing(parameters: dict[st
     assert found.shard_groups_of("b") == frozenset()
 
 
-def test_one_that_asks_no_client_for_members_is_refused_among_relays() -> None:
+def test_a_manager_without_a_relay_is_excluded_among_relays() -> None:
     relays = replace_parameters(relay=True)
     found = assign(2, [("a", info(1, {0: 1}, relays)), ("b", info(2, {1: 1}, relays)), ("c", info(3))])
     assert found.refused == {"c": "relay is off here and on at the other managers"}
@@ -159,13 +159,13 @@ def test_those_at_work_say_which_parameters_hold_even_against_a_majority() -> No
     assert found.shard_groups_of("a") == frozenset(range(SHARD_GROUPS))
 
 
-def test_one_that_is_refused_is_asked_to_let_go_and_not_robbed() -> None:
+def test_an_excluded_member_is_asked_to_revoke_its_shard_groups() -> None:
     other = replace_parameters(topic="elsewhere")
     found = assign(2, [("a", info(1, {0: 1, 1: 1})), ("b", info(2, {2: 1}, parameters=other))])
     assert found.waiting == {2: PendingRevocation("b", "a")}
 
 
-def test_a_member_that_cannot_be_understood_is_refused_and_the_others_go_on() -> None:
+def test_a_member_with_unreadable_metadata_is_excluded_and_the_others_continue() -> None:
     found = assign(2, [("a", info(1))], {"junk": "its version is 7"})
     assert found.shard_groups_of("a") == frozenset(range(SHARD_GROUPS))
     assert found.refused == {"junk": "its version is 7"}

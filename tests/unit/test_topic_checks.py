@@ -1,4 +1,4 @@
-"""What a manager finds out about its topic before and while it serves."""
+"""The checks of the offsets topic before and while a manager serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def log_with(form: RecordFormat) -> MemoryLog:
 
 
 @pytest.mark.parametrize(("written", "asked"), [("avro", "kafka"), ("kafka", "avro")])
-def test_a_topic_of_the_other_format_is_refused_before_anything_is_written(written: str, asked: str) -> None:
+def test_a_topic_with_records_of_the_other_format_is_rejected(written: str, asked: str) -> None:
     log = log_with(record_format(written))
     with pytest.raises(
         FormatMismatch, match=f"it has records of the format {written}, but this manager would write {asked}"
@@ -54,7 +54,9 @@ def keys_in(log: MemoryLog, partition: int, *keys: bytes) -> MemoryLog:
     ],
     ids=["text", "none", "number", "as ours begin"],
 )
-def test_a_topic_of_a_client_elses_records_is_refused_with_one_of_them(key: bytes, shown: str, asked: str) -> None:
+def test_a_topic_with_records_of_another_program_is_rejected_and_one_key_is_named(
+    key: bytes, shown: str, asked: str
+) -> None:
     with pytest.raises(UnsuitableTopic) as refused:
         check_format(keys_in(MemoryLog(8), 3, key), asked, "customers", 5)
 
