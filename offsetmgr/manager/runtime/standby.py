@@ -1,8 +1,8 @@
 """`StandbyReplica`: a thread that follows the log of all shard groups that this process does not own.
 
-The loop decides which partitions the thread reads (`Plan`). The thread reads records, passes them to the loop and waits
-for the next plan, so a slow loop slows the thread down and no records accumulate. Each shard group is first loaded to
-the log's end (`shard_loader`), one at a time, and then followed.
+The loop decides which partitions the thread reads (`StandbyTask`). The thread reads records, passes them to the loop
+and waits for the next task, so a slow loop slows the thread down and no records accumulate. Each shard group is first
+loaded to the log's end (`shard_loader`), one at a time, and then followed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _logger: Final = logging.getLogger(__name__)
 _RETRY_PAUSE_S: Final = 1.0
 
 
-class Plan(NamedTuple):
+class StandbyTask(NamedTuple):
     """The next task of the thread: a load, or partitions to follow."""
 
     load: ShardGroup | None
@@ -128,7 +128,7 @@ class StandbyReplica:
 
     # --- calls of the thread -------------------------------------------------------------------------
 
-    def _next_plan(self) -> Plan:
+    def _next_task(self) -> StandbyTask:
         now = boottime()
         for _, shard_group in list(self._following.values()):
             if shard_group.is_outdated(now):
@@ -141,15 +141,15 @@ class StandbyReplica:
             if shard_group.is_outdated(now):
                 shard_group.reset()
             self.loading, self.load = shard_group, None
-            return Plan(shard_group, {})
+            return StandbyTask(shard_group, {})
         follow = {
             p: (follow_id, shard_group.shards[p].position) for p, (follow_id, shard_group) in self._following.items()
         }
-        return Plan(None, follow)
+        return StandbyTask(None, follow)
 
     def _on_loaded(
         self, shard_group: ShardGroup, shards: Mapping[int, Shard], generation: str, as_of: float | None
-    ) -> Plan:
+    ) -> StandbyTask:
         """Takes back the shards after a load. ``as_of`` is the time up to which they are current; None if the load
         failed."""
         shard_group.shards, shard_group.generation = dict(shards), generation
@@ -164,9 +164,9 @@ class StandbyReplica:
         elif as_of is not None and not self._stopping.is_set():
             self._last_follow_id += 1
             self._following |= dict.fromkeys(shard_group.partitions, (self._last_follow_id, shard_group))
-        return self._next_plan()
+        return self._next_task()
 
-    def _replay(self, records: Sequence[LogRecord]) -> Plan:
+    def _replay(self, records: Sequence[LogRecord]) -> StandbyTask:
         """Applies the records of partitions that are still followed. (A partition cannot have been removed and added
         meanwhile: only this thread's `_on_loaded` adds it.)"""
         shards = {partition: shard_group.shards[partition] for partition, (_, shard_group) in self._following.items()}
@@ -179,7 +179,7 @@ class StandbyReplica:
                     self._stop_following(self._following[partition][1], error)
                     shards.pop(partition)
         self._counters.standby_records += len(records)
-        return self._next_plan()
+        return self._next_task()
 
     def _stop_following_damaged(self, error: CorruptRecords) -> None:
         if error.partition in self._following:
@@ -249,21 +249,21 @@ class StandbyReplica:
     def _read_with(self, reader: LogReader) -> None:
         followed: dict[int, int] = {}
         last_check = -float("inf")
-        plan = self._loop.run(self._next_plan)
+        task = self._loop.run(self._next_task)
         while not self._stopping.is_set():
-            if plan.load is not None:
-                plan = self._load(plan.load)
+            if task.load is not None:
+                task = self._load(task.load)
                 continue
-            planned = {partition: follow_id for partition, (follow_id, _) in plan.follow.items()}
+            planned = {partition: follow_id for partition, (follow_id, _) in task.follow.items()}
             if planned != followed:
-                reader.follow(_starts(reader, followed, plan.follow))
+                reader.follow(_starts(reader, followed, task.follow))
                 followed = planned
             if followed and time.monotonic() - last_check > self._config.lag_interval:
                 asked_at, last_check = boottime(), time.monotonic()
                 self._loop.run(self._note_generation, self._log.generation(self._config.claim_timeout))
                 ends = self._log.end_offsets(sorted(followed), self._config.claim_timeout)
                 self._loop.run(self._note_ends, ends, {p: reader.position(p) for p in followed}, asked_at)
-            plan = self._loop.run(self._replay, self._poll(reader, followed))
+            task = self._loop.run(self._replay, self._poll(reader, followed))
 
     def _poll(self, reader: LogReader, followed: Mapping[int, int]) -> Sequence[LogRecord]:
         if followed:
@@ -277,7 +277,7 @@ class StandbyReplica:
         self._pause = _RETRY_PAUSE_S if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)
 
-    def _load(self, shard_group: ShardGroup) -> Plan:
+    def _load(self, shard_group: ShardGroup) -> StandbyTask:
         shards, generation, as_of = dict(shard_group.shards), shard_group.generation, boottime()
         loaded = False
         try:
