@@ -33,7 +33,7 @@ class Lease:
     def valid(self) -> bool:
         return self.good
 
-    def lost(self, shard_group: int, why: str) -> None:
+    def on_fenced(self, shard_group: int, why: str) -> None:
         self.losses.append((shard_group, why))
 
 

@@ -1,7 +1,7 @@
-"""Consumers for Python programs. Python imports each name when a program first uses it.
+"""Consumers for Python programs. Each name is imported when a program first uses it.
 
-`SimpleConsumer` reads at given offsets and commits on request, over Kafka's protocol (`offsetmgr.kafka`).
-`ZookeeperConsumer` shares a group with old high-level consumers, with members and owners in ZooKeeper.
+`SimpleConsumer` reads partitions at given offsets and commits on request. `ZookeeperConsumer` is a member of a group of
+old high-level consumers, whose members and partition owners are registered in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from offsetmgr.kafka.client.fetch import LATEST as LATEST
     from offsetmgr.segments.batch_reader import Record as Record
 
-_HOME: Final = {
+_MODULES: Final = {
     "ConsumerSettings": "offsetmgr.consumer.settings",
     "EARLIEST": "offsetmgr.kafka.client.fetch",
     "FetchResult": "offsetmgr.consumer.simple",
@@ -46,6 +46,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

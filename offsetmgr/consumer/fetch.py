@@ -1,7 +1,7 @@
-"""Fetches messages of the owned partitions through confluent-kafka with manual assignment.
+"""`Fetcher`: fetches the messages of the owned partitions through confluent-kafka, with manual assignment.
 
-One thread uses librdkafka's consumer and executes the requests of other threads: so after a partition was removed and
-added again, messages fetched before cannot be confused with later ones.
+One thread uses librdkafka's consumer and executes the requests of other threads. So if a partition is removed and added
+again, messages that were fetched before cannot be confused with later ones.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ from offsetmgr.kafka.cluster.librdkafka import error_of
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
 _SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
 _BATCH: Final = 500
-_WAIT_S: Final = 0.05
-_ASK_S: Final = 5.0
+_POLL_S: Final = 0.05
+_REQUEST_TIMEOUT_S: Final = 5.0
 _NO_TIMESTAMP: Final = ck.TIMESTAMP_NOT_AVAILABLE
 
 
 class Fetcher:
-    """Puts messages of the given partitions into the streams. No I/O before `start`."""
+    """Fetches messages and puts them into the streams. No I/O before `start`."""
 
     def __init__(
         self,
         bootstrap: str,
         group: str,
         config: ConnectionConfig,
-        desk: StreamState,
+        state: StreamState,
         *,
         from_smallest: bool,
         queued_max: int,
-        failed: Callable[[OffsetMgrError], None],
+        on_failure: Callable[[OffsetMgrError], None],
     ) -> None:
-        """``queued_max``: the number of messages waiting in one stream at which its partitions are paused. ``failed``
-        is called in the fetcher's thread, as its last act, with the reason for which it stops."""
+        """``queued_max`` is the number of messages waiting in one stream at which its partitions are paused. If the
+        fetcher stops because of an error, its thread calls ``on_failure`` with the error before it ends."""
         self._settings: dict[str, Any] = {
             "fetch.message.max.bytes": "1048576",
             "queued.max.messages.kbytes": "16384",
-            # The group's topics grow, and a claim may come before librdkafka's own refresh.
+            # The group's topics may get partitions, and this consumer may claim one before librdkafka's regular
+            # refresh.
             "topic.metadata.refresh.interval.ms": "3000",
             "reconnect.backoff.max.ms": "1000",
-            # As in old members, which know no transactions: a group reads the same whatever member owns a partition.
+            # Old members do not support transactions, and all members of a group must read the same messages.
             "isolation.level": "read_uncommitted",
             **config.kafka,
             "bootstrap.servers": bootstrap,
@@ -60,11 +61,11 @@ class Fetcher:
             "allow.auto.create.topics": "false",
             "auto.offset.reset": "error",
         }
-        self._desk = desk
+        self._state = state
         self._from_smallest = from_smallest
         self._queued_max = queued_max
-        self._failed = failed
-        self._orders: SimpleQueue[tuple[tuple[PartitionProgress, ...], tuple[PartitionProgress, ...]]] = SimpleQueue()
+        self._on_failure = on_failure
+        self._requests: SimpleQueue[tuple[tuple[PartitionProgress, ...], tuple[PartitionProgress, ...]]] = SimpleQueue()
         self._current: dict[TopicPartition, PartitionProgress] = {}
         self._paused: set[TopicPartition] = set()
         self._stopping = threading.Event()
@@ -79,16 +80,16 @@ class Fetcher:
         self._thread = threading.Thread(target=self._run, args=(consumer,), name="offsetmgr-fetcher", daemon=True)
         self._thread.start()
 
-    def add(self, holdings: Collection[PartitionProgress]) -> None:
-        """Fetches these partitions too, each from its ``fetched`` on."""
-        self._orders.put((tuple(holdings), ()))
+    def add(self, owned: Collection[PartitionProgress]) -> None:
+        """Starts to fetch these partitions, each from its ``fetched`` on."""
+        self._requests.put((tuple(owned), ()))
 
-    def remove(self, holdings: Collection[PartitionProgress]) -> None:
-        """Stops fetching these; later states of the same partitions stay."""
-        self._orders.put(((), tuple(holdings)))
+    def remove(self, owned: Collection[PartitionProgress]) -> None:
+        """Stops fetching these. If a partition was added again since, its later progress is still fetched."""
+        self._requests.put(((), tuple(owned)))
 
     def stop(self) -> None:
-        """Stops the thread, and returns when it has ended."""
+        """Stops the thread. Returns when it has ended."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
@@ -98,75 +99,79 @@ class Fetcher:
     def _run(self, consumer: Any) -> None:
         try:
             while not self._stopping.is_set():
-                self._obey(consumer)
-                self._balance(consumer)
+                self._execute_requests(consumer)
+                self._pause_full_streams(consumer)
                 if not self._current:
-                    self._stopping.wait(_WAIT_S)
+                    self._stopping.wait(_POLL_S)
                     continue
-                self._deal_out(consumer, consumer.consume(_BATCH, _WAIT_S))
+                self._deliver(consumer, consumer.consume(_BATCH, _POLL_S))
         except OffsetMgrError as error:
-            self._failed(error)
+            self._on_failure(error)
         except ck.KafkaException as error:
-            self._failed(error_of(error.args[0], "fetching"))
+            self._on_failure(error_of(error.args[0], "fetching"))
         except BaseException:
-            self._failed(OffsetMgrError("fetching", "has ended by a defect of offsetmgr", "see the traceback"))
+            self._on_failure(
+                OffsetMgrError("fetching", "stopped because of a defect of offsetmgr", "see the traceback")
+            )
             raise
         finally:
             consumer.close()
 
-    def _deal_out(self, consumer: Any, batch: Iterable[Any]) -> None:
-        """Puts a batch into the streams. Messages before an error of a partition are delivered first, and later ones in
-        the batch are dropped, because the position has been set again."""
-        for_holdings: dict[PartitionProgress, list[StreamMessage]] = {}
-        troubled: set[PartitionProgress] = set()
+    def _deliver(self, consumer: Any, batch: Iterable[Any]) -> None:
+        """Puts a batch into the streams. If a partition has an error, messages before it are delivered first. If the
+        error moved the position, later messages of the partition in this batch are dropped."""
+        by_partition: dict[PartitionProgress, list[StreamMessage]] = {}
+        repositioned: set[PartitionProgress] = set()
         for found in batch:
-            holding = self._current.get(TopicPartition(found.topic(), found.partition()))
+            progress = self._current.get(TopicPartition(found.topic(), found.partition()))
             if found.error() is not None:
-                if holding is not None:
-                    self._desk.feed(holding, for_holdings.pop(holding, ()))
-                if self._trouble(consumer, found.error(), holding) and holding is not None:
-                    troubled.add(holding)
-            elif holding is not None and holding not in troubled:
-                for_holdings.setdefault(holding, []).append(_message(found))
-        for holding, messages in for_holdings.items():
-            self._desk.feed(holding, messages)
+                if progress is not None:
+                    self._state.enqueue(progress, by_partition.pop(progress, ()))
+                if self._handle_error(consumer, found.error(), progress) and progress is not None:
+                    repositioned.add(progress)
+            elif progress is not None and progress not in repositioned:
+                by_partition.setdefault(progress, []).append(_stream_message(found))
+        for progress, messages in by_partition.items():
+            self._state.enqueue(progress, messages)
 
-    def _obey(self, consumer: Any) -> None:
-        """Executes the requests since the last call."""
+    def _execute_requests(self, consumer: Any) -> None:
+        """Executes the requests that were queued since the last call."""
         while True:
             try:
-                added, removed = self._orders.get_nowait()
+                added, removed = self._requests.get_nowait()
             except Empty:
                 return
-            # A later state of the same partition may be there already, which is not the removed one.
-            if gone := [one.partition for one in removed if self._current.get(one.partition) is one]:
-                self._let_go(consumer, gone)
-                for tp in gone:
+            # The partition may have been added again since, with a later progress that must not be removed.
+            if to_unassign := [one.partition for one in removed if self._current.get(one.partition) is one]:
+                self._unassign(consumer, to_unassign)
+                for tp in to_unassign:
                     del self._current[tp]
-            if new := [holding for holding in added if not holding.stopped]:
-                self._know_topics(consumer, {holding.partition.topic for holding in new})
+            if new := [progress for progress in added if not progress.stopped]:
+                self._refresh_metadata(consumer, {progress.partition.topic for progress in new})
                 consumer.incremental_assign([ck.TopicPartition(*one.partition, one.fetched) for one in new])
-                self._current.update((holding.partition, holding) for holding in new)
+                self._current.update((progress.partition, progress) for progress in new)
 
-    def _let_go(self, consumer: Any, partitions: Collection[TopicPartition]) -> None:
-        """librdkafka keeps a pause beyond the assignment: the next owner would receive nothing."""
+    def _unassign(self, consumer: Any, partitions: Collection[TopicPartition]) -> None:
+        """Unassigns partitions. It resumes them first, because librdkafka keeps a pause after the unassignment, and the
+        partition would receive no messages after its next assignment."""
         if paused := self._paused.intersection(partitions):
             consumer.resume([ck.TopicPartition(*tp) for tp in paused])
             self._paused -= paused
         consumer.incremental_unassign([ck.TopicPartition(*tp) for tp in partitions])
 
-    def _know_topics(self, consumer: Any, topics: set[str]) -> None:
-        """Makes librdkafka refresh these topics' partitions now, because it finds a new one late otherwise."""
+    def _refresh_metadata(self, consumer: Any, topics: set[str]) -> None:
+        """Makes librdkafka refresh the metadata of these topics now, because otherwise it detects a new partition
+        late."""
         for topic in topics:
             try:
-                consumer.list_topics(topic, timeout=_ASK_S)
+                consumer.list_topics(topic, timeout=_REQUEST_TIMEOUT_S)
             except ck.KafkaException as error:
-                _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka finds out by itself
+                _LOG.info("topic %s: %s", topic, error.args[0].str())  # librdkafka's regular refresh will detect it
 
-    def _balance(self, consumer: Any) -> None:
-        """Pauses the partitions of full streams, and resumes those of half-empty streams."""
-        for tp, holding in self._current.items():
-            waiting = len(holding.stream.buffer)
+    def _pause_full_streams(self, consumer: Any) -> None:
+        """Pauses the partitions of full streams, and resumes those whose stream is at most half full."""
+        for tp, progress in self._current.items():
+            waiting = len(progress.stream.buffer)
             if waiting >= self._queued_max and tp not in self._paused:
                 consumer.pause([ck.TopicPartition(*tp)])
                 self._paused.add(tp)
@@ -174,42 +179,44 @@ class Fetcher:
                 consumer.resume([ck.TopicPartition(*tp)])
                 self._paused.discard(tp)
 
-    def _trouble(self, consumer: Any, error: ck.KafkaError, holding: PartitionProgress | None) -> bool:
-        """Returns whether the partition's position has been, or will be, set again. Raises permanent errors."""
+    def _handle_error(self, consumer: Any, error: ck.KafkaError, progress: PartitionProgress | None) -> bool:
+        """Handles an error event. Returns whether the partition's position was changed, or will be. Raises
+        `AuthenticationFailed` and `NotAuthorized`; logs other errors."""
         if error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
-            if holding is not None:
-                self._reset(consumer, holding)
+            if progress is not None:
+                self._reset_position(consumer, progress)
             return True
-        found = error_of(error, "fetching" if holding is None else f"fetching {holding.partition}")
+        found = error_of(error, "fetching" if progress is None else f"fetching {progress.partition}")
         if isinstance(found, AuthenticationFailed | NotAuthorized):
             raise found
         _LOG.warning("%s", found)
         return False
 
-    def _reset(self, consumer: Any, holding: PartitionProgress) -> None:
-        """The log does not contain the position: continues according to the settings."""
-        place = ck.TopicPartition(*holding.partition)
+    def _reset_position(self, consumer: Any, progress: PartitionProgress) -> None:
+        """Continues at the log's start or end, according to the settings, because the log does not contain the
+        position."""
+        partition = ck.TopicPartition(*progress.partition)
         try:
-            low, high = consumer.get_watermark_offsets(place, timeout=_ASK_S)
+            low, high = consumer.get_watermark_offsets(partition, timeout=_REQUEST_TIMEOUT_S)
         except ck.KafkaException as error:
-            _LOG.warning("%s", error_of(error.args[0], f"log of {holding.partition}"))
-            self._orders.put(((holding,), (holding,)))  # which leads here again
+            _LOG.warning("%s", error_of(error.args[0], f"log of {progress.partition}"))
+            self._requests.put(((progress,), (progress,)))  # the retry raises the same error event and leads here again
             return
         offset = low if self._from_smallest else high
         _LOG.warning(
-            "%s: offset %d is not in the log (%d to %d); going on at %d",
-            holding.partition,
-            holding.fetched,
+            "%s: offset %d is not in the log (%d to %d); continuing at %d",
+            progress.partition,
+            progress.fetched,
             low,
             high,
             offset,
         )
-        self._desk.relocate(holding, offset)
-        self._let_go(consumer, [holding.partition])
-        consumer.incremental_assign([ck.TopicPartition(*holding.partition, offset)])
+        self._state.move_position(progress, offset)
+        self._unassign(consumer, [progress.partition])
+        consumer.incremental_assign([ck.TopicPartition(*progress.partition, offset)])
 
 
-def _message(found: Any) -> StreamMessage:
+def _stream_message(found: Any) -> StreamMessage:
     kind, timestamp = found.timestamp()
     return StreamMessage(
         found.topic(),

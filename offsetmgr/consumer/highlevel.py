@@ -1,7 +1,8 @@
-"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1 for Python, in groups with members on the JVM.
+"""`ZookeeperConsumer`: the high-level consumer of Kafka 0.8 to 1.1 in Python. It can share a group with consumers on
+the JVM.
 
 It joins the group in ZooKeeper, owns its part of the partitions, and delivers their messages in streams. It needs
-brokers that keep their metadata in ZooKeeper.
+brokers with their metadata in ZooKeeper.
 
 Source: kafka.javaapi.consumer.ConsumerConnector and ZookeeperConsumerConnector of 0.10.2.
 """
@@ -29,13 +30,13 @@ from offsetmgr.zookeeper.groups.subscription import Subscription
 
 
 class ZookeeperConsumer:
-    """One member of an old consumer group. The constructor performs no I/O; creating streams joins the group.
+    """One member of an old consumer group. The constructor performs no I/O; the creation of streams joins the group.
 
     ``zookeeper`` is ``h1:2181,h2:2181/chroot`` as in the brokers' configuration. ``offsets`` is the store of the
     group's offsets: ``zookeeper``, ``kafka``, ``dual`` (Kafka first, then ZooKeeper), ``switched`` (the mode of
     ``migrate switch``, which may change while it runs), or any store's URI. All members of a group must have the same
-    ``strategy`` (``range`` or ``roundrobin``) and use the same offsets. Without ``consumer_id`` an id is generated, as
-    in the old consumer.
+    ``strategy`` (``range`` or ``roundrobin``) and the same ``offsets``. Without a ``consumer_id`` the consumer
+    generates one, as the old consumer does.
 
     Raises `UsageError`, `InvalidUri`.
     """
@@ -61,19 +62,20 @@ class ZookeeperConsumer:
         if strategy not in ("range", "roundrobin"):
             raise UsageError(f"strategy {strategy!r}", "is unknown", "strategies: range, roundrobin")
         self._assignor = assignor_named(strategy)
-        self._place = OffsetStorage.of(offsets, zookeeper, bootstrap_servers, self._config)
+        self._storage = OffsetStorage.of(offsets, zookeeper, bootstrap_servers, self._config)
         ZookeeperSession(zookeeper, self._config)
-        self._desk = StreamState()
-        self._work: PartitionManager | None = None
-        self._shut = threading.Lock()
+        self._state = StreamState()
+        self._partitions: PartitionManager | None = None
+        self._close_lock = threading.Lock()
 
     # --- the old consumer's methods ------------------------------------------------------------------
 
     def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[MessageStream]]:
-        """Joins the group for these topics, with so many streams for each; each partition belongs to exactly one stream
-        of one member. Returns after the first rebalance; partitions that others still own follow.
+        """Joins the group for these topics, each with the given number of streams. Each partition belongs to exactly
+        one stream of one member. Returns after the first rebalance; partitions that other members still own follow
+        later.
 
-        Can be called once. Raises `UsageError`, and the errors of the join.
+        It can be called only once. Raises `UsageError` and the errors of the join.
         """
         subscription = Subscription.static(topics)
         streams = {topic: [self._stream(topic) for _ in range(count)] for topic, count in topics.items()}
@@ -83,14 +85,14 @@ class ZookeeperConsumer:
     def create_message_streams_by_filter(
         self, *, white_list: str | None = None, black_list: str | None = None, streams: int = 1
     ) -> list[MessageStream]:
-        """Joins the group for all topics, present and future, whose name matches the white list (or does not match the
-        black list): a Java regular expression, in which a comma means "or". Each stream mixes the topics.
+        """Joins the group for all present and future topics whose name matches the white list, or does not match the
+        black list. Both are Java regular expressions in which a comma means "or". Each stream mixes the topics.
 
-        Otherwise as `create_message_streams`. Raises `UnsupportedOperation` too, for an expression that cannot be
-        matched exactly as in Java.
+        Otherwise works as `create_message_streams`. Also raises `UnsupportedOperation` if Python cannot match the
+        expression exactly as Java does.
         """
         if (white_list is None) == (black_list is None):
-            raise UsageError("topic filter", "is either a white list or a black list")
+            raise UsageError("topic filter", "needs either a white list or a black list")
         if white_list is not None:
             subscription = Subscription.white_list(white_list, streams)
         else:
@@ -104,38 +106,42 @@ class ZookeeperConsumer:
 
         Raises `PartialFailure` if some could not be committed after retries.
         """
-        self._desk.done_by_caller()
-        if self._work is not None:
-            self._work.commit("commit")
+        self._state.finish_current_of_caller()
+        if self._partitions is not None:
+            self._partitions.commit("commit")
 
     def shutdown(self) -> None:
         """Stops delivering messages, commits (with ``auto_commit``; including the current message of this thread), and
         leaves the group. Any thread may call it, repeatedly."""
         if self.settings.auto_commit:
-            self._desk.done_by_caller()
+            self._state.finish_current_of_caller()
         self._close()
 
     # --- additional methods --------------------------------------------------------------------------
 
     @property
     def owned(self) -> dict[TopicPartition, int]:
-        """Returns the owned partitions, each with the number of its stream."""
-        return {} if self._work is None else {tp: thread.thread for tp, thread in self._work.member.owned.items()}
+        """The owned partitions, each with the number of its stream."""
+        return (
+            {}
+            if self._partitions is None
+            else {tp: thread.thread for tp, thread in self._partitions.member.owned.items()}
+        )
 
     @property
     def held_by_others(self) -> dict[TopicPartition, str]:
-        """Returns partitions of its part that another member has not released yet, and that member's thread."""
-        return {} if self._work is None else self._work.member.held_by_others
+        """The assigned partitions that another member has not released yet, and the thread that owns each."""
+        return {} if self._partitions is None else self._partitions.member.held_by_others
 
     @property
     def rebalances(self) -> int:
-        """Returns the number of rebalances."""
-        return 0 if self._work is None else self._work.member.rebalances
+        """The number of rebalances."""
+        return 0 if self._partitions is None else self._partitions.member.rebalances
 
     @property
     def error(self) -> OffsetMgrError | None:
-        """Returns the error for which it has stopped; None while it runs."""
-        return self._desk.error
+        """The error that stopped the consumer; None while it runs."""
+        return self._state.error
 
     def __enter__(self) -> Self:
         return self
@@ -152,23 +158,25 @@ class ZookeeperConsumer:
     # --- internals -----------------------------------------------------------------------------------
 
     def _stream(self, topic: str | None) -> MessageStream:
-        if self._work is not None or self._desk.closed:
-            raise UsageError("message streams", "a consumer can create them once", "make another consumer")
-        stream = self._desk.stream(topic)
+        if self._partitions is not None or self._state.closed:
+            raise UsageError("message streams", "a consumer can create them only once", "create another consumer")
+        stream = self._state.stream(topic)
         timeout = self.settings.consumer_timeout_ms
         stream.timeout_s = None if timeout is None else timeout / 1000
         return stream
 
     def _join(self, subscription: Subscription, stream_of: StreamOf) -> None:
         settings = self.settings
-        work = PartitionManager(self._bootstrap, self.group, self._config, self._place, settings, self._desk, stream_of)
-        work.member = ConsumerMember(
+        partitions = PartitionManager(
+            self._bootstrap, self.group, self._config, self._storage, settings, self._state, stream_of
+        )
+        partitions.member = ConsumerMember(
             self._zookeeper,
             self.group,
             self.member_id,
             subscription,
             self._assignor,
-            work,
+            partitions,
             config=self._config,
             settings=MemberSettings(
                 settings.zookeeper_session_timeout_ms,
@@ -177,16 +185,16 @@ class ZookeeperConsumer:
                 exclude_internal=settings.exclude_internal_topics,
             ),
         )
-        self._work = work
+        self._partitions = partitions
         try:
-            work.start()
+            partitions.start()
         except OffsetMgrError:
             self._close()
             raise
 
     def _close(self) -> None:
-        with self._shut:
-            self._desk.left_by_caller()  # no thread can wait for the caller
-            if self._work is not None:
-                self._work.close()
-            self._desk.close()
+        with self._close_lock:
+            self._state.discard_current_of_caller()  # the caller cannot finish its message while it waits here
+            if self._partitions is not None:
+                self._partitions.close()
+            self._state.close()

@@ -1,6 +1,6 @@
-"""The log reads of `SimpleConsumer`: asyncio, in the thread of its connection.
+"""`PartitionLogReader`: reads partitions for `SimpleConsumer`, with asyncio in the thread of its connection.
 
-It returns slices of logs undecoded, because decoding is work for the caller's thread and not for the loop's.
+It returns slices of logs undecoded, because the caller's thread decodes them and not the event loop.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.segments.batch_reader import begins_with_a_whole_batch
 
 OutOfRange: TypeAlias = Literal["raise", "earliest", "latest"]
-"""The handling of an offset outside the log: an error, or the log's start or end."""
+"""The policy for an offset outside the log: raise an error, or read from the log's start or end."""
 
 
 class ReadResult(NamedTuple):
-    """A slice, and the offset of the request: not the caller's if that was out of range."""
+    """A slice of a log, and the offset that was requested from the leader. This is not the caller's offset if that was
+    out of range."""
 
     offset: int
     slice: FetchedPartition
 
 
 class PartitionLogReader:
-    """Reads partitions from their leaders. Use it within the client's event loop."""
+    """Reads partitions from their leaders. Use it within the event loop of the client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -42,38 +43,40 @@ class PartitionLogReader:
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
         """Returns one outcome for each partition. Raises only if no broker was ever reached."""
         found = await self._in_range(offsets, limits, out_of_range, deadline)
-        # A broker returns a first batch over the limit in full for only one partition of a request, and nothing for
-        # others with such a batch: those are requested again, until a response brings nothing new.
-        while starved := {
-            tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _starved(read)
+        # If the first batch of a partition is larger than the limit, a broker returns it in full for only one partition
+        # of a request, and returns no whole batch for the others. These are requested again until a response contains
+        # no further batch.
+        while incomplete := {
+            tp: read.offset for tp, read in found.items() if isinstance(read, ReadResult) and _lacks_whole_batch(read)
         }:
-            found |= await self._in_range(starved, limits._replace(max_wait_ms=0), out_of_range, deadline)
-            if all(isinstance(read := found[tp], ReadResult) and _starved(read) for tp in starved):
+            found |= await self._in_range(incomplete, limits._replace(max_wait_ms=0), out_of_range, deadline)
+            if all(isinstance(read := found[tp], ReadResult) and _lacks_whole_batch(read) for tp in incomplete):
                 break
         return found
 
     async def _in_range(
         self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, out_of_range: OutOfRange, deadline: float
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        """Makes one request to each leader, repeated from the log's end or start if that is configured."""
+        """Sends one request to each leader. If ``out_of_range`` allows it, repeats the request from the log's start or
+        end for offsets out of range."""
         found: dict[TopicPartition, ReadResult | OffsetMgrError] = {}
-        asked = dict(offsets)
+        requests = dict(offsets)
         for pause in backoff():
-            found |= await self._once(asked, limits, deadline)
-            outside = [tp for tp in asked if isinstance(found[tp], OffsetOutOfRange)]
-            if not outside:
+            found |= await self._once(requests, limits, deadline)
+            out_of_range_partitions = [tp for tp in requests if isinstance(found[tp], OffsetOutOfRange)]
+            if not out_of_range_partitions:
                 break
-            ranges = await self._ranges(outside, deadline)
-            for tp in outside:
-                found[tp] = _outside(tp, asked[tp], ranges[tp])
+            ranges = await self._ranges(out_of_range_partitions, deadline)
+            for tp in out_of_range_partitions:
+                found[tp] = _out_of_range_error(tp, requests[tp], ranges[tp])
             if out_of_range == "raise" or asyncio.get_running_loop().time() + pause >= deadline:
                 break
-            asked = {
+            requests = {
                 tp: log.start if out_of_range == "earliest" else log.end
-                for tp in outside
+                for tp in out_of_range_partitions
                 if isinstance(log := ranges[tp], LogRange)
             }
-            if not asked:
+            if not requests:
                 break
             await asyncio.sleep(pause)
         return found
@@ -81,35 +84,36 @@ class PartitionLogReader:
     async def _once(
         self, offsets: Mapping[TopicPartition, int], limits: FetchLimits, deadline: float
     ) -> dict[TopicPartition, ReadResult | OffsetMgrError]:
-        async def ask(
+        async def send(
             leader: Address, partitions: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, FetchedPartition | OffsetMgrError]:
             # A fetch may wait in the broker and delay later requests of its connection.
             async with self._client.node(leader).dedicated_connection(attempt) as dedicated:
                 dedicated.mark_waiting()
-                mine = {tp: offsets[tp] for tp in partitions}
-                return await fetch.fetch(dedicated.connection, mine, limits, remaining(attempt))
+                leader_offsets = {tp: offsets[tp] for tp in partitions}
+                return await fetch.fetch(dedicated.connection, leader_offsets, limits, remaining(attempt))
 
-        slices = await self._leaders.per_partition(offsets, ask, deadline, limits.max_wait_ms / 1000)
+        slices = await self._leaders.per_partition(offsets, send, deadline, limits.max_wait_ms / 1000)
         return {
-            tp: ReadResult(offsets[tp], got) if isinstance(got, FetchedPartition) else got for tp, got in slices.items()
+            tp: ReadResult(offsets[tp], outcome) if isinstance(outcome, FetchedPartition) else outcome
+            for tp, outcome in slices.items()
         }
 
     async def offsets_before(
-        self, times: Mapping[TopicPartition, int], most: int, deadline: float
+        self, times: Mapping[TopicPartition, int], max_offsets: int, deadline: float
     ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
-        """Returns one outcome for each partition (see `fetch.offsets_before`). Raises only if no broker was ever
-        reached."""
+        """Returns a list of offsets or an error for each partition (see `fetch.offsets_before`). Raises only if no
+        broker was reached."""
 
-        async def ask(
+        async def send(
             leader: Address, partitions: list[TopicPartition], attempt: float
         ) -> dict[TopicPartition, list[int] | OffsetMgrError]:
             connection = await self._client.node(leader).connection(attempt)
             return await fetch.offsets_before(
-                connection, {tp: times[tp] for tp in partitions}, most, remaining(attempt)
+                connection, {tp: times[tp] for tp in partitions}, max_offsets, remaining(attempt)
             )
 
-        return await self._leaders.per_partition(times, ask, deadline)
+        return await self._leaders.per_partition(times, send, deadline)
 
     async def _ranges(
         self, partitions: list[TopicPartition], deadline: float
@@ -128,14 +132,14 @@ class PartitionLogReader:
         return ranges
 
 
-def _starved(read: ReadResult) -> bool:
+def _lacks_whole_batch(read: ReadResult) -> bool:
     return read.slice.high_watermark > read.offset and not begins_with_a_whole_batch(read.slice.data)
 
 
-def _outside(tp: TopicPartition, offset: int, log: LogRange | OffsetMgrError) -> OffsetOutOfRange:
+def _out_of_range_error(tp: TopicPartition, offset: int, log: LogRange | OffsetMgrError) -> OffsetOutOfRange:
     what = f"fetch of {tp} at offset {offset}"
-    hint = 'out_of_range="earliest" or "latest" reads on from there'
+    hint = 'use out_of_range="earliest" or "latest" to read from there'
     if isinstance(log, OffsetMgrError):
-        return OffsetOutOfRange(what, f"it is outside the log, whose range could not be asked: {log}", hint)
+        return OffsetOutOfRange(what, f"it is outside the log, and the range of the log is unknown: {log}", hint)
     why = f"the log begins at {log.start} and ends at {log.end} (OFFSET_OUT_OF_RANGE)"
     return OffsetOutOfRange(what, why, hint, log_range=log)

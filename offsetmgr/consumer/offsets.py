@@ -1,9 +1,11 @@
-"""Committed offsets of a consumer's partitions: read at the claim, written while they are owned.
+"""`GroupOffsets`: reads the committed offsets of a consumer's partitions when it claims them, and commits while it owns
+them.
 
-Offsets in the ZooKeeper of the member's registration use the member's own session: the server rejects them once the
-session has expired, so a process that was frozen cannot commit over the new owner's offsets. They are also conditional
-on the version read before: an old consumer's late commit is detected. Kafka's coordinator has neither: there the lease
-is checked just before a commit, and the owner's next commit overwrites that of a process that froze between the two.
+If the offsets are in the ZooKeeper ensemble in which the member is registered, commits use the member's own session.
+The server rejects them once the session has expired, so a process that was frozen cannot overwrite the new owner's
+offsets. Commits to ZooKeeper are also conditional on the version that was read before, so a late commit of an old
+consumer is detected. Kafka's coordinator supports neither. There the lease is checked just before a commit; if a
+process froze between the check and the commit, the owner's next commit overwrites the late one.
 """
 
 from __future__ import annotations
@@ -31,55 +33,56 @@ from offsetmgr.zookeeper.client.session import ZookeeperSession
 from offsetmgr.zookeeper.client.session_lease import SessionLease
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
-_LOOK_S: Final = 0.05
+_LEASE_CHECK_INTERVAL_S: Final = 0.05
 _PORT: Final = re.compile(r":[0-9]+\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetStorage:
-    """The store of a group's offsets: its URI, and how to open it within a member's session."""
+    """The URI of the store of a group's offsets. `open` opens it with a member's session."""
 
     uri: str
     config: ConnectionConfig
 
     @classmethod
     def of(cls, offsets: str, zookeeper: str, bootstrap: str, config: ConnectionConfig) -> OffsetStorage:
-        """``offsets`` is a store's URI, or ``zookeeper``, ``kafka``, ``dual`` or ``switched`` for those of the consumer
-        itself. Raises `InvalidUri`."""
-        in_zookeeper, in_kafka = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
+        """Returns the storage for ``offsets``: the URI of a store, or ``zookeeper``, ``kafka``, ``dual`` or
+        ``switched`` for the consumer's own ZooKeeper and Kafka. Raises `InvalidUri`."""
+        zookeeper_uri, kafka_uri = f"zookeeper://{zookeeper}", f"kafka://{bootstrap}"
         if offsets == "switched":
             open_store("zookeeper://" + zookeeper, config)
-            return cls(f"switched:?zookeeper={quote(in_zookeeper, safe='')}&kafka={quote(in_kafka, safe='')}", config)
+            return cls(f"switched:?zookeeper={quote(zookeeper_uri, safe='')}&kafka={quote(kafka_uri, safe='')}", config)
         if offsets == "dual":
             open_store("zookeeper://" + zookeeper, config)
-            return cls(_dual(in_kafka, in_zookeeper), config)
-        uri = {"zookeeper": in_zookeeper, "kafka": in_kafka}.get(offsets, offsets)
+            return cls(_dual_uri(kafka_uri, zookeeper_uri), config)
+        uri = {"zookeeper": zookeeper_uri, "kafka": kafka_uri}.get(offsets, offsets)
         parse_uri(uri)
         return cls(uri, config)
 
     def open(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:
-        """Returns the store; a store in the same ZooKeeper uses ``session`` and no other.
+        """Opens the store. A store in the same ZooKeeper uses ``session`` and no other.
 
-        A switched one follows the group's mode from now on, and raises the errors of that.
+        A switched store follows the group's storage mode from now on. Raises `OffsetMgrError` if it cannot start to
+        follow the mode.
         """
         if parse_uri(self.uri).kind == "switched":
             return self._follow(session, lease, group)
         if parse_uri(self.uri).kind != "dual":
-            return _within(open_store(self.uri, self.config), session)
+            return _bind_to_session(open_store(self.uri, self.config), session)
         primary, secondary = inner_uris(self.uri, self.config)
         return DualStore(
-            _within(open_store(primary, self.config), session),
-            _within(open_store(secondary, self.config), session),
+            _bind_to_session(open_store(primary, self.config), session),
+            _bind_to_session(open_store(secondary, self.config), session),
             translate=translate_of(self.uri, self.config),
         )
 
     def _follow(self, session: ZookeeperSession, lease: SessionLease, group: str) -> OffsetStore:
         connect = zookeeper_of(self.uri, self.config)
-        if connect is None or not same_place(connect, session.connect):
+        if connect is None or not same_zookeeper(connect, session.connect):
             raise UsageError(
                 f"offsets of group {group}",
-                f"are switched in {connect}, and the consumer is registered in {session.connect}",
-                "the switch of a group is where its members are: name the same ZooKeeper",
+                f"have their storage mode in {connect}, but the consumer is registered in {session.connect}",
+                "use the same ZooKeeper for both",
             )
         store = open_switched(self.uri, self.config, (session, lease))
         try:
@@ -90,39 +93,40 @@ class OffsetStorage:
         return store
 
 
-def _dual(primary: str, secondary: str) -> str:
+def _dual_uri(primary: str, secondary: str) -> str:
     return f"dual:?primary={quote(primary, safe='')}&secondary={quote(secondary, safe='')}"
 
 
-def _within(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:
-    """Returns the store; one in the session's own ZooKeeper is bound to the session, which is closed with it."""
+def _bind_to_session(store: OffsetStore, session: ZookeeperSession) -> OffsetStore:
+    """Returns the store. A store in the session's own ZooKeeper uses the session from now on, and closes it with the
+    store."""
     if isinstance(store, ZookeeperStore):
-        if same_place(store.session.connect, session.connect):
+        if same_zookeeper(store.session.connect, session.connect):
             store.session = session
         else:
             _LOG.warning(
-                "offsets are in %s, and the consumer is registered in %s: two places, as far as the addresses tell, so "
-                "commits are not refused when the consumer's session is over",
+                "offsets are in %s, but the consumer is registered in %s; their addresses differ, so ZooKeeper does "
+                "not reject commits after the consumer's session has expired",
                 store.session.connect,
                 session.connect,
             )
     return store
 
 
-def same_place(one: str, other: str) -> bool:
-    """Returns whether two connect strings name the same ensemble and chroot: one common server is enough, since they
-    need not list all, nor in the same order. Raises `InvalidUri`."""
-    (hosts, chroot), (other_hosts, other_chroot) = parse_connect(one), parse_connect(other)
-    return chroot == other_chroot and bool(_servers(hosts) & _servers(other_hosts))
+def same_zookeeper(first: str, second: str) -> bool:
+    """Returns whether two connect strings name the same ensemble and chroot. One common server is enough, since a
+    connect string need not list all servers. Raises `InvalidUri`."""
+    (hosts, chroot), (second_hosts, second_chroot) = parse_connect(first), parse_connect(second)
+    return chroot == second_chroot and bool(_servers(hosts) & _servers(second_hosts))
 
 
 def _servers(hosts: str) -> set[str]:
-    named = (host.lower() for host in hosts.split(","))
-    return {host if _PORT.search(host) else f"{host}:2181" for host in named}
+    host_ports = (host.lower() for host in hosts.split(","))
+    return {host if _PORT.search(host) else f"{host}:2181" for host in host_ports}
 
 
-class OffsetsLeaseProtocol(Protocol):
-    """The methods of a `SessionLease` that this module uses."""
+class LeaseView(Protocol):
+    """The methods of a `SessionLease` that `GroupOffsets` uses."""
 
     @property
     def expired(self) -> bool: ...
@@ -130,22 +134,23 @@ class OffsetsLeaseProtocol(Protocol):
     def valid(self) -> bool: ...
 
 
-class Offsets:
-    """One group's offsets for the time of one session. Thread-safe, one call at a time."""
+class GroupOffsets:
+    """The offsets of one group during one session. Any thread may use it; it executes one call at a time."""
 
     def __init__(
         self,
         store: OffsetStore,
         group: str,
-        lease: OffsetsLeaseProtocol,
+        lease: LeaseView,
         *,
         retries: int,
         backoff_s: float,
         wait_s: float,
         clock: Clock | None = None,
     ) -> None:
-        """``retries`` is how often a commit with a retriable error is retried, ``backoff_s`` apart. It waits for an
-        expired lease, ``wait_s`` at most: it becomes valid again soon if the session is alive."""
+        """``retries`` is the number of retries of a commit with a retriable error, with a pause of ``backoff_s``. If
+        the lease is not valid, a commit waits up to ``wait_s`` for it, because it soon becomes valid again if the
+        session is alive."""
         self._store = store
         self._group = group
         self._lease = lease
@@ -156,16 +161,17 @@ class Offsets:
         self._lock = threading.Lock()
 
     @property
-    def forgets(self) -> bool:
-        """Returns whether offsets expire unless they are committed again."""
+    def offsets_expire(self) -> bool:
+        """Whether offsets expire unless they are committed again."""
         return self._store.capabilities.conditional != "version"
 
     def fetch(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Offset], OffsetMgrError | None]:
-        """Returns the committed offsets, as far as they could be read, and the error of the others.
+        """Returns the committed offsets that could be read, and the retriable error of the others (None if there are
+        none).
 
-        Raises permanent errors.
+        Raises errors that are not retriable.
         """
         with self._lock:
             try:
@@ -186,47 +192,51 @@ class Offsets:
         known: Mapping[TopicPartition, Offset],
         owned: Callable[[TopicPartition], bool],
     ) -> tuple[dict[TopicPartition, Offset], dict[TopicPartition, OffsetMgrError]]:
-        """Commits, with retries: returns the store's offsets, and the errors of the others.
+        """Commits with retries. Returns the store's offset of each committed partition, and the error of each other
+        partition.
 
-        ``known`` are the store's previous offsets. If another client has written since, the owner's commit counts:
-        ``owned`` is called before each write, and a partition that is not owned any more is an error.
+        ``known`` are the store's offsets at the last read or write. If another client has written since, the commit
+        overwrites its offset. ``owned`` is called before each write; a partition that is no longer owned is not
+        committed and gets an error.
         """
-        left = dict(positions)
+        remaining = dict(positions)
         expected = dict(known)
-        done: dict[TopicPartition, Offset] = {}
+        committed: dict[TopicPartition, Offset] = {}
         errors: dict[TopicPartition, OffsetMgrError] = {}
         lost: dict[TopicPartition, OffsetMgrError] = {}
         with self._lock:
             for attempt in range(self._retries + 1):
                 if attempt:
                     self._clock.sleep(self._backoff_s)
-                leased = self._leased()  # which may take a while
-                for tp in [tp for tp in left if not owned(tp)]:
-                    del left[tp]
-                    lost[tp] = Conflict(f"group {self._group}, {tp}", "is not this consumer's any more")
+                has_lease = self._wait_for_lease()  # this may take so long that partitions are lost
+                for tp in [tp for tp in remaining if not owned(tp)]:
+                    del remaining[tp]
+                    lost[tp] = Conflict(f"group {self._group}, {tp}", "this consumer does not own it any more")
                 errors = {}
-                for tp, outcome in self._write(left, expected, leased).items():
+                for tp, outcome in self._write(remaining, expected, has_lease).items():
                     if outcome.error is None:
-                        done[tp] = _after(outcome, positions[tp])
+                        committed[tp] = _offset_after(outcome, positions[tp])
                         continue
                     errors[tp] = outcome.error
                     if isinstance(outcome.error, Conflict) and outcome.error.actual is not None:
                         _LOG.warning("group %s, %s: %s", self._group, tp, outcome.error)
                         expected[tp] = outcome.error.actual
-                left = {tp: offset for tp, offset in left.items() if tp in errors and _again(errors[tp])}
-                if not left:
+                remaining = {
+                    tp: offset for tp, offset in remaining.items() if tp in errors and _is_worth_retrying(errors[tp])
+                }
+                if not remaining:
                     break
-        return done, errors | lost
+        return committed, errors | lost
 
     def _write(
-        self, positions: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Offset], leased: bool
+        self, positions: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Offset], has_lease: bool
     ) -> Mapping[TopicPartition, ChangeOutcome]:
         if not positions:
             return {}
-        if not leased:
-            late = SessionExpired(f"commit of group {self._group}", "the ZooKeeper session may be over")
-            return dict.fromkeys(positions, ChangeOutcome(EditStatus.FAILED, None, late))
-        versioned = not self.forgets
+        if not has_lease:
+            expired = SessionExpired(f"commit of group {self._group}", "the ZooKeeper session may have expired")
+            return dict.fromkeys(positions, ChangeOutcome(EditStatus.FAILED, None, expired))
+        versioned = not self.offsets_expire
         changes = {
             tp: Change(OffsetAndMetadata(offset), known.get(tp, ABSENT) if versioned else None, allow_rewind=True)
             for tp, offset in positions.items()
@@ -235,17 +245,17 @@ class Offsets:
             (result,) = self._store.edit([GroupEdit(self._group, changes, Guard.OVERWRITE)])
         except OffsetMgrError as error:
             return dict.fromkeys(positions, ChangeOutcome(EditStatus.FAILED, None, error))
-        for tp, late_error in result.secondary.items():
-            _LOG.warning("group %s, %s: not in the second store yet: %s", self._group, tp, late_error)
+        for tp, secondary_error in result.secondary.items():
+            _LOG.warning("group %s, %s: not committed to the secondary store yet: %s", self._group, tp, secondary_error)
         return result.outcomes
 
-    def _leased(self) -> bool:
-        """Returns whether the lease is valid, now or soon."""
+    def _wait_for_lease(self) -> bool:
+        """Waits up to ``wait_s`` for the lease. Returns whether it is valid."""
         deadline = self._clock.monotonic() + self._wait_s
         while not self._lease.valid():
             if self._lease.expired or self._clock.monotonic() >= deadline:
                 return False
-            self._clock.sleep(_LOOK_S)
+            self._clock.sleep(_LEASE_CHECK_INTERVAL_S)
         return True
 
     def close(self) -> None:
@@ -254,12 +264,12 @@ class Offsets:
             self._store.close()
 
 
-def _again(error: OffsetMgrError) -> bool:
+def _is_worth_retrying(error: OffsetMgrError) -> bool:
     return error.retriable or (isinstance(error, Conflict) and error.actual is not None)
 
 
-def _after(outcome: ChangeOutcome, offset: int) -> Offset:
-    """Returns the store's offset after a change, as the condition of the next one."""
+def _offset_after(outcome: ChangeOutcome, offset: int) -> Offset:
+    """Returns the store's offset after a commit, which is the condition of the next one."""
     before = outcome.before
     if outcome.status is EditStatus.UNCHANGED and before is not None:
         return before

@@ -1,7 +1,7 @@
-"""The partitions behind the streams of a `ZookeeperConsumer`: starts, commits and releases them.
+"""`PartitionManager`: starts, commits and releases the partitions of a `ZookeeperConsumer`.
 
-`PartitionManager` is the `offsetmgr.zookeeper.groups.rebalance.PartitionListener` of the member: it is called with
-claimed and revoked partitions, and keeps its part of that module's ordering contract.
+It implements `offsetmgr.zookeeper.groups.rebalance.PartitionListener`: the member calls it with claimed and revoked
+partitions. It follows the ordering contract in that module.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from offsetmgr.config.connection import ConnectionConfig
 from offsetmgr.consumer.fetch import Fetcher
-from offsetmgr.consumer.offsets import Offsets, OffsetStorage
+from offsetmgr.consumer.offsets import GroupOffsets, OffsetStorage
 from offsetmgr.consumer.settings import ConsumerSettings
 from offsetmgr.consumer.streams import MessageStream, PartitionProgress, StreamState
 from offsetmgr.core.clock import Clock, SystemClock
@@ -26,14 +26,14 @@ from offsetmgr.zookeeper.groups.assignors import ThreadId
 from offsetmgr.zookeeper.groups.consumer_member import ConsumerMember
 
 _LOG: Final = logging.getLogger("offsetmgr.consumer")
-_JOIN_S: Final = 60.0
+_JOIN_TIMEOUT_S: Final = 60.0
 
 StreamOf: TypeAlias = Callable[[str, int], MessageStream]
-"""Returns the stream of a topic's thread."""
+"""Returns the stream for a topic and a thread number."""
 
 
 class PartitionManager:
-    """The partitions that a member owns. No I/O before `start`; ``member`` must have been set by then."""
+    """Manages the partitions that a member owns. No I/O before `start`; ``member`` must be set before `start`."""
 
     member: ConsumerMember
 
@@ -42,37 +42,37 @@ class PartitionManager:
         bootstrap: str,
         group: str,
         config: ConnectionConfig,
-        place: OffsetStorage,
+        storage: OffsetStorage,
         settings: ConsumerSettings,
-        desk: StreamState,
+        state: StreamState,
         stream_of: StreamOf,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
-        self._desk = desk
+        self._state = state
         self._group = group
-        self._place = place
+        self._storage = storage
         self._stream_of = stream_of
         self._cluster = open_cluster(bootstrap, config)
         self._fetcher = Fetcher(
             bootstrap,
             group,
             config,
-            desk,
+            state,
             from_smallest=settings.from_smallest,
             queued_max=settings.queued_max_messages,
-            failed=self._fetching_failed,
+            on_failure=self._on_fetch_failure,
         )
-        self._offsets: Offsets | None = None
+        self._offsets: GroupOffsets | None = None
         self._closing = threading.Event()
         self._committing = threading.Lock()
         self._committer: threading.Thread | None = None
         self._clock = clock or SystemClock()
-        self._refreshed = self._clock.monotonic()
+        self._last_refresh = self._clock.monotonic()
 
     def start(self) -> None:
         self._fetcher.start()
-        self.member.start(_JOIN_S)
+        self.member.start(_JOIN_TIMEOUT_S)
         if self._settings.auto_commit:
             self._committer = threading.Thread(target=self._commit_at_intervals, name="offsetmgr-commits", daemon=True)
             self._committer.start()
@@ -90,14 +90,14 @@ class PartitionManager:
             try:
                 self.commit("automatic commit")
             except OffsetMgrError as error:
-                _LOG.warning("%s; tried again at the next interval", error)
+                _LOG.warning("%s; retrying at the next interval", error)
 
     # --- calls of the member -------------------------------------------------------------------------
 
     def joined(self, session: ZookeeperSession, lease: SessionLease) -> None:
         settings = self._settings
-        self._offsets = Offsets(
-            self._place.open(session, lease, self._group),
+        self._offsets = GroupOffsets(
+            self._storage.open(session, lease, self._group),
             self._group,
             lease,
             retries=settings.offsets_commit_max_retries,
@@ -105,73 +105,74 @@ class PartitionManager:
             wait_s=settings.zookeeper_session_timeout_ms / 1000,
             clock=self._clock,
         )
-        self._desk.grant(lease.valid)
+        self._state.set_delivery_check(lease.valid)
 
     def begin(self, claimed: Mapping[TopicPartition, ThreadId]) -> Collection[TopicPartition]:
         offsets = self._offsets
         assert offsets is not None
-        found, late = offsets.fetch(claimed)
-        if late is not None:
-            _LOG.warning("group %s: %s; trying again", self._group, late)
+        found, error = offsets.fetch(claimed)
+        if error is not None:
+            _LOG.warning("group %s: %s; retrying", self._group, error)
         positions = {tp: offset.offset for tp, offset in found.items() if isinstance(offset, Committed)}
-        positions |= self._initial([tp for tp in found if tp not in positions])
-        begun = [
+        positions |= self._start_offsets([tp for tp in found if tp not in positions])
+        started = [
             PartitionProgress(
                 tp, self._stream_of(tp.topic, claimed[tp].thread), position, position, position, found[tp]
             )
             for tp, position in positions.items()
         ]
-        for holding in begun:
-            self._desk.add(holding)
-        self._fetcher.add(begun)
+        for progress in started:
+            self._state.add(progress)
+        self._fetcher.add(started)
         return claimed.keys() - positions.keys()
 
     def stop(self, partitions: Collection[TopicPartition]) -> None:
-        """Works as `PartitionListener.stop`. Without automatic commits, messages consumed since the last commit are not
-        committed here either, as in the old consumer.
+        """Works as `PartitionListener.stop`. Without automatic commits it commits nothing, as the old consumer does.
 
-        The old consumer reads the committed offsets *before* it claims. If it does so while this member commits and
-        releases, it may begin at the offset before that commit. So partitions are kept for a moment after their last
-        commit, whatever caused it: an attempt that read too early finds this member's node, fails, and reads again. The
-        same holds when the member leaves the group, since the others may be rebalancing at that time. A client that has
-        overwritten the commit meanwhile (an old consumer with an expired session) is corrected.
+        The old consumer reads the committed offsets *before* it claims a partition. If it reads them while this member
+        commits and releases the partition, it may start at the offset before that commit. So this member keeps
+        partitions for a moment after their last commit, whatever caused it: a claim that read the offsets too early
+        finds this member's owner node, fails, and reads again. It does the same when it leaves the group, since other
+        members may be rebalancing at that time. If another client (an old consumer with an expired session) has
+        overwritten the commit meanwhile, this member commits again.
         """
         settings = self._settings
-        stopped = self._desk.stop(partitions, settings.hand_over_ms / 1000 if settings.auto_commit else 0.0)
-        holdings = {holding.partition: holding for holding in stopped}
+        stopped = self._state.stop(partitions, settings.hand_over_ms / 1000 if settings.auto_commit else 0.0)
+        owned = {progress.partition: progress for progress in stopped}
         self._fetcher.remove(stopped)
         try:
             if settings.auto_commit:
-                self._commit_last(holdings)
+                self._commit_last(owned)
             with self._committing:
-                pass  # their commit must have been written while they are owned
-            self._keep_a_moment(stopped)
-            if settings.auto_commit and self._correct(holdings):
-                self._keep_a_moment(stopped)
+                pass  # a commit that is running in another thread must be written while the partitions are owned
+            self._wait_release_delay(stopped)
+            if settings.auto_commit and self._recommit_overwritten(owned):
+                self._wait_release_delay(stopped)
         except PartialFailure as failure:
-            _LOG.warning("%s; the next owner gets some messages again", failure)
+            _LOG.warning("%s; the next owner reprocesses some messages", failure)
         finally:
-            self._desk.remove(partitions)
+            self._state.remove(partitions)
 
     def drop(self, partitions: Collection[TopicPartition] | None) -> None:
-        self._fetcher.remove(self._desk.remove(partitions))
+        self._fetcher.remove(self._state.remove(partitions))
         if partitions is None:
-            self._desk.grant(lambda: False)
+            self._state.set_delivery_check(lambda: False)
             offsets, self._offsets = self._offsets, None
             if offsets is not None:
                 offsets.close()
 
     def failed(self, error: OffsetMgrError) -> None:
-        self._desk.fail(error)
+        self._state.fail(error)
 
-    def _fetching_failed(self, error: OffsetMgrError) -> None:
-        """A member that cannot fetch must not own: the others get the partitions."""
-        _LOG.error("consumer of group %s leaves: %s", self._group, error)
-        self._desk.fail(error)
+    def _on_fetch_failure(self, error: OffsetMgrError) -> None:
+        """Leaves the group, because a member that cannot fetch must not own partitions."""
+        _LOG.error("the consumer leaves group %s because it cannot fetch: %s", self._group, error)
+        self._state.fail(error)
         self.member.leave()
 
-    def _initial(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Returns the start offsets of partitions without a commit; omits those that the brokers do not know yet."""
+    def _start_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the start offsets of partitions without a commit. It omits partitions that the brokers do not know
+        yet."""
         positions: dict[TopicPartition, int] = {}
         for tp, found in self._cluster.log_ranges(partitions).items() if partitions else ():
             if isinstance(found, LogRange):
@@ -179,9 +180,9 @@ class PartitionManager:
             elif isinstance(found, AuthenticationFailed | NotAuthorized):
                 raise found
             else:
-                _LOG.warning("%s; trying again", found)  # a new partition has no leader at first
+                _LOG.warning("%s; retrying", found)  # a new partition has no leader for a moment
         if len(positions) < len(partitions):
-            # librdkafka's Admin client remembers for minutes that there was no leader, so the next request uses a new
+            # librdkafka's Admin client caches for minutes that there is no leader, so the next request uses a new
             # client.
             self._cluster.close()
         return positions
@@ -189,64 +190,66 @@ class PartitionManager:
     # --- commits -------------------------------------------------------------------------------------
 
     def commit(self, what: str) -> None:
-        """Commits what has changed; everything, from time to time, if the store's offsets expire. Raises
-        `PartialFailure`."""
+        """Commits the offsets that have changed. If the store's offsets expire, it periodically commits the unchanged
+        ones too. ``what`` names the commit in errors. Raises `PartialFailure`."""
         self._commit(None, what)
 
-    def _commit_last(self, holdings: dict[TopicPartition, PartitionProgress]) -> None:
+    def _commit_last(self, owned: dict[TopicPartition, PartitionProgress]) -> None:
         try:
-            self._commit(holdings, "last commit")
+            self._commit(owned, "last commit")
         except PartialFailure as failure:
-            _LOG.warning("%s; the next owner gets some messages again", failure)
+            _LOG.warning("%s; the next owner reprocesses some messages", failure)
 
-    def _keep_a_moment(self, holdings: Collection[PartitionProgress]) -> None:
-        """Waits until all of these were committed long enough ago."""
-        commits = [holding.committed_at for holding in holdings if holding.committed_at is not None]
+    def _wait_release_delay(self, owned: Collection[PartitionProgress]) -> None:
+        """Waits until ``release_delay_ms`` has passed since the last commit of these partitions."""
+        commits = [progress.committed_at for progress in owned if progress.committed_at is not None]
         if commits:
-            left = max(commits) + self._settings.release_delay_ms / 1000 - self._clock.monotonic()
-            if left > 0:
-                self._clock.sleep(left)
+            remaining = max(commits) + self._settings.release_delay_ms / 1000 - self._clock.monotonic()
+            if remaining > 0:
+                self._clock.sleep(remaining)
 
-    def _correct(self, holdings: dict[TopicPartition, PartitionProgress]) -> bool:
-        """Commits again what this member has committed and the store has lost. Returns whether there was any."""
-        ours = [tp for tp, holding in holdings.items() if holding.committed_at is not None]
-        if self._offsets is None or not ours:
+    def _recommit_overwritten(self, owned: dict[TopicPartition, PartitionProgress]) -> bool:
+        """Commits again the offsets of this member that another client has overwritten. Returns whether there were
+        any."""
+        committed = [tp for tp, progress in owned.items() if progress.committed_at is not None]
+        if self._offsets is None or not committed:
             return False
-        found, late = self._offsets.fetch(ours)
-        if late is not None:
-            _LOG.warning("group %s: %s", self._group, late)
+        found, error = self._offsets.fetch(committed)
+        if error is not None:
+            _LOG.warning("group %s: %s", self._group, error)
         for tp, offset in found.items():
-            holdings[tp].known = offset
-        return self._commit({tp: holdings[tp] for tp in found}, "correction")
+            owned[tp].known = offset
+        return self._commit({tp: owned[tp] for tp in found}, "correction")
 
-    def _commit(self, chosen: dict[TopicPartition, PartitionProgress] | None, what: str) -> bool:
-        """Commits these, or (None) all that are not being released. Returns whether there was anything to commit.
+    def _commit(self, selected: dict[TopicPartition, PartitionProgress] | None, what: str) -> bool:
+        """Commits these partitions, or all that are not being released if None. Returns whether there was an offset to
+        commit.
 
-        It omits partitions that are released while it waits for another commit, and those lost between two attempts,
-        which belong to another member by then.
+        It omits partitions that are released while it waits for another commit, and partitions that are lost between
+        two attempts, because another member owns them by then.
         """
         with self._committing:
-            holdings = dict(self._desk.committable()) if chosen is None else chosen
+            owned = dict(self._state.committable()) if selected is None else selected
             offsets = self._offsets
             if offsets is None:
                 return False
-            positions = self._desk.positions(holdings.values())
-            known: dict[TopicPartition, Offset] = {tp: holdings[tp].known for tp in positions}
+            positions = self._state.positions(owned.values())
+            known: dict[TopicPartition, Offset] = {tp: owned[tp].known for tp in positions}
             now = self._clock.monotonic()
-            if not (offsets.forgets and now - self._refreshed > self._settings.refresh_ms / 1000):
-                positions = {tp: at for tp, at in positions.items() if not _holds(known[tp], at)}
+            if not (offsets.offsets_expire and now - self._last_refresh > self._settings.refresh_ms / 1000):
+                positions = {tp: at for tp, at in positions.items() if not _is_committed(known[tp], at)}
             else:
-                self._refreshed = now
+                self._last_refresh = now
             if not positions:
                 return False
-            done, errors = offsets.commit(positions, known, lambda tp: self._desk.holds(holdings[tp]))
-            for tp, offset in done.items():
-                holdings[tp].known = offset
-                holdings[tp].committed_at = self._clock.monotonic()
+            committed, errors = offsets.commit(positions, known, lambda tp: self._state.is_current(owned[tp]))
+            for tp, offset in committed.items():
+                owned[tp].known = offset
+                owned[tp].committed_at = self._clock.monotonic()
         if errors:
-            raise PartialFailure(f"{what} of group {self._group}", successes=done, failures=errors)
+            raise PartialFailure(f"{what} of group {self._group}", successes=committed, failures=errors)
         return True
 
 
-def _holds(known: Offset, position: int) -> bool:
+def _is_committed(known: Offset, position: int) -> bool:
     return isinstance(known, Committed) and known.offset == position

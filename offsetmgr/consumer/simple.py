@@ -1,13 +1,13 @@
-"""`SimpleConsumer`: reads logs at given offsets, keeps no state, and commits for a group only on request.
+"""`SimpleConsumer`: reads partitions at given offsets. It keeps no position, and commits for a group only on request.
 
-It follows Kafka's own (kafka.javaapi.consumer.SimpleConsumer, to 0.10.2) with three differences. It accepts any brokers
-of the cluster and finds the leaders of partitions itself. From a compressed batch it returns the messages from the
-requested offset on; Java's left it to the caller to skip earlier ones. It always returns a first batch that is
-larger than the caller's limit.
+It corresponds to Kafka's class (kafka.javaapi.consumer.SimpleConsumer, up to 0.10.2) with three differences. It accepts
+any brokers of the cluster and finds the leaders of partitions itself. From a compressed batch it returns only the
+messages from the requested offset on; with the Java class, the caller has to skip earlier ones. It returns a first
+batch in full even if it is larger than the caller's limit.
 
-It uses Kafka's protocol through `offsetmgr.kafka` and not librdkafka, because a fetch here is one request with one
-response: librdkafka reads ahead in the background, and reports neither where a response began nor its high watermark.
-It verifies every checksum, in all three message formats.
+It uses `offsetmgr.kafka` instead of librdkafka, because each fetch must be one request with one response. librdkafka
+prefetches in the background, and reports neither the first offset nor the high watermark of a response. It verifies
+every checksum, in all three message formats.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class FetchResult:
     """The result of one fetch in one partition.
 
     ``records`` begin at the requested offset, or at the next existing one (compaction and transactions leave gaps).
-    ``fetch_offset`` is that offset, or the one used instead because it was out of range. ``next_offset`` is where the
-    next fetch continues; it is ``fetch_offset`` if there was nothing yet. ``high_watermark`` is the end of what
-    consumers could see at the time of the response. ``log_start_offset`` is None if the leader did not report it.
+    ``fetch_offset`` is the requested offset, or the offset that replaced it because it was out of range.
+    ``next_offset`` is the offset for the next fetch; it is ``fetch_offset`` if there were no messages.
+    ``high_watermark`` is the offset after the last message that consumers could read at the time of the response.
+    ``log_start_offset`` is None if the leader did not report it.
     """
 
     records: tuple[Record, ...]
@@ -57,11 +58,11 @@ class FetchResult:
 class SimpleConsumer:
     """A consumer without a group and without a position. The constructor performs no I/O; threads may share it.
 
-    ``bootstrap_servers`` are brokers from Kafka 3.0 on. ``offset_managers`` are asked for the coordinators of groups:
-    by default the brokers, else offset managers (``manager serve``). ``out_of_range`` is the handling of a fetch
-    outside the log: ``raise`` (the default), or a read from the ``earliest`` or ``latest`` offset. ``timeout_ms`` of
-    ``config`` limits each call, without the time that a fetch waits on purpose; within it, retriable errors are retried
-    after a pause.
+    ``bootstrap_servers`` are brokers of Kafka 3.0 or later. ``offset_managers`` are the servers that find the
+    coordinators of groups: offset managers (``manager serve``), by default the brokers. ``out_of_range`` is the policy
+    for a fetch outside the log: ``raise`` an error, or read from the ``earliest`` or ``latest`` offset. ``timeout_ms``
+    of ``config`` limits each call, not counting ``max_wait_ms`` of a fetch. Within this time, retriable errors are
+    retried after a pause.
     """
 
     def __init__(
@@ -74,14 +75,14 @@ class SimpleConsumer:
         config: ConnectionConfig | None = None,
     ) -> None:
         """Raises `UsageError`, `ConfigError`, `UnsupportedOperation` for invalid settings."""
-        self._out_of_range: OutOfRange = _checked(out_of_range)
+        self._out_of_range: OutOfRange = _check_policy(out_of_range)
         self._config = config or ConnectionConfig()
         kafka = {**self._config.kafka, "client.id": client_id} if client_id is not None else self._config.kafka
         security = Security.of(kafka)
         self._client = Client(bootstrap_servers, security)
         self._logs = PartitionLogReader(self._client)
         self._offset_managers = OffsetManagers(offset_managers or bootstrap_servers, security)
-        self._runner = EventLoopThread()
+        self._loop_thread = EventLoopThread()
         self._closing = threading.Lock()
         self._closed = False
 
@@ -96,25 +97,26 @@ class SimpleConsumer:
         max_wait_ms: int = 0,
         out_of_range: OutOfRange | None = None,
     ) -> Mapping[TopicPartition, FetchResult]:
-        """Returns the messages of these partitions from these offsets on, each from its leader.
+        """Returns the messages of these partitions from these offsets on. Each partition is read from its leader.
 
-        ``max_bytes`` limits the read of each partition's log; a larger first batch is returned in full. A leader waits
-        up to ``max_wait_ms`` until it has ``min_bytes``. A response without messages means that there are none up to
-        its high watermark, which may lag for a moment after a leader changed or restarted. ``out_of_range`` overrides
-        the consumer's own. Messages of open and aborted transactions are included, as in all consumers before 0.11.
+        ``max_bytes`` limits the bytes read from each partition; a larger first batch is returned in full. A leader
+        waits up to ``max_wait_ms`` until it has ``min_bytes``. A response without messages means that there are none up
+        to its high watermark, which may be too low for a moment after a leader changed or restarted. ``out_of_range``
+        overrides the policy of the consumer. Messages of open and aborted transactions are included, as in all
+        consumers before 0.11.
 
         Raises `OffsetOutOfRange`, `UnknownTopicOrPartition`, `TopicNotAuthorized`, `TimedOut`, `Unreachable`,
-        `CorruptData` (a damaged batch at the very offset) and others; if some of several partitions failed,
+        `CorruptData` (the batch at the requested offset is damaged) and others; if some of several partitions failed,
         `PartialFailure` with the results of the others.
         """
         if max_bytes < 1 or min_bytes < 0 or max_wait_ms < 0:
             raise UsageError("fetch", "max_bytes must be at least 1, min_bytes and max_wait_ms at least 0")
         limits = FetchLimits(max_bytes, min_bytes, max_wait_ms)
-        policy = self._out_of_range if out_of_range is None else _checked(out_of_range)
+        policy = self._out_of_range if out_of_range is None else _check_policy(out_of_range)
         if not offsets:
             return {}
         found = self._run(lambda deadline: self._logs.fetch(dict(offsets), limits, policy, deadline), max_wait_ms)
-        return _all(f"fetch of {len(offsets)} partitions", {tp: _decoded(read) for tp, read in found.items()})
+        return _all_or_raise(f"fetch of {len(offsets)} partitions", {tp: _decode(read) for tp, read in found.items()})
 
     def get_offsets_before(
         self, partitions: Iterable[TopicPartition], time: int, max_offsets: int = 1
@@ -122,28 +124,28 @@ class SimpleConsumer:
         """Returns offsets from which everything after ``time`` (milliseconds since 1970) can be read, descending, at
         most ``max_offsets`` of each partition.
 
-        They are the starts of segments that were last written at or before that time, and the log's end if the time is
-        not in the past: the answer of Kafka 0.10.2. `LATEST` (-1) is a time after everything, `EARLIEST` (-2) one
-        before everything but the log's first offset. Empty if every segment is younger.
+        Like Kafka 0.10.2, it returns the first offsets of segments that were last written at or before that time, and
+        the log's end if the time is not in the past. For `LATEST` (-1) the time is after all messages, for `EARLIEST`
+        (-2) only the log's first offset is returned. The result is empty if every segment was written later.
 
-        Brokers from 4.0 on do not list segments: they return only the latest or the earliest offset, and any other time
-        raises `UnsupportedOperation`. Otherwise raises the errors of `fetch`.
+        Brokers from 4.0 on do not list segments. They return only the latest or the earliest offset; for any other time
+        the method raises `UnsupportedOperation`. It also raises the errors of `fetch`.
         """
         if max_offsets < 1:
-            raise UsageError("offsets before a time", "at least one must be asked for")
+            raise UsageError("offsets before a time", "max_offsets must be at least 1")
         times = dict.fromkeys(partitions, time)
         if not times:
             return {}
         found = self._run(lambda deadline: self._logs.offsets_before(times, max_offsets, deadline))
-        return _all(
+        return _all_or_raise(
             f"offsets of {len(times)} partitions before a time",
-            {tp: tuple(got) if isinstance(got, list) else got for tp, got in found.items()},
+            {tp: tuple(outcome) if isinstance(outcome, list) else outcome for tp, outcome in found.items()},
         )
 
     # --- committed offsets ---------------------------------------------------------------------------
 
     def find_coordinator(self, group: str) -> Address:
-        """Returns the broker or offset manager that keeps the group's offsets now.
+        """Returns the coordinator of the group: the broker or offset manager that now stores its offsets.
 
         Raises `CoordinatorNotAvailable`, `TimedOut`, `Unreachable`, `NotAuthorized` and others.
         """
@@ -156,23 +158,23 @@ class SimpleConsumer:
         *,
         coordinator: Address | str | None = None,
     ) -> Mapping[TopicPartition, Offset]:
-        """Returns the group's committed offsets: for each of ``partitions`` `Committed` or `Absent`, for None all of
-        them.
+        """Returns the group's committed offsets: `Committed` or `Absent` for each of ``partitions``, or all committed
+        offsets if it is None.
 
-        It reads from the group's coordinator, or only from the given ``coordinator`` (``host:port``). It retries while
-        the coordinator loads or is another one, until the timeout.
+        It reads from the group's coordinator, or from the given ``coordinator`` (``host:port``) and no other. Until the
+        timeout it retries while the coordinator is loading or moves.
 
         Raises `CoordinatorLoadInProgress`, `NotCoordinator`, `TimedOut`, `Unreachable`, `NotAuthorized` and others;
         `PartialFailure` if some partitions could not be read.
         """
-        asked = None if partitions is None else list(dict.fromkeys(partitions))
-        if asked is not None and not asked:
+        requested = None if partitions is None else list(dict.fromkeys(partitions))
+        if requested is not None and not requested:
             return {}
         at = _address(coordinator)
-        found = self._run(lambda deadline: self._offset_managers.fetch(group, asked, at, deadline))
+        found = self._run(lambda deadline: self._offset_managers.fetch(group, requested, at, deadline))
         offsets: dict[TopicPartition, Offset] = dict(found.offsets)
-        if asked is not None:
-            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in asked if tp not in found.errors}
+        if requested is not None:
+            offsets = {tp: found.offsets.get(tp, ABSENT) for tp in requested if tp not in found.errors}
         if found.errors:
             raise PartialFailure(f"offsets of group {group}", successes=offsets, failures=found.errors)
         return offsets
@@ -184,10 +186,10 @@ class SimpleConsumer:
         *,
         coordinator: Address | str | None = None,
     ) -> None:
-        """Commits the next offsets to consume, to the group's coordinator, or only to the given ``coordinator``. As
-        among all consumers the last commit wins, also a lower one.
+        """Commits the next offsets to consume. It commits to the group's coordinator, or to the given ``coordinator``
+        and no other. The last commit wins, even if it is lower.
 
-        Raises the errors of `fetch_offsets`, and `GroupActive` if the group has members, which commit for themselves.
+        Raises the errors of `fetch_offsets`, and `GroupActive` if the group has members, because only they may commit.
         After `TimedOut` and `Unreachable` the commit may have succeeded.
         """
         if not offsets:
@@ -202,13 +204,13 @@ class SimpleConsumer:
     # --- lifecycle -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes the connections. Calls in other threads raise `Unreachable`."""
+        """Closes the connections. Calls that are running in other threads raise `Unreachable`."""
         with self._closing:
             if self._closed:
                 return
             self._closed = True
-        self._runner.run(self._hang_up())
-        self._runner.close()
+        self._loop_thread.run(self._close_connections())
+        self._loop_thread.close()
 
     def __enter__(self) -> Self:
         return self
@@ -218,7 +220,7 @@ class SimpleConsumer:
     ) -> None:
         self.close()
 
-    async def _hang_up(self) -> None:
+    async def _close_connections(self) -> None:
         await asyncio.gather(self._client.close(), self._offset_managers.close())
 
     def _run(self, call: Callable[[float], Awaitable[T]], wait_ms: int = 0) -> T:
@@ -231,32 +233,33 @@ class SimpleConsumer:
             return await call(asyncio.get_running_loop().time() + seconds)
 
         try:
-            return self._runner.run(within())
+            return self._loop_thread.run(within())
         except CancelledError:
             raise Unreachable("Kafka", "this consumer was closed by another thread") from None
 
 
-def _decoded(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:
-    """Returns a slice's records from the offset on. Records before a damaged batch are returned; the fetch that begins
-    at the damaged one fails."""
+def _decode(read: ReadResult | OffsetMgrError) -> FetchResult | OffsetMgrError:
+    """Decodes the records of a slice from the requested offset on. It returns the records before a damaged batch; only
+    a fetch that begins at the damaged batch fails."""
     if isinstance(read, OffsetMgrError):
         return read
     records: list[Record] = []
-    following = read.offset
+    next_offset = read.offset
     try:
         for batch in batches(read.slice.data, read.offset):
             records += batch.records
-            following = max(following, batch.last_offset + 1)
+            next_offset = max(next_offset, batch.last_offset + 1)
     except (CorruptData, UnknownVersion) as error:
-        if following == read.offset:
+        if next_offset == read.offset:
             return error
-    return FetchResult(tuple(records), read.offset, following, read.slice.high_watermark, read.slice.log_start_offset)
+    return FetchResult(tuple(records), read.offset, next_offset, read.slice.high_watermark, read.slice.log_start_offset)
 
 
-def _all(what: str, outcomes: Mapping[TopicPartition, T | OffsetMgrError]) -> dict[TopicPartition, T]:
-    """Returns the outcomes if no partition failed. Raises the error of the only one, else `PartialFailure`."""
-    failures = {tp: got for tp, got in outcomes.items() if isinstance(got, OffsetMgrError)}
-    successes = {tp: got for tp, got in outcomes.items() if not isinstance(got, OffsetMgrError)}
+def _all_or_raise(what: str, outcomes: Mapping[TopicPartition, T | OffsetMgrError]) -> dict[TopicPartition, T]:
+    """Returns the outcomes if no partition failed. Otherwise raises `PartialFailure`, or the error itself if there is
+    only one partition."""
+    failures = {tp: outcome for tp, outcome in outcomes.items() if isinstance(outcome, OffsetMgrError)}
+    successes = {tp: outcome for tp, outcome in outcomes.items() if not isinstance(outcome, OffsetMgrError)}
     if failures:
         if len(outcomes) == 1:
             raise next(iter(failures.values()))
@@ -264,7 +267,7 @@ def _all(what: str, outcomes: Mapping[TopicPartition, T | OffsetMgrError]) -> di
     return successes
 
 
-def _checked(policy: Any) -> OutOfRange:
+def _check_policy(policy: Any) -> OutOfRange:
     if policy not in _OUT_OF_RANGE:
         raise UsageError(f"out_of_range={policy!r}", f"must be one of {', '.join(_OUT_OF_RANGE)}")
     return policy  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The committed offsets of `SimpleConsumer`: asyncio, in the thread of its connection."""
+"""`OffsetManagers`: reads and commits offsets for `SimpleConsumer`, with asyncio in the thread of its connection."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from offsetmgr.kafka.protocol.requests import MANAGER_API_VERSIONS, FetchedGroup
 
 
 class OffsetManagers:
-    """The coordinators of groups: those that ``bootstrap`` reports, or one that the caller names.
+    """Sends requests to the coordinators of groups: the coordinators that the servers in ``bootstrap`` report, or one
+    that the caller names.
 
-    ``bootstrap`` are brokers, or offset managers. Use it within one event loop.
+    ``bootstrap`` are brokers or offset managers. Use it within one event loop.
     """
 
     def __init__(self, bootstrap: str, security: Security) -> None:
         self._security = security
-        self._finding = Client(bootstrap, security, MANAGER_API_VERSIONS)
-        self._fixed: dict[Address, PinnedCoordinatorClient] = {}
+        self._client_for_groups = Client(bootstrap, security, MANAGER_API_VERSIONS)
+        self._pinned: dict[Address, PinnedCoordinatorClient] = {}
 
     async def find(self, group: str, deadline: float) -> Address:
-        """Returns the coordinator. Raises `CoordinatorNotAvailable` and others."""
-        return await self._finding.coordinator(group, deadline)
+        """Returns the coordinator of a group. Raises `CoordinatorNotAvailable` and others."""
+        return await self._client_for_groups.coordinator(group, deadline)
 
     async def fetch(
         self, group: str, partitions: Sequence[TopicPartition] | None, coordinator: Address | None, deadline: float
     ) -> FetchedGroup:
-        """Returns the offsets. Raises `OffsetMgrError` if the whole group could not be read."""
-        found = (await self._client(coordinator).fetch({group: partitions}, deadline))[group]
+        """Returns the committed offsets. Raises `OffsetMgrError` if the request for the whole group failed."""
+        found = (await self._client_of(coordinator).fetch({group: partitions}, deadline))[group]
         if isinstance(found, OffsetMgrError):
             raise found
         return found
@@ -48,9 +49,9 @@ class OffsetManagers:
         coordinator: Address | None,
         deadline: float,
     ) -> dict[TopicPartition, OffsetMgrError | None]:
-        """Returns each partition's error, or None. Raises `GroupActive` if the group has members, and `OffsetMgrError`
-        if nothing could be committed."""
-        client = self._client(coordinator)
+        """Returns each partition's error, None for a committed one. Raises `GroupActive` if the group has members, and
+        `OffsetMgrError` if the whole request failed."""
+        client = self._client_of(coordinator)
         loop = asyncio.get_running_loop()
         wait_s = min(deadline, loop.time() + UNKNOWN_TOPIC_TIMEOUT_S)
         outcomes: dict[TopicPartition, OffsetMgrError | None] = {}
@@ -59,9 +60,9 @@ class OffsetManagers:
             try:
                 outcomes |= await client.commit(group, pending, deadline)
             except NotAMember as error:
-                hint = "a group with members takes commits of theirs only: stop them first"
+                hint = "only the members of a group with members may commit; stop them first"
                 raise GroupActive(error.what, error.why, hint) from None
-            # A coordinator that has just started knows no topics yet, even those that other brokers know.
+            # A coordinator that has just started may not know a topic yet that other brokers know.
             unknown = [tp for tp in pending if isinstance(outcomes.get(tp), UnknownTopicOrPartition)]
             now = loop.time() + pause
             if unknown and wait_s <= now < deadline:
@@ -75,11 +76,11 @@ class OffsetManagers:
 
     async def close(self) -> None:
         """Closes all connections."""
-        await asyncio.gather(self._finding.close(), *(client.close() for client in self._fixed.values()))
+        await asyncio.gather(self._client_for_groups.close(), *(client.close() for client in self._pinned.values()))
 
-    def _client(self, coordinator: Address | None) -> Client:
+    def _client_of(self, coordinator: Address | None) -> Client:
         if coordinator is None:
-            return self._finding
-        if coordinator not in self._fixed:
-            self._fixed[coordinator] = PinnedCoordinatorClient(coordinator, self._security)
-        return self._fixed[coordinator]
+            return self._client_for_groups
+        if coordinator not in self._pinned:
+            self._pinned[coordinator] = PinnedCoordinatorClient(coordinator, self._security)
+        return self._pinned[coordinator]

@@ -1,10 +1,11 @@
-"""Streams of messages, and the state of each partition behind them: delivered, finished and waiting messages.
+"""`MessageStream`: delivers messages to a reader. `StreamState`: the delivered, finished and waiting messages of each
+partition.
 
-One lock guards all of it, so that "stop delivering" is one moment for all streams. No I/O.
+One lock guards the whole state, so that delivery stops at the same moment for all streams. The module performs no I/O.
 
-A message counts as finished when its reader asks the stream for the next one (or commits): until then it is the
-reader's current message. Only finished messages are committed automatically, so a process that dies repeats messages
-and loses none. The old consumer counts a message when it delivers it.
+A message is finished when its reader requests the next one from the stream, or commits. Until then it is the reader's
+current message. Only finished messages are committed automatically, so if a process dies, messages are reprocessed and
+none is lost. (The old consumer counts a message as consumed when it delivers it.)
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.core.model import Offset, TopicPartition
 
-_LOOK_S: Final = 0.05
-"""The interval at which a reader that waits for the lease checks it again."""
+_LEASE_CHECK_INTERVAL_S: Final = 0.05
+"""The interval at which a reader that waits for a valid lease checks it."""
 
 
-class _Marks(threading.local):
-    """One object for each thread, because `threading.get_ident` may return the number of an ended thread."""
+class _ThreadTokens(threading.local):
+    """An object that identifies the calling thread. `threading.get_ident` is not enough, because a new thread may get
+    the number of an ended one."""
 
     def __init__(self) -> None:
-        self.mine = object()
+        self.token = object()
 
 
-_MARKS: Final = _Marks()
+_TOKENS: Final = _ThreadTokens()
 
 
 class StreamMessage(NamedTuple):
-    """One message. ``timestamp_ms`` is milliseconds since 1970, None if the message has none."""
+    """One message. ``timestamp_ms`` is in milliseconds since 1970, None if the message has no timestamp."""
 
     topic: str
     partition: int
@@ -47,46 +49,47 @@ class StreamMessage(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class PartitionProgress:
-    """One owned partition. All offsets are those of the next message.
+    """The progress of one owned partition. Each position is the offset of the next message.
 
-    ``fetched`` is the end of the messages in the stream, ``handed`` of those that readers have received, ``done`` of
-    those that may be committed; ``known`` is the store's offset at the last read or write, ``committed_at`` the time of
-    the last write (seconds of the monotonic clock; None: not yet by this member). ``gap`` is a gap in the log that has
-    been passed over: once all messages before it are finished, the offset after it may be committed.
+    ``fetched`` is the position after the messages in the stream, ``delivered`` the position after those that readers
+    have received, and ``finished`` the position that may be committed. ``known`` is the store's offset at the last read
+    or write. ``committed_at`` is the time of this member's last commit (seconds of the monotonic clock), or None.
+    ``gap`` is a gap in the log, as its first offset and the offset after it: once all messages before it are finished,
+    the offset after it may be committed.
     """
 
     partition: TopicPartition
     stream: MessageStream
     fetched: int
-    handed: int
-    done: int
+    delivered: int
+    finished: int
     known: Offset
     stopped: bool = False
     committed_at: float | None = None
     gap: tuple[int, int] | None = None
 
     def pass_gap(self) -> None:
-        """Marks the gap as finished if all messages before it are. Under the lock."""
-        if self.gap is not None and self.done >= self.gap[0]:
-            self.done = max(self.done, self.gap[1])
+        """Marks the gap as finished if all messages before it are finished. The caller holds the lock."""
+        if self.gap is not None and self.finished >= self.gap[0]:
+            self.finished = max(self.finished, self.gap[1])
             self.gap = None
 
 
 class StreamState:
-    """The state that all streams of one consumer share."""
+    """The state that all streams of one consumer share. Any thread may use it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
-        """A message has been finished, or the partitions have changed."""
-        self._holdings: dict[TopicPartition, PartitionProgress] = {}
+        """Notified when a message is finished or the partitions change."""
+        self._owned: dict[TopicPartition, PartitionProgress] = {}
         self._streams: list[MessageStream] = []
-        self._may_hand_out: Callable[[], bool] = lambda: False
+        self._may_deliver: Callable[[], bool] = lambda: False
         self.error: OffsetMgrError | None = None
         self.closed = False
 
     def stream(self, topic: str | None) -> MessageStream:
-        """Returns a new stream; ``topic`` None is one that mixes the topics of a pattern."""
+        """Returns a new stream. If ``topic`` is None, the stream mixes the topics of a pattern."""
         stream = MessageStream(self, topic)
         self._streams.append(stream)
         return stream
@@ -95,13 +98,13 @@ class StreamState:
     def streams(self) -> Collection[MessageStream]:
         return tuple(self._streams)
 
-    def may_hand_out(self) -> bool:
-        return self._may_hand_out()
+    def may_deliver(self) -> bool:
+        return self._may_deliver()
 
-    def grant(self, may_hand_out: Callable[[], bool]) -> None:
-        """From now on this function is called before each delivery."""
+    def set_delivery_check(self, may_deliver: Callable[[], bool]) -> None:
+        """Sets the function that is called before each delivery; a message is delivered only if it returns True."""
         with self.lock:
-            self._may_hand_out = may_hand_out
+            self._may_deliver = may_deliver
 
     def wake(self) -> None:
         """Wakes waiting readers."""
@@ -110,110 +113,114 @@ class StreamState:
 
     # --- partitions ----------------------------------------------------------------------------------
 
-    def add(self, holding: PartitionProgress) -> None:
+    def add(self, progress: PartitionProgress) -> None:
         with self.lock:
-            self._holdings[holding.partition] = holding
+            self._owned[progress.partition] = progress
             self.changed.notify_all()
 
-    def holdings(self) -> dict[TopicPartition, PartitionProgress]:
+    def owned(self) -> dict[TopicPartition, PartitionProgress]:
         with self.lock:
-            return dict(self._holdings)
+            return dict(self._owned)
 
-    def feed(self, holding: PartitionProgress, messages: Iterable[StreamMessage]) -> None:
-        """Puts messages into the partition's stream in order; skips those that were there before."""
+    def enqueue(self, progress: PartitionProgress, messages: Iterable[StreamMessage]) -> None:
+        """Puts messages into the partition's stream in order. Skips messages that it already contains."""
         with self.lock:
-            if holding.stopped:
+            if progress.stopped:
                 return
-            buffer = holding.stream.buffer
+            buffer = progress.stream.buffer
             was_empty = not buffer
             for message in messages:
-                if message.offset >= holding.fetched:
-                    buffer.append((holding, message))
-                    holding.fetched = message.offset + 1
+                if message.offset >= progress.fetched:
+                    buffer.append((progress, message))
+                    progress.fetched = message.offset + 1
             if was_empty and buffer:
-                holding.stream.readable.notify_all()
+                progress.stream.readable.notify_all()
 
-    def relocate(self, holding: PartitionProgress, offset: int) -> None:
-        """The log does not contain the next position: continues at ``offset``.
+    def move_position(self, progress: PartitionProgress, offset: int) -> None:
+        """Continues at ``offset``, because the log does not contain the next position.
 
-        If it is larger, the log's start has passed the position, and waiting messages stay valid. If it is smaller, the
-        log has been recreated: waiting messages, and a reader's current one, belong to another log.
+        If ``offset`` is larger than the position, the start of the log has advanced past it, and waiting messages stay
+        valid. If it is smaller, the topic was recreated: the waiting messages and a reader's current message belong to
+        another log and are discarded.
         """
         with self.lock:
-            if offset >= holding.fetched:
-                begins = holding.gap[0] if holding.gap is not None and holding.gap[1] == holding.fetched else None
-                holding.gap = (holding.fetched if begins is None else begins), offset
-                holding.fetched = offset
-                holding.pass_gap()
+            if offset >= progress.fetched:
+                gap_start = (
+                    progress.gap[0] if progress.gap is not None and progress.gap[1] == progress.fetched else None
+                )
+                progress.gap = (progress.fetched if gap_start is None else gap_start), offset
+                progress.fetched = offset
+                progress.pass_gap()
                 return
-            self._purge({id(holding)})
-            self._let_go([holding])
-            holding.fetched = holding.handed = holding.done = offset
-            holding.gap = None
+            self._purge({id(progress)})
+            self._discard_current([progress])
+            progress.fetched = progress.delivered = progress.finished = offset
+            progress.gap = None
 
     def stop(self, partitions: Collection[TopicPartition], timeout_s: float) -> list[PartitionProgress]:
-        """From this moment nothing of these partitions is delivered. Waits (at most so long) until readers have
-        finished their current messages, and returns the states, which stay until `remove`."""
+        """Stops the delivery of these partitions at once. Waits up to ``timeout_s`` seconds until the readers have
+        finished their current messages. Returns the progress of the partitions, which stay until `remove`."""
         with self.lock:
-            found = [self._holdings[tp] for tp in partitions if tp in self._holdings]
-            for holding in found:
-                holding.stopped = True
-            self._purge({id(holding) for holding in found})
+            found = [self._owned[tp] for tp in partitions if tp in self._owned]
+            for progress in found:
+                progress.stopped = True
+            self._purge({id(progress) for progress in found})
             deadline = time.monotonic() + timeout_s
-            while self._in_hand(found) and (left := deadline - time.monotonic()) > 0:
+            while self._has_current(found) and (left := deadline - time.monotonic()) > 0:
                 self.changed.wait(left)
             return found
 
     def remove(self, partitions: Collection[TopicPartition] | None) -> list[PartitionProgress]:
-        """Removes these (None: all) at once, with waiting and current messages, and returns them."""
+        """Removes these partitions (all if None) at once, with their waiting and current messages. Returns their
+        progress."""
         with self.lock:
-            chosen = list(self._holdings) if partitions is None else [tp for tp in partitions if tp in self._holdings]
-            gone = [self._holdings.pop(tp) for tp in chosen]
-            for holding in gone:
-                holding.stopped = True
-            self._purge({id(holding) for holding in gone})
-            self._let_go(gone)
-            return gone
+            selected = list(self._owned) if partitions is None else [tp for tp in partitions if tp in self._owned]
+            removed = [self._owned.pop(tp) for tp in selected]
+            for progress in removed:
+                progress.stopped = True
+            self._purge({id(progress) for progress in removed})
+            self._discard_current(removed)
+            return removed
 
-    def holds(self, holding: PartitionProgress) -> bool:
-        """Returns whether it is still there: neither removed, nor replaced by a later one of the same partition."""
+    def is_current(self, progress: PartitionProgress) -> bool:
+        """Returns whether the partition still has this progress: it was neither removed nor added again since."""
         with self.lock:
-            return self._holdings.get(holding.partition) is holding
+            return self._owned.get(progress.partition) is progress
 
-    def done_by_caller(self) -> None:
-        """The reader in the calling thread has finished its current message."""
+    def finish_current_of_caller(self) -> None:
+        """Marks the current message of the reader in the calling thread as finished."""
         with self.lock:
             for stream in self._streams:
-                if stream.reader is _MARKS.mine:
+                if stream.reader is _TOKENS.token:
                     stream.finish()
 
-    def left_by_caller(self) -> None:
-        """The reader in the calling thread will not finish its current message."""
+    def discard_current_of_caller(self) -> None:
+        """Discards the current message of the reader in the calling thread, so that it does not count as finished."""
         with self.lock:
             for stream in self._streams:
-                if stream.reader is _MARKS.mine:
-                    stream.in_hand = None
+                if stream.reader is _TOKENS.token:
+                    stream.current = None
 
-    def positions(self, holdings: Iterable[PartitionProgress]) -> dict[TopicPartition, int]:
-        """Returns the offsets that may be committed now."""
+    def positions(self, owned: Iterable[PartitionProgress]) -> dict[TopicPartition, int]:
+        """Returns the offset of each partition that may be committed now."""
         with self.lock:
-            return {holding.partition: holding.done for holding in holdings}
+            return {progress.partition: progress.finished for progress in owned}
 
     def committable(self) -> Mapping[TopicPartition, PartitionProgress]:
-        """Returns all partitions that are not being stopped."""
+        """Returns the progress of all partitions that are not being stopped."""
         with self.lock:
-            return {tp: holding for tp, holding in self._holdings.items() if not holding.stopped}
+            return {tp: progress for tp, progress in self._owned.items() if not progress.stopped}
 
     # --- the end -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends all streams: iterators stop."""
+        """Ends all streams, so that their iterators stop."""
         with self.lock:
             self.closed = True
             self._wake()
 
     def fail(self, error: OffsetMgrError) -> None:
-        """Ends all streams: iterators raise ``error``."""
+        """Ends all streams, so that their iterators raise ``error``."""
         with self.lock:
             self.error = error
             self._wake()
@@ -223,44 +230,45 @@ class StreamState:
             stream.readable.notify_all()
         self.changed.notify_all()
 
-    def _in_hand(self, holdings: list[PartitionProgress]) -> bool:
-        return any(stream.in_hand is not None and stream.in_hand[0] in holdings for stream in self._streams)
+    def _has_current(self, owned: list[PartitionProgress]) -> bool:
+        return any(stream.current is not None and stream.current[0] in owned for stream in self._streams)
 
-    def _let_go(self, holdings: list[PartitionProgress]) -> None:
-        """The current messages of these partitions will not count as finished."""
+    def _discard_current(self, owned: list[PartitionProgress]) -> None:
+        """Discards the current messages of these partitions, so that they do not count as finished."""
         for stream in self._streams:
-            if stream.in_hand is not None and stream.in_hand[0] in holdings:
-                stream.in_hand = None
+            if stream.current is not None and stream.current[0] in owned:
+                stream.current = None
         self.changed.notify_all()
 
-    def _purge(self, holdings: set[int]) -> None:
+    def _purge(self, owned: set[int]) -> None:
         for stream in self._streams:
-            if any(id(holding) in holdings for holding, _ in stream.buffer):
-                stream.buffer = deque(entry for entry in stream.buffer if id(entry[0]) not in holdings)
+            if any(id(progress) in owned for progress, _ in stream.buffer):
+                stream.buffer = deque(entry for entry in stream.buffer if id(entry[0]) not in owned)
 
 
 class MessageStream:
-    """Messages of the partitions that this stream's thread owns, each partition's in order. One reader at a time.
+    """Delivers the messages of the partitions that this stream owns, in order within each partition. Only one thread
+    may read it at a time.
 
-    As an iterator it waits for the next message, and ends when the consumer is shut down, or (where the consumer has a
-    ``consumer_timeout_ms``) when none has come for so long; then it can be iterated again. It raises the error for
-    which the consumer has given up.
+    As an iterator it waits for the next message. It ends when the consumer is shut down. If the consumer has a
+    ``consumer_timeout_ms``, it also ends if no message arrives for that time, and can then be iterated again. It raises
+    the error that stopped the consumer.
     """
 
     timeout_s: float | None = None
 
-    def __init__(self, desk: StreamState, topic: str | None) -> None:
+    def __init__(self, state: StreamState, topic: str | None) -> None:
         self.topic = topic
         self.buffer: deque[tuple[PartitionProgress, StreamMessage]] = deque()
-        self.readable = threading.Condition(desk.lock)
-        self.in_hand: tuple[PartitionProgress, int] | None = None
+        self.readable = threading.Condition(state.lock)
+        self.current: tuple[PartitionProgress, int] | None = None
         self.reader: object = None
-        self._desk = desk
+        self._state = state
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended for good."""
-        return self._desk.closed or self._desk.error is not None
+        """Whether the stream has ended and will deliver no more messages."""
+        return self._state.closed or self._state.error is not None
 
     def __iter__(self) -> Iterator[StreamMessage]:
         return self
@@ -272,34 +280,40 @@ class MessageStream:
         return message
 
     def get(self, timeout_s: float | None = None) -> StreamMessage | None:
-        """The next message; None where none has come within the timeout, or the stream has ended (`closed`). Says too
-        that the message before it is done with. Raises the error for which the consumer has given up."""
-        desk = self._desk
+        """Returns the next message; None if none arrives within the timeout, or if the stream has ended (`closed`). The
+        call also marks the previous message as finished. Raises the error that stopped the consumer."""
+        state = self._state
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with desk.lock:
-            self.reader = _MARKS.mine
+        with state.lock:
+            self.reader = _TOKENS.token
             self.finish()
             while True:
-                if desk.error is not None:
-                    raise desk.error
-                if desk.closed:
+                if state.error is not None:
+                    raise state.error
+                if state.closed:
                     return None
                 waiting = bool(self.buffer)
-                if waiting and desk.may_hand_out():
-                    holding, message = self.buffer.popleft()
-                    holding.handed = message.offset + 1
-                    self.in_hand = holding, message.offset + 1
+                if waiting and state.may_deliver():
+                    progress, message = self.buffer.popleft()
+                    progress.delivered = message.offset + 1
+                    self.current = progress, message.offset + 1
                     return message
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return None
-                self.readable.wait(left if not waiting else _LOOK_S if left is None else min(left, _LOOK_S))
+                self.readable.wait(
+                    left
+                    if not waiting
+                    else _LEASE_CHECK_INTERVAL_S
+                    if left is None
+                    else min(left, _LEASE_CHECK_INTERVAL_S)
+                )
 
     def finish(self) -> None:
-        """Marks the reader's present message as processed. Under the desk's lock."""
-        if self.in_hand is not None:
-            holding, offset = self.in_hand
-            holding.done = max(holding.done, offset)
-            holding.pass_gap()
-            self.in_hand = None
-            self._desk.changed.notify_all()
+        """Marks the reader's current message as finished. The caller holds the lock of the state."""
+        if self.current is not None:
+            progress, offset = self.current
+            progress.finished = max(progress.finished, offset)
+            progress.pass_gap()
+            self.current = None
+            self._state.changed.notify_all()

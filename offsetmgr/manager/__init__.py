@@ -1,6 +1,6 @@
-"""The offset manager: it owns the offsets of a set of groups, appends their commits to a log, and serves fetches from
-memory.
+"""The offset manager. It appends the commits of the groups that it owns to a log, and serves fetches from memory.
 
-`shard` is the pure core, with one shard for each partition of the log. `runtime` runs the shards of the shard groups
-that this process owns, and has the threads.
+`shard` is the pure core: one shard holds the offsets of one partition of the log. `ownership` decides which shard
+groups this process owns. `runtime` runs the shards on an event loop and contains the threads. `log` is the offsets
+topic, and `node` assembles all of them into one process.
 """

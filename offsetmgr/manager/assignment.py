@@ -1,10 +1,11 @@
-"""`assign` decides which manager owns which shard group. The leader of the managers' group calls it in every rebalance.
-Pure.
+"""The assignor of the managers' group: `assign` decides which manager owns which shard group. The leader of the group
+calls it in every rebalance. Pure.
 
-*Cooperative*: a shard group that a live member claims is not given to another. The owner is asked to revoke it, and
-after it has rejoined without the shard group, the next rebalance assigns it to the waiting member. So a change of
-members takes two rebalances, and no shard group ever has two owners. *Balanced*: the counts differ by at most one.
-*Sticky*: as few shard groups move as possible. Deterministic: the order of the members does not matter.
+The assignment is *cooperative*: it never gives a shard group that a live member claims to another member. It asks the
+owner to revoke the shard group; after the owner has rejoined without it, the next rebalance assigns it to the new
+owner. So a change of members takes two rebalances, and no shard group ever has two owners. The assignment is
+*balanced*: the members' counts of shard groups differ by at most one. It is *sticky*: as few shard groups move as
+possible. It is deterministic and does not depend on the order of the members.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ class SharedConfig(NamedTuple):
     shard_groups: int
     record_format: str
     protocol: int
-    """The version of the rules of assignment (of this package)."""
+    """The version of the assignment rules in this module."""
     retention_ms: int
-    """The retention of offsets of groups without members: a manager with a shorter one would delete what the others
-    keep."""
+    """The retention of offsets of groups without members. A manager with a shorter retention would delete offsets that
+    the others keep."""
     relay: bool
-    """Whether the manager asks the brokers which groups have members: one that does not would delete their offsets."""
+    """Whether the manager asks the brokers which groups have members. A manager that does not ask would delete the
+    offsets of groups with members."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerMetadata:
-    """The metadata that a member sends when it joins."""
+    """The metadata that a manager sends when it joins the managers' group."""
 
     host: str
     port: int
@@ -47,15 +49,15 @@ class ManagerMetadata:
     owned: Mapping[int, int] = field(default_factory=dict)
     """The shard groups that the member claims to own, and the generation that assigned each."""
     seen: int = -1
-    """The newest generation whose assignment the member has received; -1: none."""
+    """The newest generation whose assignment the member has received; -1 if it has received none."""
     seen_owners: Mapping[int, str] = field(default_factory=dict)
     """The owners of shard groups in that assignment, by member id (including those asked to revoke one)."""
     relay: Mapping[str, Any] = field(default_factory=dict)
-    """Data for the proxy, which this module ignores."""
+    """Data for the relay; this module passes it on and does not interpret it."""
 
 
 class NodeAddress(NamedTuple):
-    """The address of a manager for clients."""
+    """The address at which clients reach a manager."""
 
     node_id: int
     host: str
@@ -64,7 +66,7 @@ class NodeAddress(NamedTuple):
 
 
 class PendingRevocation(NamedTuple):
-    """A shard group that changes hands: its owner until it revokes the shard group, and the next owner (None: not known
+    """A shard group that moves: its owner, which is asked to revoke it, and the next owner (None if not decided
     yet)."""
 
     owner: str
@@ -73,60 +75,64 @@ class PendingRevocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The assignment of one generation, the same for all members, which are named by their member id."""
+    """The assignment of one generation. All members receive the same one. Members are identified by their member id."""
 
     generation: int
     nodes: Mapping[str, NodeAddress]
     owners: Mapping[int, str]
-    """The shard groups that may be owned in this generation, and their owners."""
+    """The owner of each shard group that has one in this generation."""
     waiting: Mapping[int, PendingRevocation] = field(default_factory=dict)
-    """The other shard groups that a member still owns and is asked to revoke."""
+    """The shard groups that a member still owns and is asked to revoke."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Members that receive nothing, and the reason."""
+    """The members that receive no shard group, and the reason."""
 
     def shard_groups_of(self, member: str) -> frozenset[int]:
         """Returns the shard groups that ``member`` may own."""
         return frozenset(shard_group for shard_group, owner in self.owners.items() if owner == member)
 
-    def to_let_go(self, member: str) -> frozenset[int]:
+    def to_revoke(self, member: str) -> frozenset[int]:
         """Returns the shard groups that ``member`` is asked to revoke."""
         return frozenset(shard_group for shard_group, waiting in self.waiting.items() if waiting.owner == member)
 
-    def holders(self) -> dict[int, str]:
-        """Returns the owner of each owned shard group."""
+    def all_owners(self) -> dict[int, str]:
+        """Returns the owner of each shard group, including those that their owner is asked to revoke."""
         return {**self.owners, **{shard_group: waiting.owner for shard_group, waiting in self.waiting.items()}}
 
 
 def assign(
     generation: int, members: Sequence[tuple[str, ManagerMetadata]], unreadable: Mapping[str, str] | None = None
 ) -> Assignment:
-    """Returns the assignment of ``generation``. ``unreadable`` are members with invalid metadata, and the reason; they
-    never received a shard group, so they own none."""
-    infos = dict(sorted(members))
-    claims = _claims(infos)
-    agreed = _agreed(infos, claims)
+    """Returns the assignment of ``generation``. ``unreadable`` are the members with invalid metadata, and the reason.
+    They never received a shard group, so they own none."""
+    metadata = dict(sorted(members))
+    claims = _claims(metadata)
+    prevailing = _prevailing_config(metadata, claims)
     refused = dict(unreadable or {})
-    if agreed is None:
+    if prevailing is None:
         return Assignment(generation, {}, {}, {}, refused)
-    refused |= {m: _difference(info.parameters, agreed) for m, info in infos.items() if info.parameters != agreed}
-    accepted = sorted((m for m in infos if m not in refused), key=lambda m: (infos[m].host, infos[m].port, m))
+    refused |= {
+        m: _describe_difference(member_metadata.parameters, prevailing)
+        for m, member_metadata in metadata.items()
+        if member_metadata.parameters != prevailing
+    }
+    accepted = sorted((m for m in metadata if m not in refused), key=lambda m: (metadata[m].host, metadata[m].port, m))
 
-    owners, capacity = _kept(accepted, claims, agreed.shard_groups)
-    free = [shard_group for shard_group in range(agreed.shard_groups) if shard_group not in claims]
-    owners |= dict(zip(free, _neediest(capacity, len(free)), strict=True))
+    owners, capacity = _retained(accepted, claims, prevailing.shard_groups)
+    free = [shard_group for shard_group in range(prevailing.shard_groups) if shard_group not in claims]
+    owners |= dict(zip(free, _next_owners(capacity, len(free)), strict=True))
     moving = sorted(
-        shard_group for shard_group in claims if shard_group not in owners and shard_group < agreed.shard_groups
+        shard_group for shard_group in claims if shard_group not in owners and shard_group < prevailing.shard_groups
     )
     waiting = {
         shard_group: PendingRevocation(claims[shard_group][1], successor)
-        for shard_group, successor in zip(moving, _neediest(capacity, len(moving)), strict=True)
+        for shard_group, successor in zip(moving, _next_owners(capacity, len(moving)), strict=True)
     }
-    return Assignment(generation, _nodes(accepted, infos), owners, waiting, refused)
+    return Assignment(generation, _nodes(accepted, metadata), owners, waiting, refused)
 
 
 def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Returns node ids computed from the addresses alone; if two are equal, the later address gets the next free
-    one."""
+    """Returns a node id for each address, computed from the addresses alone. If two addresses have the same hash, the
+    later one in sorted order gets the next free id."""
     taken: dict[int, tuple[str, int]] = {}
     for host, port in sorted(set(addresses)):
         digest = hashlib.sha256(f"{host}:{port}".encode()).digest()
@@ -137,48 +143,53 @@ def node_ids(addresses: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]
     return {address: node_id for node_id, address in taken.items()}
 
 
-def _claims(infos: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
+def _claims(metadata: Mapping[str, ManagerMetadata]) -> dict[int, tuple[int, str]]:
     """Returns the valid claim of each claimed shard group: its generation and its member.
 
-    A member that joins without having seen the newest assignment also claims what that one gave it: its JoinGroup may
-    be an old one that arrived late, while the process has continued. Of two claims the one of the younger generation is
-    valid.
+    A member that joins without having seen the newest assignment also counts as claiming the shard groups that this
+    assignment gave it: its JoinGroup may be an old one that arrived late, while the process has continued. If two
+    members claim a shard group, the claim of the newer generation is valid.
     """
-    newest, map_of_newest = max(
-        ((info.seen, m) for m, info in infos.items()), default=(-1, ""), key=lambda pair: (pair[0], pair[1])
+    newest, newest_member = max(
+        ((member_metadata.seen, m) for m, member_metadata in metadata.items()),
+        default=(-1, ""),
+        key=lambda pair: (pair[0], pair[1]),
     )
-    given = infos[map_of_newest].seen_owners if map_of_newest else {}
+    newest_owners = metadata[newest_member].seen_owners if newest_member else {}
     claims: dict[int, tuple[int, str]] = {}
-    for member, info in infos.items():
-        owned = dict(info.owned)
-        if info.seen < newest:
-            owned = {shard_group: newest for shard_group, owner in given.items() if owner == member} | owned
+    for member, member_metadata in metadata.items():
+        owned = dict(member_metadata.owned)
+        if member_metadata.seen < newest:
+            owned = {shard_group: newest for shard_group, owner in newest_owners.items() if owner == member} | owned
         for shard_group, since in owned.items():
             if shard_group not in claims or since > claims[shard_group][0]:
                 claims[shard_group] = (since, member)
     return claims
 
 
-def _agreed(infos: Mapping[str, ManagerMetadata], claims: Mapping[int, tuple[int, str]]) -> SharedConfig | None:
-    """Returns the settings of those who own most shard groups, so that a wrongly configured new member, even a leader,
-    does not displace working ones. If no member owns any, returns the settings of most members."""
-    owned = [infos[member].parameters for _, member in claims.values()]
-    told = [info.parameters for info in infos.values()]
-    return min(set(told), default=None, key=lambda p: (-owned.count(p), -told.count(p), p))
+def _prevailing_config(
+    metadata: Mapping[str, ManagerMetadata], claims: Mapping[int, tuple[int, str]]
+) -> SharedConfig | None:
+    """Returns the settings of the members that own the most shard groups, so that a wrongly configured new member, even
+    a leader, does not displace working members. If no member owns a shard group, returns the settings that the most
+    members have."""
+    owned = [metadata[member].parameters for _, member in claims.values()]
+    configs = [member_metadata.parameters for member_metadata in metadata.values()]
+    return min(set(configs), default=None, key=lambda p: (-owned.count(p), -configs.count(p), p))
 
 
-def _difference(theirs: SharedConfig, agreed: SharedConfig) -> str:
+def _describe_difference(config: SharedConfig, prevailing: SharedConfig) -> str:
     differing = [
-        f"{name.removesuffix('_ms').replace('_', ' ')} is {_said(name, mine)} here "
-        f"and {_said(name, other)} at the other managers"
-        for name, mine, other in zip(SharedConfig._fields, theirs, agreed, strict=True)
+        f"{name.removesuffix('_ms').replace('_', ' ')} is {_format_setting(name, mine)} here "
+        f"and {_format_setting(name, other)} at the other managers"
+        for name, mine, other in zip(SharedConfig._fields, config, prevailing, strict=True)
         if mine != other
     ]
     return "; ".join(differing)
 
 
-def _said(name: str, value: object) -> str:
-    """Returns the value in the form of the options of ``manager serve``."""
+def _format_setting(name: str, value: object) -> str:
+    """Returns the value as in the options of ``manager serve``."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if name == "retention_ms" and isinstance(value, int):
@@ -186,36 +197,38 @@ def _said(name: str, value: object) -> str:
     return repr(value)
 
 
-def _kept(
+def _retained(
     accepted: Sequence[str], claims: Mapping[int, tuple[int, str]], shard_groups: int
 ) -> tuple[dict[int, str], dict[str, int]]:
-    """Returns the shard groups that stay with their owner, and the number of additional shard groups for each
-    member."""
-    held: dict[str, list[int]] = {member: [] for member in accepted}
+    """Returns the owners of the shard groups that do not move, and the number of additional shard groups that each
+    member receives."""
+    claimed: dict[str, list[int]] = {member: [] for member in accepted}
     for shard_group, (_, member) in sorted(claims.items(), key=lambda item: (item[1][0], item[0])):
-        if member in held and shard_group < shard_groups:
-            held[member].append(shard_group)
-    share, more = divmod(shard_groups, len(accepted)) if accepted else (0, 0)
-    richest = sorted(accepted, key=lambda m: -len(held[m]))  # stable: equal counts keep the order of their addresses
-    quota = {member: share + (1 if n < more else 0) for n, member in enumerate(richest)}
-    owners = {shard_group: member for member in accepted for shard_group in held[member][: quota[member]]}
-    return owners, {member: quota[member] - min(len(held[member]), quota[member]) for member in accepted}
+        if member in claimed and shard_group < shard_groups:
+            claimed[member].append(shard_group)
+    share, remainder = divmod(shard_groups, len(accepted)) if accepted else (0, 0)
+    by_count = sorted(
+        accepted, key=lambda m: -len(claimed[m])
+    )  # stable: equal counts keep the order of their addresses
+    quota = {member: share + (1 if n < remainder else 0) for n, member in enumerate(by_count)}
+    owners = {shard_group: member for member in accepted for shard_group in claimed[member][: quota[member]]}
+    return owners, {member: quota[member] - min(len(claimed[member]), quota[member]) for member in accepted}
 
 
-def _neediest(capacity: dict[str, int], count: int) -> list[str]:
-    """Returns the members that receive the next ``count`` shard groups: each time the one that lacks most; ``room``
-    shrinks accordingly."""
-    chosen = []
+def _next_owners(capacity: dict[str, int], count: int) -> list[str]:
+    """Returns the members that receive the next ``count`` shard groups. Each shard group goes to the member with the
+    largest remaining ``capacity``, which is reduced accordingly."""
+    members = []
     for _ in range(count):
         member = max(capacity, key=lambda m: capacity[m])
         capacity[member] -= 1
-        chosen.append(member)
-    return chosen
+        members.append(member)
+    return members
 
 
-def _nodes(accepted: Sequence[str], infos: Mapping[str, ManagerMetadata]) -> dict[str, NodeAddress]:
-    ids = node_ids((infos[m].host, infos[m].port) for m in accepted)
+def _nodes(accepted: Sequence[str], metadata: Mapping[str, ManagerMetadata]) -> dict[str, NodeAddress]:
+    ids = node_ids((metadata[m].host, metadata[m].port) for m in accepted)
     return {
-        m: NodeAddress(ids[infos[m].host, infos[m].port], infos[m].host, infos[m].port, infos[m].relay)
+        m: NodeAddress(ids[metadata[m].host, metadata[m].port], metadata[m].host, metadata[m].port, metadata[m].relay)
         for m in accepted
     }

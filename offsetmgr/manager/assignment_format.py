@@ -1,8 +1,8 @@
-"""The bytes that managers exchange through the group protocol: the metadata of a member and an assignment.
+"""Encodes and decodes the bytes that managers exchange through the group protocol: a member's metadata and an
+assignment.
 
-Everything is JSON with a version (data rule "versioned formats"). Readers ignore additional fields of a later version.
-A change of a field needs a new version and a new name of the group protocol; the coordinator then admits only members
-with a common one.
+Both are JSON with a version (data rule "versioned formats"). Readers ignore unknown fields. A change of a field needs a
+new version and a new name of the group protocol; the coordinator then admits only members that share a protocol name.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddres
 T = TypeVar("T")
 
 VERSION: Final = 1
-_MOST_SHARD_GROUPS: Final = 1024
-"""No manager claims more shard groups."""
+_MAX_SHARD_GROUPS: Final = 1024
+"""An upper limit for the number of shard groups in metadata; a larger number is invalid."""
 _METADATA: Final = "metadata of a manager"
 _ASSIGNMENT: Final = "assignment of the managers' group"
 
 
-def encode_info(info: ManagerMetadata, attempt: int) -> bytes:
-    """``attempt`` makes every JoinGroup of a process different: the coordinator answers an identical one from its
-    memory, without a rebalance."""
+def encode_metadata(metadata: ManagerMetadata, attempt: int) -> bytes:
+    """Encodes metadata. ``attempt`` makes every JoinGroup of a process different: the coordinator answers an identical
+    JoinGroup from its memory, without a rebalance."""
     return _encode(
         {
-            "host": info.host,
-            "port": info.port,
-            "parameters": info.parameters._asdict(),
-            "owned": info.owned,
-            "seen": info.seen,
-            "seen_owners": info.seen_owners,
-            "relay": info.relay,
+            "host": metadata.host,
+            "port": metadata.port,
+            "parameters": metadata.parameters._asdict(),
+            "owned": metadata.owned,
+            "seen": metadata.seen,
+            "seen_owners": metadata.seen_owners,
+            "relay": metadata.relay,
             "attempt": attempt,
         }
     )
 
 
-def decode_info(data: bytes) -> ManagerMetadata:
+def decode_metadata(data: bytes) -> ManagerMetadata:
     """Decodes metadata. Raises `UnknownVersion`, `MalformedData`."""
     found = _decode(data, _METADATA)
-    named = _object(found, "parameters", _METADATA)
+    settings = _object(found, "parameters", _METADATA)
     parameters = SharedConfig(
-        _text(named, "topic", _METADATA),
-        _number(named, "partitions", _METADATA),
-        _number(named, "shard_groups", _METADATA),
-        _text(named, "record_format", _METADATA),
-        _number(named, "protocol", _METADATA),
-        _number(named, "retention_ms", _METADATA),
-        _truth(named, "relay", _METADATA),
+        _text(settings, "topic", _METADATA),
+        _number(settings, "partitions", _METADATA),
+        _number(settings, "shard_groups", _METADATA),
+        _text(settings, "record_format", _METADATA),
+        _number(settings, "protocol", _METADATA),
+        _number(settings, "retention_ms", _METADATA),
+        _boolean(settings, "relay", _METADATA),
     )
-    if not 0 < parameters.shard_groups <= min(parameters.partitions, _MOST_SHARD_GROUPS):
+    if not 0 < parameters.shard_groups <= min(parameters.partitions, _MAX_SHARD_GROUPS):
         _malformed(_METADATA, f"{parameters.shard_groups} shard groups for {parameters.partitions} partitions")
     return ManagerMetadata(
         _text(found, "host", _METADATA),
@@ -105,7 +105,11 @@ def _decode(data: bytes, what: str) -> Mapping[str, Any]:
         _malformed(what, "it is not a JSON object")
     version = _number(found, "version", what)
     if version != VERSION:
-        raise UnknownVersion(what, f"its version is {version}; known is {VERSION}", "is another manager newer?")
+        raise UnknownVersion(
+            what,
+            f"its version is {version}; the supported version is {VERSION}",
+            "upgrade this manager if another manager is newer",
+        )
     return found
 
 
@@ -128,7 +132,7 @@ def _number(found: Mapping[str, Any], name: str, what: str) -> int:
     return _as_number(found.get(name), name, what)
 
 
-def _truth(found: Mapping[str, Any], name: str, what: str) -> bool:
+def _boolean(found: Mapping[str, Any], name: str, what: str) -> bool:
     value = found.get(name)
     if not isinstance(value, bool):
         _malformed(what, f"{name} is neither true nor false")
@@ -170,10 +174,11 @@ def _as_waiting(value: object, name: str, what: str) -> PendingRevocation:
 def _by_shard_group(
     found: Mapping[str, Any], name: str, what: str, read: Callable[[object, str, str], T]
 ) -> dict[int, T]:
-    """Names in JSON are strings; shard groups are numbers."""
-    read_in: dict[int, T] = {}
+    """Returns the object ``name`` with shard group numbers as keys, because names in JSON are strings. ``read``
+    converts each value."""
+    values: dict[int, T] = {}
     for shard_group, value in _object(found, name, what).items():
         if not (shard_group.isascii() and shard_group.isdigit() and len(shard_group) < 10):
             _malformed(what, f"{name} has {shard_group!r} where a shard group's number should be")
-        read_in[int(shard_group)] = read(value, f"{name}.{shard_group}", what)
-    return read_in
+        values[int(shard_group)] = read(value, f"{name}.{shard_group}", what)
+    return values

@@ -1,5 +1,5 @@
-"""Conditional commits (`CommitRequest.expected`, data rule "conditional writes"): compares a request with the committed
-offsets.
+"""Checks the conditions of a commit (`CommitRequest.expected`) against the committed offsets, by the data rule
+"conditional writes".
 
 Pure and independent of a shard: the caller passes functions that return the committed offsets.
 """
@@ -14,26 +14,28 @@ from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.records.base import PartitionCommit
 
-NOTHING = -1
-"""As an expected offset: none is committed. As a new offset with a condition: delete the commit."""
+NO_OFFSET = -1
+"""An expected offset of -1 means that no offset is committed. A new offset of -1 with a condition deletes the committed
+offset."""
 
 
 class ConditionCheck(NamedTuple):
-    """The request without its conditions."""
+    """The result of `check_conditions`."""
 
     topics: list[tuple[str, list[PartitionCommit]]]
-    """The offsets to commit, including the parts without a condition."""
+    """The offsets to commit: those without a condition, and those whose condition holds."""
     to_delete: set[tuple[str, int]]
-    """The offsets to delete."""
+    """The topics and partitions whose offsets are deleted."""
     errors: dict[tuple[str, int], int]
-    """The partitions whose condition does not hold or cannot be checked."""
+    """The error codes of the partitions whose condition does not hold or cannot be checked."""
 
 
 def check_conditions(
-    request: CommitRequest, committed: Callable[[str, int], int], uncertain: Callable[[str, int], bool]
+    request: CommitRequest, committed: Callable[[str, int], int], in_flight: Callable[[str, int], bool]
 ) -> ConditionCheck:
-    """``committed`` returns the offset of a topic's partition or `NOTHING`, and raises `CorruptData` or
-    `UnknownVersion`. ``uncertain`` returns whether a change of the partition is in flight; then no condition holds."""
+    """Checks every condition of a request. ``committed`` returns the committed offset of a topic's partition or
+    `NO_OFFSET`; it raises `CorruptData` or `UnknownVersion` if the value is unreadable. ``in_flight`` returns whether a
+    change of the partition is in flight; in that case no condition holds."""
     result = ConditionCheck([], set(), {})
     for topic, partitions in request.topics:
         accepted = []
@@ -41,11 +43,11 @@ def check_conditions(
             partition, offset, _, _ = commit
             expected = request.expected.get((topic, partition))
             if expected is not None:
-                error = _error(topic, partition, expected, committed, uncertain)
+                error = _error(topic, partition, expected, committed, in_flight)
                 if error:
                     result.errors[topic, partition] = error
                     continue
-                if offset == NOTHING:
+                if offset == NO_OFFSET:
                     result.to_delete.add((topic, partition))
                     continue
             accepted.append(commit)
@@ -58,10 +60,10 @@ def _error(
     partition: int,
     expected: int,
     committed: Callable[[str, int], int],
-    uncertain: Callable[[str, int], bool],
+    in_flight: Callable[[str, int], bool],
 ) -> int:
-    """Returns 0 if the condition holds."""
-    if uncertain(topic, partition):
+    """Returns the error code of a condition, 0 if it holds."""
+    if in_flight(topic, partition):
         return ErrorCode.OPERATION_NOT_ATTEMPTED
     try:
         return 0 if committed(topic, partition) == expected else ErrorCode.OPERATION_NOT_ATTEMPTED

@@ -1,13 +1,13 @@
-"""Expiration of offsets, and the division of a pass over a shard into batches. Pure.
+"""The rules of offset expiration, and the schedule and batches of expiration passes. Pure.
 
-The rules are Kafka's (KIP-211, GroupMetadata.removeExpiredOffsets). An offset whose commit had its own retention
-expires after it. Any other offset expires one retention after its commit or, if its group had members, after the last
-of them left. No offset expires while the group has members.
+The rules are Kafka's (KIP-211, GroupMetadata.removeExpiredOffsets). An offset whose commit specified a retention
+expires after that time. Any other offset expires one retention after its commit or, if its group had members, after the
+last of them left. No offset expires while the group has members.
 
-The time at which the last member left is known only from the group's activity record, which is at most ``activity_ms``
-old. So the offsets of such groups are kept that much longer, and never shorter than in Kafka. An offset committed after
-the group became empty counts from its own commit (Kafka counts from the time when the group became empty, and may
-expire such a commit at once).
+The time at which the last member left is known only from the group's activity record, which is at most
+``max_activity_age_ms`` old. So these offsets may be kept longer than in Kafka by up to ``max_activity_age_ms``, and
+never shorter. The retention of an offset that was committed after the group became empty starts at its own commit. (In
+Kafka it starts when the group became empty, so Kafka may expire such a commit at once.)
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from offsetmgr.records.base import OffsetValue
 
 HOUR_MS: Final = 60 * 60 * 1000
 DEFAULT_RETENTION_MS: Final = 7 * 24 * HOUR_MS
-"""The default for all managers: managers of one topic have to agree on it."""
+"""The default of all managers, because managers of one topic must have the same retention."""
 
 
 class RetentionPolicy(NamedTuple):
     """Retention times in milliseconds."""
 
     retention_ms: int = DEFAULT_RETENTION_MS
-    """The time after an offset's commit, or after its group's last member left (``offsets.retention.minutes``)."""
-    activity_ms: int = 6 * HOUR_MS
+    """How long an offset is kept after its commit, or after its group's last member left
+    (``offsets.retention.minutes``)."""
+    max_activity_age_ms: int = 6 * HOUR_MS
     """The maximum age of the activity record of a group with members."""
 
 
 class ExpiryReport(NamedTuple):
-    """The result of a pass or of a part of one."""
+    """Counts of an expiration pass, or of a part of one."""
 
     groups: int = 0
     """Groups that were checked."""
@@ -41,12 +42,12 @@ class ExpiryReport(NamedTuple):
     emptied: int = 0
     """Groups without offsets after the pass."""
     refreshed: int = 0
-    """Groups with members, whose activity is recorded again."""
+    """Groups with members that received a new activity record."""
     busy: int = 0
     """Groups that were skipped because a request for them is in flight."""
     unknown: int = 0
-    """Groups that were skipped because it is unknown whether they have members."""
-    cut: bool = False
+    """Groups that were skipped because the manager could not determine whether they have members."""
+    limit_reached: bool = False
     """Whether the pass stopped at the limit of tombstones; the next pass continues."""
 
     def plus(self, other: ExpiryReport) -> ExpiryReport:
@@ -58,50 +59,52 @@ class ExpiryReport(NamedTuple):
             self.refreshed + other.refreshed,
             self.busy + other.busy,
             self.unknown + other.unknown,
-            self.cut or other.cut,
+            self.limit_reached or other.limit_reached,
         )
 
 
-def expires_at(value: OffsetValue, last_active: int | None, terms: RetentionPolicy) -> int:
-    """Returns when an offset may expire if its group has no members (ms since 1970). ``last_active`` None: the group
-    never had members."""
+def expires_at(value: OffsetValue, last_active: int | None, policy: RetentionPolicy) -> int:
+    """Returns the time (ms since 1970) from which an offset may expire if its group has no members. ``last_active`` is
+    None if the group never had members."""
     if value.expire_timestamp is not None:
         return value.expire_timestamp
     if last_active is None:
-        return value.commit_timestamp + terms.retention_ms
-    return max(value.commit_timestamp, last_active + terms.activity_ms) + terms.retention_ms
+        return value.commit_timestamp + policy.retention_ms
+    return max(value.commit_timestamp, last_active + policy.max_activity_age_ms) + policy.retention_ms
 
 
-def record_expires_at(last_active: int, terms: RetentionPolicy) -> int:
-    """Returns when the record of a group without offsets and members may expire (ms since 1970)."""
-    return last_active + terms.activity_ms + terms.retention_ms
+def record_expires_at(last_active: int, policy: RetentionPolicy) -> int:
+    """Returns the time (ms since 1970) from which the activity record of a group without offsets and members may
+    expire."""
+    return last_active + policy.max_activity_age_ms + policy.retention_ms
 
 
-def activity_is_old(last_active: int | None, now_ms: int, terms: RetentionPolicy) -> bool:
+def activity_is_old(last_active: int | None, now_ms: int, policy: RetentionPolicy) -> bool:
     """Returns whether a group with members needs a new activity record."""
-    return last_active is None or now_ms - last_active >= terms.activity_ms
+    return last_active is None or now_ms - last_active >= policy.max_activity_age_ms
 
 
-def batches(groups: Iterable[str], size: Callable[[str], int], most: int) -> Iterator[Sequence[str]]:
-    """Divides groups into batches of at most ``most`` offsets (a larger group is its own batch), so that other work can
-    run in between. ``size`` returns the number of offsets of a group."""
+def batches(groups: Iterable[str], size: Callable[[str], int], max_offsets: int) -> Iterator[Sequence[str]]:
+    """Divides groups into batches of at most ``max_offsets`` offsets, so that other work can run between two batches. A
+    larger group is a batch of its own. ``size`` returns the number of offsets of a group."""
     batch: list[str] = []
-    held = 0
+    batch_size = 0
     for group in groups:
-        weight = 1 + size(group)
-        if batch and held + weight > most:
+        group_size = 1 + size(group)
+        if batch and batch_size + group_size > max_offsets:
             yield batch
-            batch, held = [], 0
+            batch, batch_size = [], 0
         batch.append(group)
-        held += weight
+        batch_size += group_size
     if batch:
         yield batch
 
 
 class ExpirationSchedule:
-    """The time of each shard's next pass: one pass in each interval, spread over it, so that passes do not coincide.
+    """The time of each shard's next expiration pass. Each shard has one pass in each interval; the passes are spread
+    over the interval so that they do not coincide.
 
-    Times are seconds of one monotonic clock, which the caller reads.
+    Times are in seconds of a monotonic clock that the caller reads.
     """
 
     def __init__(self, partitions: int, interval: float = 600.0) -> None:
@@ -110,8 +113,8 @@ class ExpirationSchedule:
         self._due: dict[int, float] = {}
 
     def start(self, partition: int, now: float) -> None:
-        """Adds a shard. Its first pass comes after its part of an interval and never at once, because after a load it
-        is not known yet which groups have members."""
+        """Adds a shard. Its first pass comes after its part of an interval and never at once, because directly after a
+        load the manager does not know yet which groups have members."""
         self._due[partition] = now + self._interval * (partition + 1) / self._partitions
 
     def stop(self, partition: int) -> None:
@@ -119,7 +122,8 @@ class ExpirationSchedule:
         self._due.pop(partition, None)
 
     def take_due(self, now: float) -> Sequence[int]:
-        """Returns the shards whose pass is due, the longest overdue first; their next pass is one interval later."""
+        """Returns the shards whose pass is due, the longest overdue first, and schedules their next pass one interval
+        later."""
         due = sorted((at, partition) for partition, at in self._due.items() if at <= now)
         for _, partition in due:
             self._due[partition] = now + self._interval

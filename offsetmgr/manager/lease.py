@@ -1,24 +1,25 @@
-"""`OwnershipLease`: how long this process may assume that it owns its shard groups without asking the coordinator. Pure
-except for its clock.
+"""`OwnershipLease`: the time for which this process may assume that it owns its shard groups without asking the
+coordinator. Pure except for its clock.
 
-The coordinator takes shard groups from a member in only two cases besides the member's own request: it has received
-nothing from it for a *session*, or the member has not rejoined within the *rebalance timeout*. The lease ends before
-either can happen. Both times count from the sending of a request that was answered, since the coordinator processed it
-at that moment or later:
+Apart from the member's own request, the coordinator takes shard groups from a member in only two cases: the member has
+sent nothing for the *session timeout*, or it has not rejoined within the *rebalance timeout*. The lease ends before
+either can happen. Both times count from the moment at which a request was sent that the coordinator has answered, since
+the coordinator processed it at that moment or later:
 
-- ``sent`` of any response to a known member of the current generation (a Heartbeat with no error or with
-  REBALANCE_IN_PROGRESS, a JoinGroup, a SyncGroup): the session began again then, or later.
-- ``sent`` of a response while we *owed nothing* (`settled`: a Heartbeat of a synced generation without error, a
-  JoinGroup, a SyncGroup): any rebalance that we can be late for began then, or later.
+- Any response to a known member of the current generation restarts the session timeout: a Heartbeat without an error or
+  with REBALANCE_IN_PROGRESS, a JoinGroup, a SyncGroup.
+- A response to a *stable* member, from which the coordinator expected neither a JoinGroup nor a SyncGroup, restarts the
+  rebalance timeout too: a Heartbeat of a synced generation without an error, a JoinGroup, a SyncGroup. A rebalance for
+  which this member can be late began at that moment or later.
 
-So a Heartbeat with REBALANCE_IN_PROGRESS prolongs the lease, but only within the rebalance timeout, because a JoinGroup
-that was sent need not have arrived.
+So a Heartbeat with REBALANCE_IN_PROGRESS extends the lease, but only within the rebalance timeout, because the
+JoinGroup that this member sent may not have arrived.
 
-A lease that has expired stays expired until a SyncGroup is answered (`begin`). A Heartbeat is not enough: a coordinator
-that is loading its groups answers every Heartbeat with NONE without a check (handleHeartbeat of GroupCoordinator.scala;
-GroupCoordinatorService.heartbeat in 4.x), and a frozen coordinator answers from an old state. While the lease is valid
-that does no harm: no other member can have received our shard groups, so the coordinator still loads a group with us in
-it. A coordinator answers a SyncGroup only after the generation is replicated.
+An expired lease stays expired until the coordinator answers a SyncGroup (`begin`). A Heartbeat is not enough: a
+coordinator that is loading its groups answers every Heartbeat with NONE without a check (handleHeartbeat of
+GroupCoordinator.scala; GroupCoordinatorService.heartbeat in 4.x), and a frozen coordinator answers from an old state.
+While the lease is valid this does no harm: no other member can have received our shard groups, so the group that the
+coordinator loads still contains this member. A coordinator answers a SyncGroup only after the generation is replicated.
 """
 
 from __future__ import annotations
@@ -31,35 +32,38 @@ from offsetmgr.core.clock import boottime
 __all__ = ["MARGIN", "OwnershipLease", "boottime"]
 
 MARGIN: Final = 0.8
-"""The part of the coordinator's times for which a lease is valid: clock rates may differ by a fifth."""
+"""The fraction of the coordinator's timeouts for which a lease is valid, since the clock rates of two machines may
+differ by a fifth."""
 
 
 class OwnershipLease:
-    """A lease that `begin` starts. Any thread may call `valid`; one thread calls the other methods."""
+    """The lease of one member, not valid before `begin`. Any thread may call `valid`; only one thread may call the
+    other methods."""
 
-    def __init__(self, session: float, rebalance: float, clock: Callable[[], float] = boottime) -> None:
-        """``session`` and ``rebalance`` are the member's timeouts in seconds."""
-        self._session = session * MARGIN
-        self._rebalance = rebalance * MARGIN
+    def __init__(self, session_timeout: float, rebalance_timeout: float, clock: Callable[[], float] = boottime) -> None:
+        """``session_timeout`` and ``rebalance_timeout`` are the member's timeouts in seconds."""
+        self._session_duration = session_timeout * MARGIN
+        self._rebalance_duration = rebalance_timeout * MARGIN
         self._clock = clock
-        self._heard = self._settled = self._until = float("-inf")
+        self._session_from = self._rebalance_from = self._until = float("-inf")
 
     def begin(self, sent: float) -> None:
-        """A SyncGroup sent at ``sent`` was answered: a valid lease continues, else a new one begins (and may have
-        expired already)."""
-        if not self.prolong(sent, settled=True):
-            self._heard = self._settled = sent
-            self._until = sent + min(self._session, self._rebalance)
+        """Records that the coordinator answered a SyncGroup that was sent at ``sent``. This extends a valid lease.
+        Otherwise a new lease begins, which may have expired already."""
+        if not self.extend(sent, stable=True):
+            self._session_from = self._rebalance_from = sent
+            self._until = sent + min(self._session_duration, self._rebalance_duration)
 
-    def prolong(self, sent: float, *, settled: bool) -> bool:
-        """A request sent at ``sent`` was answered. Returns False without effect if the lease has expired or has not
-        begun."""
+    def extend(self, sent: float, *, stable: bool) -> bool:
+        """Records that the coordinator answered a request that was sent at ``sent``. ``stable``: at that moment the
+        coordinator expected neither a JoinGroup nor a SyncGroup from this member. Returns False and changes nothing if
+        the lease has expired or has not begun."""
         if not self.valid():
             return False
-        self._heard = max(self._heard, sent)
-        if settled:
-            self._settled = max(self._settled, sent)
-        self._until = min(self._heard + self._session, self._settled + self._rebalance)
+        self._session_from = max(self._session_from, sent)
+        if stable:
+            self._rebalance_from = max(self._rebalance_from, sent)
+        self._until = min(self._session_from + self._session_duration, self._rebalance_from + self._rebalance_duration)
         return True
 
     def end(self) -> None:
@@ -69,6 +73,6 @@ class OwnershipLease:
     def valid(self) -> bool:
         return self._clock() < self._until
 
-    def left(self) -> float:
-        """Returns the seconds for which the lease is valid; 0 if it is not."""
+    def remaining(self) -> float:
+        """Returns the seconds until the lease expires; 0 if it is not valid."""
         return max(self._until - self._clock(), 0.0)

@@ -1,19 +1,19 @@
-"""The states of a shard, or of a whole shard group, at its owner, and the transitions between them.
+"""The states of a shard group at its owner, and the transitions between them.
 
 ==========  ====================================================  ============================
 state       meaning                                               may become
 ==========  ====================================================  ============================
-`INITIAL`   assigned; nothing was done yet                        `LOADING`, `CLOSED`
+`INITIAL`   assigned; not claimed yet                             `LOADING`, `CLOSED`
 `LOADING`   claims the shard group, reads the log to its end      `ACTIVE`, `FAILED`, `CLOSED`
 `ACTIVE`    serves                                                `CLOSED`
 `FAILED`    cannot serve; the reason is known                     `LOADING`, `CLOSED`
-`CLOSED`    revoked, fenced or shut down: the end                 nothing
+`CLOSED`    revoked, fenced or shut down; final state             none
 ==========  ====================================================  ============================
 
-Only `LOADING` leads to `ACTIVE`: an owner serves only after it has read the log to its end after its claim. After an
-append with an unknown outcome the owner claims again and reads the rest of the log, but stays `ACTIVE`: acknowledged
-offsets are in memory, and new commits wait (`offsetmgr.manager.runtime.shard_writer` gives the reason). An owner that
-is assigned the shard group again begins at `INITIAL`.
+Only `LOADING` leads to `ACTIVE`, so an owner serves only after it has claimed the shard group and then read the log to
+its end. After an append with an unknown outcome the owner claims again and reads the rest of the log, but stays
+`ACTIVE`: it serves the acknowledged offsets from memory, and new commits wait (`offsetmgr.manager.runtime.shard_writer`
+gives the reason). If an owner is assigned the shard group again, it starts with `INITIAL`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from offsetmgr.core.errors import OffsetMgrError
 
 
 class ShardState(Enum):
-    """The states of the module's docstring."""
+    """The states, as described in the module's docstring."""
 
     INITIAL = "initial"
     LOADING = "loading"
@@ -45,7 +45,7 @@ TRANSITIONS: Final[Mapping[ShardState, frozenset[ShardState]]] = {
     ShardState.CLOSED: frozenset(),
 }
 
-_ANSWERS: Final[Mapping[ShardState, int]] = {
+_ERROR_CODES: Final[Mapping[ShardState, int]] = {
     ShardState.INITIAL: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ShardState.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ShardState.ACTIVE: ErrorCode.NONE,
@@ -55,17 +55,17 @@ _ANSWERS: Final[Mapping[ShardState, int]] = {
 
 
 class IllegalTransition(OffsetMgrError):
-    """A state followed another one that it must not follow: a defect of the caller."""
+    """The caller requested a transition that is not allowed. This is a defect of the caller."""
 
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """A state and the reason for it. Immutable: `to` returns the next one."""
+    """A state and the reason for it. Immutable: `transition_to` returns the next state."""
 
     state: ShardState = ShardState.INITIAL
     why: str = ""
 
-    def to(self, state: ShardState, why: str = "") -> Lifecycle:
+    def transition_to(self, state: ShardState, why: str = "") -> Lifecycle:
         """Returns the lifecycle in its next state. Raises `IllegalTransition`."""
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"{self.state.value} cannot become {state.value}", self.why)
@@ -73,6 +73,6 @@ class Lifecycle:
 
     @property
     def error_code(self) -> int:
-        """Returns the error code for requests in this state (data rule "current or retriable": always a retriable one);
-        0 if they are served."""
-        return _ANSWERS[self.state]
+        """The error code for requests in this state; 0 if they are served. The code is always retriable (data rule
+        "current or retriable")."""
+        return _ERROR_CODES[self.state]

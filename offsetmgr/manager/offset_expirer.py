@@ -1,4 +1,4 @@
-"""`OffsetExpirer`: the offsets of a shard that have expired, and the records that delete them. It changes nothing
+"""`OffsetExpirer`: finds the expired offsets of a shard and returns the records that delete them. It changes nothing
 itself.
 
 The rules are in `expiration`.
@@ -16,23 +16,24 @@ from offsetmgr.records.base import GroupValue, Record, RecordFormat
 
 
 class OffsetExpirer:
-    """``most`` is the maximum number of offsets that one call of `expire` deletes."""
+    """Computes expirations for one table. ``limit`` is the maximum number of offsets that one call of `expire`
+    deletes."""
 
     def __init__(
         self,
         table: OffsetTable,
-        reading: OffsetReader,
+        reader: OffsetReader,
         in_flight: InFlight,
         format: RecordFormat,
-        terms: RetentionPolicy,
-        most: int,
+        policy: RetentionPolicy,
+        limit: int,
     ) -> None:
         self._table = table
-        self._reading = reading
+        self._reader = reader
         self._in_flight = in_flight
         self._format = format
-        self._terms = terms
-        self._most = most
+        self._policy = policy
+        self._max_offsets = limit
 
     def groups(self) -> Iterator[str]:
         """See `Shard.expiry_groups`."""
@@ -41,37 +42,37 @@ class OffsetExpirer:
 
     def expirable(self, group: str, now_ms: int) -> bool:
         """See `Shard.expirable`."""
-        if self._in_flight.touches(group):
+        if self._in_flight.has_group(group):
             return False
         if self._table.has_group_record(group) and self.activity_is_old(group, now_ms):
             return True
-        return bool(self._due(group, now_ms))
+        return bool(self._expired_offsets(group, now_ms))
 
     def activity_is_old(self, group: str, now_ms: int) -> bool:
-        """Returns whether the activity record must be renewed if the group has members."""
-        return activity_is_old(self._table.last_active(group), now_ms, self._terms)
+        """Returns whether the group, if it has members, needs a new activity record."""
+        return activity_is_old(self._table.last_active(group), now_ms, self._policy)
 
     def expire(
         self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str]
     ) -> CoordinatorResult[ExpiryReport]:
         """See `Shard.expire`."""
         records: list[Record] = []
-        touched: list[str] = []
+        groups_changed: list[str] = []
         report = ExpiryReport()
         for group in groups:
-            found, part = self._expire_group(group, now_ms, active, self._most - report.offsets)
+            found, part = self._expire_group(group, now_ms, active, self._max_offsets - report.offsets)
             report = report.plus(part)
             if found:
                 records += found
-                touched.append(group)
-            if part.cut:
+                groups_changed.append(group)
+            if part.limit_reached:
                 break
-        return CoordinatorResult(report, records, touched)
+        return CoordinatorResult(report, records, groups_changed)
 
     def _expire_group(
-        self, group: str, now_ms: int, active: Callable[[str], bool | None], most: int
+        self, group: str, now_ms: int, active: Callable[[str], bool | None], limit: int
     ) -> tuple[Sequence[Record], ExpiryReport]:
-        if self._in_flight.touches(group):
+        if self._in_flight.has_group(group):
             return (), ExpiryReport(groups=1, busy=1)
         if not self.expirable(group, now_ms):
             return (), ExpiryReport(groups=1)
@@ -85,22 +86,22 @@ class OffsetExpirer:
             return (), ExpiryReport(groups=1, unknown=1)
         size = self._table.size(group)
         if size == 0:
-            over = last_active is not None and record_expires_at(last_active, self._terms) <= now_ms
-            return self._table.tombstones(group, (), with_record=over), ExpiryReport(groups=1)
-        due = self._due(group, now_ms)
-        to_delete = due[:most]
+            record_expired = last_active is not None and record_expires_at(last_active, self._policy) <= now_ms
+            return self._table.tombstones(group, (), with_record=record_expired), ExpiryReport(groups=1)
+        expired = self._expired_offsets(group, now_ms)
+        to_delete = expired[:limit]
         emptied = len(to_delete) == size
-        report = ExpiryReport(1, len(to_delete), int(emptied), cut=len(to_delete) < len(due))
+        report = ExpiryReport(1, len(to_delete), int(emptied), limit_reached=len(to_delete) < len(expired))
         return self._table.tombstones(group, to_delete, with_record=emptied and recorded), report
 
-    def _due(self, group: str, now_ms: int) -> list[tuple[str, int]]:
+    def _expired_offsets(self, group: str, now_ms: int) -> list[tuple[str, int]]:
         """Returns the offsets that may expire if the group has no members. Unreadable offsets never expire, because
         their age is unknown."""
         last_active = self._table.last_active(group)
-        due = []
+        expired = []
         for topic, values in self._table.topics(group).items():
             for partition, raw in values.items():
-                value = self._reading.value(group, topic, partition, raw)
-                if value is not None and expires_at(value, last_active, self._terms) <= now_ms:
-                    due.append((topic, partition))
-        return due
+                value = self._reader.value(group, topic, partition, raw)
+                if value is not None and expires_at(value, last_active, self._policy) <= now_ms:
+                    expired.append((topic, partition))
+        return expired

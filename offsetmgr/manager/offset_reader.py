@@ -1,7 +1,7 @@
 """`OffsetReader`: decodes values of a shard's table for fetches, dumps and single reads. It changes nothing.
 
-It decodes a value when a caller needs it. An unreadable value is one of the table's problems and never counts as
-absent.
+It decodes a value only when a caller needs it. It adds an unreadable value to the table's problems, and never reports
+it as absent.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ class OffsetReader:
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
         """See `Shard.fetch`."""
-        held = self._table.topics(request.group)
+        by_topic = self._table.topics(request.group)
         if request.topics is None:
             return FetchResponse(
                 ErrorCode.NONE,
-                [self._topic(request.group, topic, values, sorted(values)) for topic, values in sorted(held.items())],
+                [
+                    self._topic(request.group, topic, values, sorted(values))
+                    for topic, values in sorted(by_topic.items())
+                ],
             )
         return FetchResponse(
             ErrorCode.NONE,
             [
-                self._topic(request.group, topic, held.get(topic, {}), partitions)
+                self._topic(request.group, topic, by_topic.get(topic, {}), partitions)
                 for topic, partitions in request.topics
             ],
         )
@@ -42,23 +45,23 @@ class OffsetReader:
         self, group: str, topic: str, values: Mapping[int, bytes], partitions: Sequence[int]
     ) -> tuple[str, Sequence[PartitionOffset]]:
         read = self._format.read_offset
-        answers: list[PartitionOffset] = []
+        results: list[PartitionOffset] = []
         for partition in partitions:
             raw = values.get(partition)
             if raw is None:
-                answers.append((partition, -1, -1, "", ErrorCode.NONE))
+                results.append((partition, -1, -1, "", ErrorCode.NONE))
                 continue
             try:
                 offset, epoch, metadata = read(raw)
-                answers.append((partition, offset, epoch, metadata, ErrorCode.NONE))
+                results.append((partition, offset, epoch, metadata, ErrorCode.NONE))
             except (CorruptData, UnknownVersion) as error:
-                self._note(group, topic, partition, error)
-                answers.append((partition, -1, -1, "", ErrorCode.UNKNOWN_SERVER_ERROR))
-        return topic, answers
+                self._record_problem(group, topic, partition, error)
+                results.append((partition, -1, -1, "", ErrorCode.UNKNOWN_SERVER_ERROR))
+        return topic, results
 
     def check_versions(self) -> None:
-        """Finds values of unknown versions without decoding all values: of each version (the first two bytes in every
-        format) one readable value is enough."""
+        """Finds values of unknown versions without decoding every value. The first two bytes of a value are its version
+        in every format, so one readable value proves that the version is known."""
         known: set[bytes] = set()
         for group in self._table.groups():
             for topic, values in self._table.topics(group).items():
@@ -69,12 +72,14 @@ class OffsetReader:
                         known.add(raw[:2])
 
     def offset(self, group: str, topic: str, partition: int) -> int:
-        """Returns a single committed offset, -1 for none. Raises `CorruptData`, `UnknownVersion`."""
+        """Returns one committed offset, -1 if there is none. Raises `CorruptData` or `UnknownVersion` if the value is
+        unreadable."""
         raw = self._table.topics(group).get(topic, {}).get(partition)
         return -1 if raw is None else self._format.read_offset(raw)[0]
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """Yields every readable offset by group, topic and partition. Concurrent changes may be seen or not."""
+        """Yields every readable offset, sorted by group, topic and partition. A change during the iteration may be
+        missed."""
         for group in sorted(self._table.groups()):
             for topic, values in sorted(self._table.topics(group).items()):
                 for partition, raw in sorted(values.items()):
@@ -87,8 +92,8 @@ class OffsetReader:
         try:
             return self._format.decode_value(raw)
         except (CorruptData, UnknownVersion) as error:
-            self._note(group, topic, partition, error)
+            self._record_problem(group, topic, partition, error)
             return None
 
-    def _note(self, group: str, topic: str, partition: int, error: Exception) -> None:
-        self._table.note(self._table.key(group, topic, partition), f"{group}/{topic}-{partition}", error)
+    def _record_problem(self, group: str, topic: str, partition: int, error: Exception) -> None:
+        self._table.add_problem(self._table.key(group, topic, partition), f"{group}/{topic}-{partition}", error)

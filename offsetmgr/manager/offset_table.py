@@ -1,8 +1,8 @@
-"""`OffsetTable`: the state of a shard as the newest raw value of each key, and the effect of a record on it.
+"""`OffsetTable`: the state of a shard, which is the newest raw value of each key. It applies records to this state.
 
-Values stay bytes of the log; readers decode them. The partitions of a topic are in one dict with two ways to it: the
-prefix of its keys (replay, which decodes names once for each prefix) and group and topic (everything else). The table
-has no rules about who may change what; those are in `shard`.
+Values stay undecoded; readers decode them. The values of a group's topic are in one dict, which is found in two ways:
+by the prefix of its keys, for replay, which so decodes names only once for each prefix, and by group and topic, for
+everything else. The rules about which changes are allowed are in `shard`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import CorruptData, UnknownVersion
 from offsetmgr.records.base import GroupKey, OffsetKey, Record, RecordFormat, UnknownKey
 
-MOST_PROBLEMS: Final = 1000
-"""The maximum number of unreadable records that are named; all are counted."""
+MAX_LISTED_PROBLEMS: Final = 1000
+"""The maximum number of unreadable records that `OffsetTable.problems` describes. All of them are counted."""
 
 
 class RecordRun(NamedTuple):
-    """Consecutive records of an append: the records of one commit for one topic, by partition."""
+    """Describes consecutive records of an append: those of one commit for one topic, one record for each partition."""
 
     group: str
     topic: str
@@ -27,7 +27,7 @@ class RecordRun(NamedTuple):
 
 
 class OffsetTable:
-    """The table of one shard. One thread uses it."""
+    """The table of one shard. Only one thread may use it at a time."""
 
     def __init__(self, record_format: RecordFormat) -> None:
         self._format = record_format
@@ -35,23 +35,23 @@ class OffsetTable:
         self._groups: dict[str, dict[str, dict[int, bytes]]] = {}
         self._aliases: dict[tuple[str, str], set[bytes]] = {}
         self._last_active: dict[str, int | None] = {}
-        self._named: dict[bytes, str] = {}
-        self._unknown: dict[bytes, int] = {}
+        self._problems: dict[bytes, str] = {}
+        self._unknown_keys: dict[bytes, int] = {}
         self.offset_count = 0
 
     # --- content -------------------------------------------------------------------------------------
 
     def topics(self, group: str) -> Mapping[str, Mapping[int, bytes]]:
-        """Returns raw values of a group by topic and partition; empty if it has none."""
+        """Returns the raw values of a group by topic and partition; empty if it has none."""
         return self._groups.get(group, {})
 
     def groups(self) -> Iterator[str]:
-        """Yields the groups with offsets; the table may change meanwhile."""
+        """Yields the groups with offsets. The table may change during the iteration."""
         return iter(tuple(self._groups))
 
     @property
     def group_count(self) -> int:
-        """Returns the number of groups with offsets."""
+        """The number of groups with offsets."""
         return len(self._groups)
 
     def has_offsets(self, group: str) -> bool:
@@ -62,7 +62,7 @@ class OffsetTable:
         return sum(map(len, self.topics(group).values()))
 
     def group_records(self) -> Iterator[str]:
-        """Yields groups with an activity record, with or without offsets."""
+        """Yields the groups with an activity record, with or without offsets."""
         return iter(tuple(self._last_active))
 
     def has_group_record(self, group: str) -> bool:
@@ -75,29 +75,30 @@ class OffsetTable:
 
     @property
     def problems(self) -> Sequence[str]:
-        """Returns what could not be read, by name: at most `MOST_PROBLEMS`, without those overwritten since."""
-        return tuple(text for text in self._named.values() if text)
+        """Descriptions of the unreadable records, at most `MAX_LISTED_PROBLEMS`, without those that were overwritten
+        since."""
+        return tuple(text for text in self._problems.values() if text)
 
     @property
     def unreadable(self) -> int:
-        """Returns the number of keys with an invalid record or with a value of an unknown version, without those
-        overwritten since."""
-        return len(self._named)
+        """The number of keys with an invalid record or with a value of an unknown version, without those overwritten
+        since."""
+        return len(self._problems)
 
     @property
     def unknown_keys(self) -> int:
-        """Returns the number of keys that were skipped because of their version, without those deleted since."""
-        return len(self._unknown)
+        """The number of keys that were skipped because their version is unknown, without those deleted since."""
+        return len(self._unknown_keys)
 
     @property
     def unknown_versions(self) -> Mapping[int, int]:
-        """Returns the same by version."""
-        return Counter(self._unknown.values())
+        """The number of skipped keys by version."""
+        return Counter(self._unknown_keys.values())
 
-    def note(self, key: bytes, name: str, error: Exception) -> None:
-        """Names and counts an unreadable record once."""
-        if key not in self._named:
-            self._named[key] = f"{name}: {error}" if len(self._named) < MOST_PROBLEMS else ""
+    def add_problem(self, key: bytes, name: str, error: Exception) -> None:
+        """Counts and describes an unreadable record, once for each key."""
+        if key not in self._problems:
+            self._problems[key] = f"{name}: {error}" if len(self._problems) < MAX_LISTED_PROBLEMS else ""
 
     # --- keys ----------------------------------------------------------------------------------------
 
@@ -116,14 +117,14 @@ class OffsetTable:
     # --- changes -------------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Applies one record. Raises `FormatMismatch`; an invalid record is counted, named and skipped."""
+        """Applies one record. It skips an invalid record and adds it to `problems`. Raises `FormatMismatch`."""
         try:
             parts = self._format.split(key)
         except (CorruptData, UnknownVersion) as error:
-            self.note(key, f"key {_shown(key)}", error)
+            self.add_problem(key, f"key {_key_prefix(key)}", error)
             return
-        if self._named:
-            self._named.pop(key, None)
+        if self._problems:
+            self._problems.pop(key, None)
         if parts is None:
             self._apply_other(key, value)
             return
@@ -134,10 +135,10 @@ class OffsetTable:
                 del values[partition]
                 self.offset_count -= 1
                 if not values:
-                    self._drop(prefix, key)
+                    self._remove_topic(prefix, key)
             return
         if values is None:
-            values = self._open(prefix, key)
+            values = self._add_topic(prefix, key)
             if values is None:
                 return
         before = len(values)
@@ -145,7 +146,7 @@ class OffsetTable:
         self.offset_count += len(values) - before
 
     def apply_newest(self, newest: Mapping[bytes, bytes | None]) -> None:
-        """Applies the newest values of many keys: the same as `apply` for each, but faster."""
+        """Applies the newest values of many keys. The effect is that of `apply` for each, but faster."""
         split, by_prefix = self._format.split, self._by_prefix
         values: dict[int, bytes] = {}
         latest_prefix: bytes | None = None
@@ -156,7 +157,7 @@ class OffsetTable:
                     parts = split(key)
                 except (CorruptData, UnknownVersion):
                     parts = None
-                if parts is None or value is None or self._named:
+                if parts is None or value is None or self._problems:
                     self.apply(key, value)
                     latest_prefix = None
                     continue
@@ -174,36 +175,36 @@ class OffsetTable:
             self.offset_count += added
 
     def apply_run(self, run: RecordRun, values: Sequence[bytes | None]) -> None:
-        """Applies the records of `run` with these values (none a tombstone): the same as `apply` for each, but
-        faster."""
+        """Applies the records of ``run`` with these values, which contain no tombstone. The effect is that of `apply`
+        for each, but faster."""
         known = self._groups.get(run.group)
-        held = known.get(run.topic) if known is not None else None
-        if held is None:
-            held = {}
-            self._by_prefix[self._format.offset_prefix(run.group, run.topic)] = held
-            self._groups.setdefault(run.group, {})[run.topic] = held
-        if self._named:
-            self._forget_problems(run)
-        before = len(held)
-        held.update(zip(run.partitions, values, strict=True))  # type: ignore[arg-type]
-        self.offset_count += len(held) - before
+        values_of_topic = known.get(run.topic) if known is not None else None
+        if values_of_topic is None:
+            values_of_topic = {}
+            self._by_prefix[self._format.offset_prefix(run.group, run.topic)] = values_of_topic
+            self._groups.setdefault(run.group, {})[run.topic] = values_of_topic
+        if self._problems:
+            self._remove_problems(run)
+        before = len(values_of_topic)
+        values_of_topic.update(zip(run.partitions, values, strict=True))  # type: ignore[arg-type]
+        self.offset_count += len(values_of_topic) - before
 
-    def _forget_problems(self, run: RecordRun) -> None:
+    def _remove_problems(self, run: RecordRun) -> None:
         for partition in run.partitions:
-            self._named.pop(self.key(run.group, run.topic, partition), None)
+            self._problems.pop(self.key(run.group, run.topic, partition), None)
 
     def _apply_other(self, key: bytes, value: bytes | None) -> None:
-        """Applies a record that is no offset."""
+        """Applies a record that is not an offset: an activity record, or one with an unknown key version."""
         try:
             decoded = self._format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
-            self.note(key, f"key {_shown(key)}", error)
+            self.add_problem(key, f"key {_key_prefix(key)}", error)
             return
         if isinstance(decoded, UnknownKey):
             if value is None:
-                self._unknown.pop(key, None)
+                self._unknown_keys.pop(key, None)
             else:
-                self._unknown[key] = decoded.version
+                self._unknown_keys[key] = decoded.version
         elif isinstance(decoded, GroupKey):
             self._apply_group(key, decoded.group, value)
 
@@ -215,30 +216,30 @@ class OffsetTable:
             self._last_active[group] = self._format.decode_group(value).last_active
         except (CorruptData, UnknownVersion) as error:
             self._last_active[group] = None
-            self.note(key, f"group {group!r}", error)
+            self.add_problem(key, f"group {group!r}", error)
 
-    def _open(self, prefix: bytes, key: bytes) -> dict[int, bytes] | None:
-        """Returns a new dict for a topic without offsets; None if its key turns out to be invalid."""
+    def _add_topic(self, prefix: bytes, key: bytes) -> dict[int, bytes] | None:
+        """Adds a topic for a new key prefix and returns its dict of values; None if the key is invalid."""
         try:
             decoded = self._format.decode_key(key)
         except (CorruptData, UnknownVersion) as error:
-            self.note(key, f"key {_shown(key)}", error)
+            self.add_problem(key, f"key {_key_prefix(key)}", error)
             return None
         if not isinstance(decoded, OffsetKey):
-            self.note(key, f"key {_shown(key)}", CorruptData("key", "not an offset's"))
+            self.add_problem(key, f"key {_key_prefix(key)}", CorruptData("key", "not an offset's"))
             return None
         topics = self._groups.setdefault(decoded.group, {})
         if decoded.topic in topics or prefix != self._format.offset_prefix(decoded.group, decoded.topic):
-            # Kafka's key versions 0 and 1 mean the same offset, so the keys of a topic may have several prefixes.
+            # Kafka's key versions 0 and 1 identify the same offset, so the keys of a topic may have several prefixes.
             self._aliases.setdefault((decoded.group, decoded.topic), set()).add(prefix)
         values = topics.setdefault(decoded.topic, {})
         self._by_prefix[prefix] = values
         return values
 
-    def _drop(self, prefix: bytes, key: bytes) -> None:
-        """Removes a topic after its last offset."""
+    def _remove_topic(self, prefix: bytes, key: bytes) -> None:
+        """Removes a topic whose last offset was deleted."""
         decoded = self._format.decode_key(key)
-        assert isinstance(decoded, OffsetKey)  # a key with this prefix has opened the topic
+        assert isinstance(decoded, OffsetKey)  # `_add_topic` has decoded a key with this prefix
         group, topic, _ = decoded
         for alias in self._aliases.pop((group, topic), ()):
             self._by_prefix.pop(alias, None)
@@ -250,6 +251,6 @@ class OffsetTable:
             del self._groups[group]
 
 
-def _shown(key: bytes) -> str:
-    """Returns enough of a key to find it again."""
+def _key_prefix(key: bytes) -> str:
+    """Returns the first 40 bytes of a key in hexadecimal, enough to find it in the log."""
     return key[:40].hex() + ("..." if len(key) > 40 else "")

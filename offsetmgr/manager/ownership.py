@@ -1,21 +1,22 @@
-"""`OwnershipManager`: which shard groups this process owns, according to the managers' group. It drives the runtime
-(`OwnershipListener`).
+"""`OwnershipManager`: joins the managers' group and determines which shard groups this process owns. It calls the
+runtime (`OwnershipListener`) to assign and revoke them.
 
-The order of events makes it safe (see also `ownership_protocol` and `lease`):
+Its safety depends on the order of events (see also `ownership_protocol` and `lease`):
 
-- A shard group is in ``owned`` from the assignment of a generation until the runtime has revoked it, and every
-  JoinGroup claims exactly ``owned``: so the leader gives no other member what this process may still serve.
-- When an assignment arrives, everything that it does not include is dropped first, then the lease begins, then new
-  shard groups are taken: so a valid lease never covers a shard group of an earlier membership.
-- When the membership ends, the lease ends and every shard group is dropped in the same step, before anything is sent.
+- A shard group is in ``owned`` from its assignment until the runtime has revoked it, and every JoinGroup claims exactly
+  the shard groups in ``owned``. So the leader gives no other member a shard group that this process may still serve.
+- When an assignment arrives, the process first drops the shard groups that it does not include, then begins the lease,
+  then assigns new shard groups to the runtime. So a valid lease covers no shard group of an earlier membership.
+- When the membership ends, the process ends the lease and drops every shard group at once, before it sends anything.
 - A lease that expired during the membership (the process was frozen, or the coordinator unavailable) begins again only
-  with the next generation, for which this process joins and claims what it owns: nothing was given away meanwhile, or
-  the coordinator would not know this member any more.
+  with the next generation, for which this process joins and claims the shard groups that it owns. The group cannot have
+  reassigned them meanwhile, unless the coordinator has removed this member.
 
-The frozen claimer: a process that is frozen between its assignment and its claim fences the rightful owner when it
-wakes. Its lease is not valid then, so it serves nothing, and it claims nothing before it has rejoined. The owner learns
-of it through `lost`, rejoins without the shard group, is assigned it (or another member is, since no member claims it
-now) and claims it again. A frozen process makes one late claim, and a late claim causes one more claim, so this ends.
+A process that is frozen between its assignment and its claim fences the rightful owner when it wakes. Its lease is not
+valid then, so it serves nothing, and it claims nothing else before it has rejoined. The runtime of the owner reports
+the loss through `on_fenced`. The owner rejoins without the shard group; since no member claims it now, the next
+assignment gives it to this or another member, which claims it again. Each frozen process makes at most one late claim,
+and each late claim causes at most one more claim, so the sequence ends.
 """
 
 from __future__ import annotations
@@ -29,26 +30,25 @@ from typing import Any, Final, Protocol
 
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.assignment import Assignment, ManagerMetadata, NodeAddress, SharedConfig, assign
-from offsetmgr.manager.assignment_format import decode_assignment, decode_info, encode_assignment, encode_info
+from offsetmgr.manager.assignment_format import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from offsetmgr.manager.lease import OwnershipLease, boottime
 from offsetmgr.manager.ownership_protocol import OwnershipListener
 
 PROTOCOL_TYPE: Final = "offsetmgr"
 PROTOCOL: Final = "offsetmgr-1"
 """The name of the group protocol; it changes with the format of `assignment_format`."""
-RULES: Final = 1
-"""`SharedConfig.protocol` of this version."""
+ASSIGNMENT_RULES: Final = 1
+"""The value of `SharedConfig.protocol` in this version of offsetmgr."""
 SESSION_TIMEOUT_S: Final = 10.0
-"""Seconds."""
 REBALANCE_TIMEOUT_S: Final = 30.0
-"""Seconds; at least twice the session, so that a lease ends long before the coordinator removes a late member."""
+"""At least twice the session timeout, so that a lease ends long before the coordinator removes a late member."""
 
 _REVOCATION_SHARE: Final = 0.25
-"""The part of the rebalance timeout for which a rebalance waits for shard groups that are being revoked."""
+"""The fraction of the rebalance timeout for which a JoinGroup may wait until shard groups are revoked."""
 _RETRY_PAUSE_S: Final = 5.0
-"""Seconds until the next attempt after an error that only an administrator can repair."""
-_STABLE_AFTER_S: Final = 10.0
-"""Seconds without a loss after which the next loss counts as a new one."""
+"""The pause after an error of the join that needs an administrator, and the longest pause after a loss."""
+_LOSS_RESET_S: Final = 10.0
+"""After this time without a loss, the next loss counts as the first one."""
 _LEAVE_TIMEOUT_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
@@ -57,8 +57,7 @@ _log = logging.getLogger(__name__)
 def managers_group(topic: str) -> str:
     """Returns the group through which managers share the shards of a topic.
 
-    It depends only on the topic: managers of one topic in two groups would both own every shard group and serve
-    outdated offsets.
+    It depends only on the topic: with two groups for one topic, both would assign every shard group.
     """
     return f"{topic}.managers"
 
@@ -74,7 +73,7 @@ class ManagerGeneration(Protocol):
     def assignment(self) -> bytes: ...
     @property
     def sent(self) -> float:
-        """The time at which the SyncGroup was sent, on the lease's clock."""
+        """The time at which the SyncGroup was sent, on the clock of the lease."""
         ...
 
 
@@ -107,29 +106,30 @@ class OwnershipManager:
         rebalance: float = REBALANCE_TIMEOUT_S,
         clock: Callable[[], float] = boottime,
     ) -> None:
-        """``host`` and ``port`` are the address for clients. ``member`` creates the group's member, whose events
-        (`kept`, `rebalance`, `ended`) go to the given ownership; it has the same timeouts and clock."""
+        """``host`` and ``port`` are the address for clients. ``member`` creates the member of the group, with the same
+        timeouts and clock; the member reports its events to `kept`, `rebalance` and `ended` of the given ownership.
+        ``session`` and ``rebalance`` are the timeouts in seconds."""
         self._address = (host, port)
         self._parameters = parameters
         self._relay = dict(relay or {})
-        self._wait_s = rebalance * _REVOCATION_SHARE
+        self._max_revocation_wait_s = rebalance * _REVOCATION_SHARE
         self._lease = OwnershipLease(session, rebalance, clock)
         self._member = member(self)
-        self._holder: OwnershipListener | None = None
-        self._view: Assignment | None = None
-        self._seen: Assignment | None = None
-        """The last assignment of this membership; `_view` stays after the membership ends."""
-        self._refusal: str | None = None
+        self._listener: OwnershipListener | None = None
+        self._last_known: Assignment | None = None
+        self._current: Assignment | None = None
+        """The last assignment of this membership; `_last_known` stays after the membership ends."""
+        self._exclusion_reason: str | None = None
         self._owned: dict[int, int] = {}
-        self._giving_up: dict[int, asyncio.Task[None]] = {}
+        self._revoking: dict[int, asyncio.Task[None]] = {}
         self._lost: set[int] = set()
         """Shard groups lost since the last JoinGroup, which still claimed them."""
         self._losses = 0
         self._last_loss = float("-inf")
         self._attempts = 0
-        self._wake = asyncio.Event()
-        self._first: asyncio.Future[None] | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._rejoin_needed = asyncio.Event()
+        self._first_assignment: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     # --- for the runtime -----------------------------------------------------------------------------
 
@@ -137,26 +137,26 @@ class OwnershipManager:
         """See `Ownership.valid`."""
         return self._lease.valid()
 
-    def lost(self, shard_group: int, why: str) -> None:
-        """See `Ownership.lost`."""
+    def on_fenced(self, shard_group: int, why: str) -> None:
+        """See `Ownership.on_fenced`."""
         if self._owned.pop(shard_group, None) is None:
             return
-        _log.warning("shard group %d is lost: %s", shard_group, why)
+        _log.warning("shard group %d was lost to another manager: %s", shard_group, why)
         self._lost.add(shard_group)
         self._losses += 1
-        self._wake.set()
+        self._rejoin_needed.set()
 
     # --- for all callers -----------------------------------------------------------------------------
 
     def nodes(self) -> tuple[NodeAddress, ...]:
-        """Returns all managers of the newest known assignment, sorted by id; none before the first."""
-        nodes = self._view.nodes.values() if self._view else ()
+        """Returns all managers of the newest known assignment, sorted by node id; none before the first assignment."""
+        nodes = self._last_known.nodes.values() if self._last_known else ()
         return tuple({node.node_id: node for node in sorted(nodes, key=lambda n: n.node_id)}.values())
 
     def owner_of(self, shard_group: int) -> NodeAddress | None:
-        """Returns the owner of the shard group as far as known; None if it has no owner or is changing hands."""
-        view = self._view
-        return view.nodes.get(view.owners.get(shard_group, "")) if view else None
+        """Returns the owner of the shard group as last known; None if it has none or is being revoked."""
+        assignment = self._last_known
+        return assignment.nodes.get(assignment.owners.get(shard_group, "")) if assignment else None
 
     def owned(self) -> frozenset[int]:
         """Returns the shard groups that this process claims now."""
@@ -164,42 +164,42 @@ class OwnershipManager:
 
     @property
     def generation(self) -> int:
-        """Returns the newest generation whose assignment arrived; -1 if there is none or the membership has ended."""
-        return self._seen.generation if self._seen else -1
+        """The generation of the current assignment; -1 if there is none or the membership has ended."""
+        return self._current.generation if self._current else -1
 
     @property
-    def refusal(self) -> str | None:
-        """Returns why the other managers exclude this one."""
-        return self._refusal
+    def exclusion_reason(self) -> str | None:
+        """Why the group leader assigns no shard groups to this manager; None if it is not excluded."""
+        return self._exclusion_reason
 
     @property
-    def lease_left(self) -> float:
-        """Returns the remaining seconds of the lease."""
-        return self._lease.left()
+    def lease_remaining(self) -> float:
+        """The seconds until the lease expires; 0 if it is not valid."""
+        return self._lease.remaining()
 
-    async def start(self, holder: OwnershipListener) -> None:
-        """Joins the group and returns when the first assignment is known, however long the coordinator is unavailable.
+    async def start(self, listener: OwnershipListener) -> None:
+        """Joins the group; returns when the first assignment has arrived. Retries while the coordinator is unavailable.
 
         Raises `OffsetMgrError` if the group cannot be joined (see `KafkaGroupMember.join`).
         """
-        self._holder = holder
-        self._first = asyncio.get_running_loop().create_future()
-        self._running = asyncio.create_task(self._run())
-        self._running.add_done_callback(self._has_stopped)
+        self._listener = listener
+        self._first_assignment = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._on_task_done)
         try:
-            await asyncio.shield(self._first)
+            await asyncio.shield(self._first_assignment)
         except OffsetMgrError:
             await self._member.close()
             raise
 
     async def stop(self) -> None:
-        """Revokes every shard group and leaves the group, so that others own them at once."""
-        if self._running is not None:
-            self._running.cancel()
+        """Revokes every shard group and leaves the group, so that the other managers own the shard groups at once."""
+        if self._task is not None:
+            self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._running
-        self._give_up(self._owned)
-        await asyncio.gather(*self._giving_up.values())
+                await self._task
+        self._start_revocation(self._owned)
+        await asyncio.gather(*self._revoking.values())
         self._lease.end()
         self._owned.clear()
         await self._member.leave(_LEAVE_TIMEOUT_S)
@@ -207,191 +207,194 @@ class OwnershipManager:
     # --- events of the member ------------------------------------------------------------------------
 
     def on_confirmed(self, sent: float, *, stable: bool) -> None:
-        """The coordinator has confirmed the membership (see `OwnershipLease`)."""
-        if not self._lease.prolong(sent, settled=stable) and self._seen is not None:
-            self._wake.set()  # the lease had expired: only a new generation begins it again
+        """Extends the lease, because the coordinator has confirmed the membership (see `OwnershipLease.extend`)."""
+        if not self._lease.extend(sent, stable=stable) and self._current is not None:
+            self._rejoin_needed.set()  # the lease had expired, and only a new generation can begin it again
 
     def on_rebalance(self) -> None:
-        """The coordinator waits for this member to rejoin."""
-        self._wake.set()
+        """Rejoins the group, because the coordinator has started a rebalance."""
+        self._rejoin_needed.set()
 
     def on_ended(self, why: OffsetMgrError) -> None:
-        """The membership has ended: from now on this process owns nothing."""
+        """Ends the lease and drops every shard group, because the membership has ended."""
         self._lease.end()
         _log.warning(
-            "membership of the managers' group is over, shard groups %s are dropped: %s", sorted(self._owned), why
+            "the membership of the managers' group has ended; dropping shard groups %s: %s", sorted(self._owned), why
         )
-        self._give_up(self._owned)
+        self._start_revocation(self._owned)
         self._owned.clear()
-        self._seen = None
-        self._wake.set()
+        self._current = None
+        self._rejoin_needed.set()
 
-    # --- the life of a member ------------------------------------------------------------------------
+    # --- the membership ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
             try:
                 joined = await self._member.join(self._metadata, self._lead)
             except OffsetMgrError as error:
-                if self._first is not None and not self._first.done():
-                    self._first.set_exception(error)
+                if self._first_assignment is not None and not self._first_assignment.done():
+                    self._first_assignment.set_exception(error)
                     return
                 _log.error("managers' group: %s", error)
                 await asyncio.sleep(_RETRY_PAUSE_S)
                 continue
-            await self._adopt(joined)
-            await self._need_to_rejoin()
+            await self._apply_assignment(joined)
+            await self._wait_until_rejoin_needed()
 
-    def _has_stopped(self, running: asyncio.Task[None]) -> None:
-        """The task ended through a defect: a process without ownership is safer than one in an unknown state."""
-        if running.cancelled():
-            if self._first is not None:
-                self._first.cancel()
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """Drops every shard group after an unexpected error, since the state of the process is then unknown."""
+        if task.cancelled():
+            if self._first_assignment is not None:
+                self._first_assignment.cancel()
             return
-        if (defect := running.exception()) is None:
+        if (error := task.exception()) is None:
             return
-        self.on_ended(OffsetMgrError("managers' group", f"{type(defect).__name__}: {defect}"))
-        if self._first is not None and not self._first.done():
-            self._first.set_exception(defect)
+        self.on_ended(OffsetMgrError("managers' group", f"{type(error).__name__}: {error}"))
+        if self._first_assignment is not None and not self._first_assignment.done():
+            self._first_assignment.set_exception(error)
         else:
-            _log.critical("the membership of the managers' group has ended", exc_info=defect)
+            _log.critical("the membership task failed unexpectedly; restart this manager", exc_info=error)
 
     def _metadata(self) -> bytes:
         self._lost.clear()
         self._attempts += 1
-        seen = self._seen
-        info = ManagerMetadata(
+        seen = self._current
+        metadata = ManagerMetadata(
             *self._address,
             self._parameters,
             dict(self._owned),
             seen.generation if seen else -1,
-            seen.holders() if seen else {},
+            seen.all_owners() if seen else {},
             self._relay,
         )
-        return encode_info(info, self._attempts)
+        return encode_metadata(metadata, self._attempts)
 
     def _lead(self, generation: int, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
-        infos, unreadable = [], {}
+        readable, unreadable = [], {}
         for member, metadata in members:
             try:
-                infos.append((member, decode_info(metadata)))
+                readable.append((member, decode_metadata(metadata)))
             except OffsetMgrError as error:
                 unreadable[member] = str(error)
-        assignment = encode_assignment(assign(generation, infos, unreadable))
+        assignment = encode_assignment(assign(generation, readable, unreadable))
         return {member: assignment for member, _ in members}
 
-    async def _adopt(self, joined: ManagerGeneration) -> None:
-        """Applies a new assignment, in the order of the module's docstring."""
-        self._wake.clear()
+    async def _apply_assignment(self, joined: ManagerGeneration) -> None:
+        """Applies a new assignment, in the order that the module's docstring describes."""
+        self._rejoin_needed.clear()
         try:
             assignment = decode_assignment(joined.assignment)
         except OffsetMgrError as error:
-            self._refuse(str(error))
+            self._set_exclusion(str(error))
             self._drop(self._owned.keys())
-            self._seen = None
+            self._current = None
         else:
-            self._refuse(assignment.refused.get(joined.member_id))
-            self._seen = self._view = assignment
-            ours, asked = assignment.shard_groups_of(joined.member_id), assignment.to_let_go(joined.member_id)
-            self._drop(self._owned.keys() - ours - asked)
+            self._set_exclusion(assignment.refused.get(joined.member_id))
+            self._current = self._last_known = assignment
+            assigned = assignment.shard_groups_of(joined.member_id)
+            to_revoke_now = assignment.to_revoke(joined.member_id)
+            self._drop(self._owned.keys() - assigned - to_revoke_now)
             await asyncio.sleep(0)  # the runtime has now started to revoke them
-            if self._seen is assignment:  # otherwise the membership has ended at this moment
-                self._begin(assignment.generation, ours, asked, joined.sent)
-        if self._first is not None and not self._first.done():
-            self._first.set_result(None)
+            if self._current is assignment:  # otherwise the membership has ended at this moment
+                self._start_generation(assignment.generation, assigned, to_revoke_now, joined.sent)
+        if self._first_assignment is not None and not self._first_assignment.done():
+            self._first_assignment.set_result(None)
 
-    def _begin(self, generation: int, ours: Set[int], asked: Set[int], sent: float) -> None:
+    def _start_generation(self, generation: int, assigned: Set[int], to_revoke_now: Set[int], sent: float) -> None:
         self._lease.begin(sent)
         if self._lease.valid():
-            for shard_group in sorted(ours - self._owned.keys() - self._lost):
+            for shard_group in sorted(assigned - self._owned.keys() - self._lost):
                 self._owned[shard_group] = generation
-                self._take(shard_group)
+                self._assign_to_runtime(shard_group)
         else:
-            self._wake.set()  # the process was frozen: the group has to confirm the membership first
-        if self._lost & ours or asked - self._owned.keys():
-            self._wake.set()  # this process has less than the assignment says, so the group must rebalance
-        self._let_go(asked & self._owned.keys())
+            self._rejoin_needed.set()  # the process was frozen, so the group has to confirm the membership first
+        if self._lost & assigned or to_revoke_now - self._owned.keys():
+            self._rejoin_needed.set()  # this process has less than the assignment says, so the group must rebalance
+        self._revoke_and_release(to_revoke_now & self._owned.keys())
 
-    def _refuse(self, why: str | None) -> None:
-        """A refusal at the start is raised to the caller."""
-        started = self._first is not None and self._first.done()
-        if why is not None and why != self._refusal and started:
-            _log.error("this manager gets no shard groups: %s", why)
-        self._refusal = why
+    def _set_exclusion(self, why: str | None) -> None:
+        """Records and logs an exclusion. At the start it is not logged, because the caller reports it."""
+        started = self._first_assignment is not None and self._first_assignment.done()
+        if why is not None and why != self._exclusion_reason and started:
+            _log.error("the group leader assigns no shard groups to this manager: %s", why)
+        self._exclusion_reason = why
 
-    async def _need_to_rejoin(self) -> None:
-        """Returns when the member has to rejoin."""
-        await self._wake.wait()
-        leaving = [task for shard_group, task in self._giving_up.items() if shard_group in self._owned]
-        if leaving:
-            # One rebalance after they are free is better than two, but the others' rebalance waits for us.
-            await asyncio.wait(leaving, timeout=self._wait_s)
-        if self._lost and (pause := self._pause_after_loss()):
-            self._wake.clear()
-            # The others need not wait for this pause. (`wait_for` could lose a `stop`.)
+    async def _wait_until_rejoin_needed(self) -> None:
+        """Waits until the member has to rejoin."""
+        await self._rejoin_needed.wait()
+        revoking = [task for shard_group, task in self._revoking.items() if shard_group in self._owned]
+        if revoking:
+            # If this member rejoins after it has revoked its shard groups, one rebalance is enough instead of two. But
+            # the wait is limited, because the rebalance of the other members waits for this member.
+            await asyncio.wait(revoking, timeout=self._max_revocation_wait_s)
+        if self._lost and (pause := self._loss_backoff()):
+            self._rejoin_needed.clear()
+            # A rebalance ends the pause early. (`asyncio.wait_for` could lose the cancellation by `stop`.)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._wake.wait()
+                    await self._rejoin_needed.wait()
 
-    def _pause_after_loss(self) -> float:
-        """Does not pause after the first loss, and pauses longer if another process claims against the group
-        repeatedly."""
+    def _loss_backoff(self) -> float:
+        """Returns the pause in seconds before the member rejoins: 0 after the first loss, longer after repeated
+        ones."""
         now = asyncio.get_running_loop().time()
-        if now - self._last_loss > _STABLE_AFTER_S:
+        if now - self._last_loss > _LOSS_RESET_S:
             self._losses = 1
         self._last_loss = now
         return min(0.05 * 2**self._losses, _RETRY_PAUSE_S) if self._losses > 1 else 0.0
 
     # --- the runtime ---------------------------------------------------------------------------------
 
-    def _take(self, shard_group: int) -> None:
-        assert self._holder is not None
-        leaving = self._giving_up.get(shard_group)
-        if leaving is None:
-            self._holder.on_assigned(shard_group)
+    def _assign_to_runtime(self, shard_group: int) -> None:
+        assert self._listener is not None
+        revoking = self._revoking.get(shard_group)
+        if revoking is None:
+            self._listener.on_assigned(shard_group)
         else:
-            leaving.add_done_callback(partial(self._take_if_still_ours, shard_group))
+            revoking.add_done_callback(partial(self._assign_if_still_owned, shard_group))
 
-    def _take_if_still_ours(self, shard_group: int, _: object) -> None:
-        if shard_group in self._owned and shard_group not in self._giving_up and self._holder is not None:
-            self._holder.on_assigned(shard_group)
+    def _assign_if_still_owned(self, shard_group: int, _: object) -> None:
+        if shard_group in self._owned and shard_group not in self._revoking and self._listener is not None:
+            self._listener.on_assigned(shard_group)
 
     def _drop(self, shard_groups: Iterable[int]) -> None:
-        """Drops shard groups that this process does not own; it does not claim them any more."""
-        gone = list(shard_groups)
-        if gone:
-            _log.warning("shard groups %s belong to others and are dropped", sorted(gone))
-        self._give_up(gone)
-        for shard_group in gone:
+        """Drops shard groups that this process no longer owns, so that the next JoinGroup does not claim them."""
+        dropped = list(shard_groups)
+        if dropped:
+            _log.warning("dropping shard groups %s: the assignment does not include them", sorted(dropped))
+        self._start_revocation(dropped)
+        for shard_group in dropped:
             del self._owned[shard_group]
 
-    def _let_go(self, shard_groups: Iterable[int]) -> None:
-        """Revokes shard groups that others wait for; they are claimed until the runtime has revoked them."""
-        leaving = [shard_group for shard_group in shard_groups if shard_group not in self._giving_up]
-        self._give_up(leaving)
-        for shard_group in leaving:
-            self._giving_up[shard_group].add_done_callback(
-                partial(self._is_free, shard_group, self._owned[shard_group])
+    def _revoke_and_release(self, shard_groups: Iterable[int]) -> None:
+        """Revokes shard groups that other members wait for. This member claims each of them until the runtime has
+        revoked it."""
+        revoking = [shard_group for shard_group in shard_groups if shard_group not in self._revoking]
+        self._start_revocation(revoking)
+        for shard_group in revoking:
+            self._revoking[shard_group].add_done_callback(
+                partial(self._release_claim, shard_group, self._owned[shard_group])
             )
 
-    def _is_free(self, shard_group: int, since: int, _: object) -> None:
+    def _release_claim(self, shard_group: int, since: int, _: object) -> None:
         if self._owned.get(shard_group) == since:
             del self._owned[shard_group]
-        if not any(other in self._owned for other in self._giving_up):
-            self._wake.set()
+        if not any(other in self._owned for other in self._revoking):
+            self._rejoin_needed.set()
 
-    def _give_up(self, shard_groups: Iterable[int]) -> None:
+    def _start_revocation(self, shard_groups: Iterable[int]) -> None:
         for shard_group in shard_groups:
-            if shard_group not in self._giving_up:
-                task = self._giving_up[shard_group] = asyncio.create_task(self._give_up_one(shard_group))
-                task.add_done_callback(partial(self._has_given_up, shard_group))
+            if shard_group not in self._revoking:
+                task = self._revoking[shard_group] = asyncio.create_task(self._revoke(shard_group))
+                task.add_done_callback(partial(self._on_revoked, shard_group))
 
-    def _has_given_up(self, shard_group: int, _: object) -> None:
-        del self._giving_up[shard_group]
+    def _on_revoked(self, shard_group: int, _: object) -> None:
+        del self._revoking[shard_group]
 
-    async def _give_up_one(self, shard_group: int) -> None:
-        assert self._holder is not None
+    async def _revoke(self, shard_group: int) -> None:
+        assert self._listener is not None
         try:
-            await self._holder.on_revoked(shard_group)
+            await self._listener.on_revoked(shard_group)
         except Exception:
-            _log.exception("giving up shard group %d failed", shard_group)
+            _log.exception("the revocation of shard group %d failed", shard_group)

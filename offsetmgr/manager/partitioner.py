@@ -1,4 +1,4 @@
-"""The partition of the offsets topic for a group, by Kafka's rule, so that its tools look in the right place.
+"""Maps a group to a partition of the offsets topic by Kafka's rule, so that Kafka's tools look in the right partition.
 
 Pure, apart from a bounded cache.
 """
@@ -10,22 +10,23 @@ from typing import Final
 
 from offsetmgr.core.java_hash import java_hash as uncached_java_hash
 
-MOST_REMEMBERED: Final = 65_536
+MAX_CACHED_GROUPS: Final = 65_536
 """The number of groups whose hash is cached: about 10 MB for names of the usual length, 25 MB at most."""
-LONGEST_REMEMBERED: Final = 249
+MAX_CACHED_NAME_LENGTH: Final = 249
 """The maximum length of a cached name: a client may send any number of names of 32,767 characters."""
-_SMALLEST: Final = -(1 << 31)
+_MIN_INT32: Final = -(1 << 31)
 
 
-java_hash = lru_cache(MOST_REMEMBERED)(uncached_java_hash)
+java_hash = lru_cache(MAX_CACHED_GROUPS)(uncached_java_hash)
 """Java's ``String.hashCode``, cached."""
 
 
 def shard_for(group: str, partitions: int) -> int:
-    """Returns the partition of a group (``GroupMetadataManager.partitionFor``).
+    """Returns the partition of a group, as ``GroupMetadataManager.partitionFor`` does.
 
-    Kafka's ``Utils.abs`` is the absolute value, except that the smallest hash, which has none in 32 bits, counts as 0.
-    (Brokers before 0.8.2 cleared the sign bit instead, which gives another partition for every negative hash.)
+    Kafka's ``Utils.abs`` is the absolute value, with one exception: the smallest hash has no absolute value in 32 bits
+    and counts as 0. (Brokers before 0.8.2 cleared the sign bit instead, which gives another partition for every
+    negative hash.)
     """
-    found = java_hash(group) if len(group) <= LONGEST_REMEMBERED else uncached_java_hash(group)
-    return 0 if found == _SMALLEST else abs(found) % partitions
+    hash_code = java_hash(group) if len(group) <= MAX_CACHED_NAME_LENGTH else uncached_java_hash(group)
+    return 0 if hash_code == _MIN_INT32 else abs(hash_code) % partitions

@@ -1,5 +1,5 @@
-"""Requests and responses of the offset manager: plain tuples, so that a commit of 50 partitions does not become 50
-objects.
+"""Requests and responses of the offset manager. Partitions are plain tuples, so that a commit of 50 partitions does not
+create 50 objects.
 
 Error codes are Kafka's (`ErrorCode`), because clients receive them unchanged.
 """
@@ -14,7 +14,7 @@ from offsetmgr.records.base import PartitionCommit
 
 
 class CommitRequest(NamedTuple):
-    """OffsetCommit. A commit without membership has generation -1 and an empty member id."""
+    """An OffsetCommit request. A commit outside of a group membership has generation -1 and an empty member id."""
 
     group: str
     topics: Sequence[tuple[str, Sequence[PartitionCommit]]]
@@ -22,19 +22,20 @@ class CommitRequest(NamedTuple):
     member_id: str = ""
     instance_id: str | None = None
     retention_ms: int | None = None
-    """The retention that the client requests for this commit (versions 2 to 4); None: the manager's retention."""
+    """The retention that the client requests for this commit (OffsetCommit versions 2 to 4). If it is None, the
+    manager's retention applies."""
     expected: Mapping[tuple[str, int], int] = {}
-    """Conditional commits (see `offsetmgr.kafka.protocol.conditional_commit`), by topic and partition: the offset
-    that must be committed now, -1 for none. With a condition, a new offset of -1 is a deletion. Empty for Kafka's
-    clients."""
+    """The conditions of the commit by topic and partition (see `offsetmgr.kafka.protocol.conditional_commit`): the
+    offset that must be committed now, -1 for none. With a condition, a new offset of -1 deletes the committed offset.
+    Kafka's clients send no conditions."""
 
 
 class CommitResponse(NamedTuple):
-    """One error for all partitions, or one for each failed partition."""
+    """The response to a commit: one error for all partitions, or one for each failed partition."""
 
     error: int = ErrorCode.NONE
     errors: Mapping[tuple[str, int], int] = {}
-    """Errors by topic and partition; the others succeeded."""
+    """Errors by topic and partition; the partitions that are not listed succeeded."""
 
 
 PartitionOffset: TypeAlias = tuple[int, int, int, str, int]
@@ -44,7 +45,7 @@ FetchedTopics: TypeAlias = Sequence[tuple[str, Sequence[PartitionOffset]]]
 
 
 class FetchRequest(NamedTuple):
-    """OffsetFetch of one group; ``topics`` None requests all committed offsets."""
+    """An OffsetFetch request for one group. If ``topics`` is None, it requests all committed offsets."""
 
     group: str
     topics: Sequence[tuple[str, Sequence[int]]] | None = None
@@ -54,14 +55,15 @@ class FetchRequest(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """The response has no topics if it has an error."""
+    """The response to an OffsetFetch. If it has an error, it has no topics."""
 
     error: int = ErrorCode.NONE
     topics: FetchedTopics = ()
 
 
 class DeleteResponse(NamedTuple):
-    """OffsetDelete: an error of the whole request, or one for each partition that was not deleted."""
+    """The response to an OffsetDelete: one error for the whole request, or one for each partition that was not
+    deleted."""
 
     error: int = ErrorCode.NONE
     errors: Mapping[tuple[str, int], int] = {}

@@ -1,5 +1,5 @@
-"""`CoordinatorResult`: a response and its records before the append; `InFlight`: those whose append has not ended, by
-group."""
+"""`CoordinatorResult` is a response together with the records that must be appended before it is sent. `InFlight` holds
+the results whose append has not ended, by group."""
 
 from __future__ import annotations
 
@@ -13,45 +13,47 @@ R = TypeVar("R")
 
 
 class CoordinatorResult(NamedTuple, Generic[R]):
-    """A response, and the records that must be acknowledged before it is sent (none: it is sent at once)."""
+    """A response, and the records that the log must acknowledge before the response is sent. A result without records
+    is sent at once."""
 
     response: R
     records: Sequence[Record]
     groups: Sequence[str]
-    """The groups of the records."""
+    """The groups to which the records belong."""
     runs: Sequence[RecordRun] = ()
-    """The first records as runs, so that their keys need not be decoded; the other records follow."""
+    """Describes the first records as runs, so that replay need not decode their keys. The records after the runs are
+    applied one by one."""
 
 
 class InFlight:
     """Results whose append has not ended."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[CoordinatorResult[Any]]] = {}
+        self._by_group: dict[str, list[CoordinatorResult[Any]]] = {}
 
-    def begin(self, prepared: CoordinatorResult[Any]) -> None:
-        for group in prepared.groups:
-            self._waiting.setdefault(group, []).append(prepared)
+    def begin(self, result: CoordinatorResult[Any]) -> None:
+        for group in result.groups:
+            self._by_group.setdefault(group, []).append(result)
 
-    def end(self, prepared: CoordinatorResult[Any]) -> None:
+    def end(self, result: CoordinatorResult[Any]) -> None:
         """Removes a result; a second call changes nothing."""
-        for group in prepared.groups:
-            waiting = self._waiting.get(group, [])
-            for index, held in enumerate(waiting):  # mostly the first, because appends end in order
-                if held is prepared:
-                    del waiting[index]
+        for group in result.groups:
+            results = self._by_group.get(group, [])
+            for index, entry in enumerate(results):  # mostly the first, because appends end in order
+                if entry is result:
+                    del results[index]
                     break
-            if not waiting:
-                self._waiting.pop(group, None)
+            if not results:
+                self._by_group.pop(group, None)
 
-    def touches(self, group: str) -> bool:
-        return group in self._waiting
+    def has_group(self, group: str) -> bool:
+        return group in self._by_group
 
     def commits(self, group: str) -> set[tuple[str, int]]:
-        """Returns topics and partitions of the group's commits in flight."""
-        waiting = self._waiting.get(group, ())
-        return {(run.topic, p) for prepared in waiting for run in prepared.runs for p in run.partitions}
+        """Returns the topics and partitions of the group's commits in flight."""
+        results = self._by_group.get(group, ())
+        return {(run.topic, p) for result in results for run in result.runs for p in run.partitions}
 
     def keys(self, group: str) -> set[bytes]:
-        """Returns the keys of all records in flight that may belong to the group."""
-        return {key for prepared in self._waiting.get(group, ()) for key, _ in prepared.records}
+        """Returns the keys of all records in flight whose result concerns the group."""
+        return {key for result in self._by_group.get(group, ()) for key, _ in result.records}

@@ -1,14 +1,15 @@
 """`Shard`: the offsets of the groups of one partition of the log. Pure: no I/O, no threads, no clock.
 
-Handlers (`commit`, `delete_offsets`, `delete_group`, `expire`) validate and return the records to append; `replay` and
-its bulk forms are the only code that changes the served state, for loads, live traffic and standbys (data rule "state
+The handlers (`commit`, `delete_offsets`, `delete_group`, `expire`) validate a request and return the records to append.
+Only `replay` and its bulk forms change the served state, for loads, live traffic and standbys alike (data rule "state
 changes only in replay").
 
-Ordering contract: each result of a handler is appended at most once, in the order of the calls. After its append
-`acknowledged` is called, in log order. `on_discarded` is called if it is certainly not in the log, or if the log was
-read to its end since and `replay` has seen it. After a failure a handler is called again; its result is never appended
-twice. Between the handler and either call the result is in flight: no fetch sees it, expiration skips its groups, so
-that no tombstone ever follows a commit that it did not know of, and no condition holds for its partitions.
+Ordering contract: the caller appends each result of a handler at most once, in the order of the calls. After the append
+it calls `acknowledged`, in log order. It calls `on_discarded` instead if the records are certainly not in the log, or
+if it has read the log to its end since and `replay` has seen them. To retry after a failure, the caller calls the
+handler again and never appends the same result twice. Between the handler and either of these calls the result is in
+flight: no fetch returns its offsets, no condition holds for its partitions, and expiration skips its groups, so that no
+tombstone can follow a commit that expiration did not know of.
 
 The semantics are those of broker 3.9.1 (GroupCoordinator, GroupMetadataManager; KIP-211 for expiration); docstrings
 name the differences.
@@ -33,7 +34,7 @@ from offsetmgr.records.base import GroupValue, OffsetKey, OffsetValue, Partition
 
 __all__ = ["CoordinatorResult", "Shard", "ShardLimits"]
 
-LATEST_MS: Final = 2**63 - 1
+_MAX_TIMESTAMP_MS: Final = 2**63 - 1
 _PARTITION: Final = itemgetter(0)
 _METADATA: Final = itemgetter(3)
 
@@ -42,31 +43,31 @@ R = TypeVar("R")
 
 
 class ShardLimits(NamedTuple):
-    """Limits and retention of the manager."""
+    """The limits and the retention of a shard."""
 
-    metadata_bytes: int = 4096
+    max_metadata_length: int = 4096
     """The maximum length of a commit's metadata, counted like Kafka's ``offset.metadata.max.bytes``: UTF-16 code
     units."""
     retention_ms: int = DEFAULT_RETENTION_MS
     """See `RetentionPolicy.retention_ms`."""
-    activity_ms: int = 6 * HOUR_MS
-    """See `RetentionPolicy.activity_ms`."""
-    tombstones: int = 5_000
+    max_activity_age_ms: int = 6 * HOUR_MS
+    """See `RetentionPolicy.max_activity_age_ms`."""
+    max_tombstones: int = 5_000
     """The maximum number of offsets that one `Shard.expire` deletes."""
 
 
 class Shard:
-    """The offsets of one partition of the log. One thread at a time uses it."""
+    """The offsets of one partition of the log. Only one thread may use it at a time."""
 
     def __init__(self, partition: int, format: RecordFormat, limits: ShardLimits) -> None:
         self.partition = partition
         self._format = format
         self._limits = limits
         self._table = OffsetTable(format)
-        self._reading = OffsetReader(self._table, format)
+        self._reader = OffsetReader(self._table, format)
         self._in_flight = InFlight()
-        terms = RetentionPolicy(limits.retention_ms, limits.activity_ms)
-        self._expiring = OffsetExpirer(self._table, self._reading, self._in_flight, format, terms, limits.tombstones)
+        policy = RetentionPolicy(limits.retention_ms, limits.max_activity_age_ms)
+        self._expirer = OffsetExpirer(self._table, self._reader, self._in_flight, format, policy, limits.max_tombstones)
         self._position = 0
 
     # --- content -------------------------------------------------------------------------------------
@@ -83,13 +84,14 @@ class Shard:
 
     @property
     def problems(self) -> Sequence[str]:
-        """The invalid records by name. A value is decoded when it is needed (a fetch, a dump, an expiration pass,
-        `check_versions`), so it may be in the log for a while before it is listed."""
+        """Descriptions of the unreadable records. A value is decoded only when it is needed (by a fetch, a dump, an
+        expiration pass or `check_versions`), so an unreadable value may be in the log for a while before it is
+        listed."""
         return self._table.problems
 
     @property
     def unreadable(self) -> int:
-        """The number of keys with such a record, as far as known."""
+        """The number of keys whose record is known to be unreadable."""
         return self._table.unreadable
 
     @property
@@ -99,7 +101,7 @@ class Shard:
 
     @property
     def unknown_versions(self) -> Mapping[int, int]:
-        """The same by version."""
+        """The number of skipped keys by version."""
         return self._table.unknown_versions
 
     @property
@@ -120,89 +122,92 @@ class Shard:
         return self._table.size(group)
 
     def last_active(self, group: str) -> int | None:
-        """Returns when the group had members according to its record, in ms since 1970; None without a readable
-        record."""
+        """Returns when the group had members according to its activity record, in ms since 1970; None without a
+        readable record."""
         return self._table.last_active(group)
 
     def entries(self) -> Iterator[tuple[OffsetKey, OffsetValue]]:
-        """Yields every readable offset, sorted; the others are in `problems` afterwards."""
-        return self._reading.entries()
+        """Yields every readable offset, sorted. The unreadable ones are in `problems` afterwards."""
+        return self._reader.entries()
 
     def fetch(self, request: FetchRequest) -> FetchResponse:
         """Returns the last acknowledged offsets. An offset that was never committed is -1 without an error; an
-        unreadable one has the error UNKNOWN_SERVER_ERROR, so that no client takes it for absent.
+        unreadable one has the error UNKNOWN_SERVER_ERROR, so that no client treats it as absent.
 
         The empty group id is a valid group, as in Kafka.
         """
-        return self._reading.fetch(request)
+        return self._reader.fetch(request)
 
     def check_versions(self) -> None:
-        """Looks for values of unknown versions, which are in `problems` afterwards. Called at the end of a load."""
-        self._reading.check_versions()
+        """Adds values of unknown versions to `problems`. Called at the end of a load."""
+        self._reader.check_versions()
 
     # --- commits -------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
-        """Commits at ``now_ms`` (since 1970). Partitions with too long metadata or a condition that does not hold fail
-        alone.
+        """Commits at the time ``now_ms`` (ms since 1970). A partition whose metadata is too long or whose condition
+        does not hold fails, and the others are committed.
 
-        As broker 3.9.1 does (tried), it accepts any offset, also negative ones, and the empty group id unless a
-        generation comes with it, since that group cannot have members. The caller checks other claims of membership; a
-        commit with a generation counts as a proof that the group has members, which is recorded now and then (see
-        `expiration`).
+        Like broker 3.9.1 (tested), it accepts any offset, including negative ones. It rejects a commit with a
+        generation to the empty group id, since that group cannot have members. The caller checks the membership of
+        other groups. A commit with a generation proves that the group has members; an activity record notes this
+        periodically (see `expiration`).
         """
         group = request.group
         if not group and request.generation >= 0:
-            return _refused(ErrorCode.UNKNOWN_MEMBER_ID if self.has_group(group) else ErrorCode.ILLEGAL_GENERATION)
+            return _rejected(ErrorCode.UNKNOWN_MEMBER_ID if self.has_group(group) else ErrorCode.ILLEGAL_GENERATION)
         try:
-            prepared = self._conditional(request, now_ms) if request.expected else self._plain(request, now_ms)
+            result = self._conditional(request, now_ms) if request.expected else self._unconditional(request, now_ms)
         except UnsupportedOperation:  # for example a name that is too long for the record format
-            return _refused(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-        return self._begun(prepared)
+            return _rejected(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+        return self._put_in_flight(result)
 
-    def _plain(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
+    def _unconditional(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
         group = request.group
         expire = None
         if request.retention_ms is not None:
-            expire = min(max(now_ms + request.retention_ms, 0), LATEST_MS)
+            expire = min(max(now_ms + request.retention_ms, 0), _MAX_TIMESTAMP_MS)
         errors: dict[tuple[str, int], int] = {}
         records: list[Record] = []
         runs: list[RecordRun] = []
         for topic, asked in request.topics:
-            accepted = asked if self._all_short(asked) else self._short_ones(topic, asked, errors)
+            accepted = asked if self._all_metadata_fits(asked) else self._with_valid_metadata(topic, asked, errors)
             if accepted:
                 records += self._format.encode_commit(group, topic, accepted, now_ms, expire)
                 runs.append(RecordRun(group, topic, [*map(_PARTITION, accepted)]))
-        shows_life = records and request.generation >= 0
-        if shows_life and self._expiring.activity_is_old(group, now_ms):
+        has_members = records and request.generation >= 0
+        if has_members and self._expirer.activity_is_old(group, now_ms):
             records.append(self._format.encode_group(group, GroupValue(now_ms)))
         return CoordinatorResult(CommitResponse(ErrorCode.NONE, errors), records, (group,), runs)
 
     def _conditional(self, request: CommitRequest, now_ms: int) -> CoordinatorResult[CommitResponse]:
-        group, under_way = request.group, self._in_flight.keys(request.group)
+        group, in_flight_keys = request.group, self._in_flight.keys(request.group)
         topics, to_delete, errors = check_conditions(
             request,
-            lambda topic, partition: self._reading.offset(group, topic, partition),
-            lambda topic, partition: bool(under_way) and self._table.key(group, topic, partition) in under_way,
+            lambda topic, partition: self._reader.offset(group, topic, partition),
+            lambda topic, partition: (
+                bool(in_flight_keys) and self._table.key(group, topic, partition) in in_flight_keys
+            ),
         )
-        plain = self._plain(request._replace(topics=topics), now_ms)
-        known = self._known(group)
-        emptied = not plain.records and to_delete >= known
+        unconditional = self._unconditional(request._replace(topics=topics), now_ms)
+        known = self._known_partitions(group)
+        emptied = not unconditional.records and to_delete >= known
         with_record = emptied and self._table.has_group_record(group)
         tombstones = self._table.tombstones(group, to_delete & known, with_record=with_record)
-        response = CommitResponse(ErrorCode.NONE, {**errors, **plain.response.errors})
-        return plain._replace(response=response, records=[*plain.records, *tombstones])
+        response = CommitResponse(ErrorCode.NONE, {**errors, **unconditional.response.errors})
+        return unconditional._replace(response=response, records=[*unconditional.records, *tombstones])
 
-    def _all_short(self, partitions: Sequence[PartitionCommit]) -> bool:
-        """Returns whether no metadata can be too long: a quick check, with at most two units for each character."""
-        return max(map(len, map(_METADATA, partitions)), default=0) <= self._limits.metadata_bytes // 2
+    def _all_metadata_fits(self, partitions: Sequence[PartitionCommit]) -> bool:
+        """Returns whether all metadata is certainly short enough. This is a quick check: a character has at most two
+        UTF-16 code units."""
+        return max(map(len, map(_METADATA, partitions)), default=0) <= self._limits.max_metadata_length // 2
 
-    def _short_ones(
+    def _with_valid_metadata(
         self, topic: str, partitions: Sequence[PartitionCommit], errors: dict[tuple[str, int], int]
     ) -> list[PartitionCommit]:
         accepted = []
         for commit in partitions:
-            if len(_METADATA(commit).encode("utf-16-le", "surrogatepass")) // 2 <= self._limits.metadata_bytes:
+            if len(_METADATA(commit).encode("utf-16-le", "surrogatepass")) // 2 <= self._limits.max_metadata_length:
                 accepted.append(commit)
             else:
                 errors[topic, _PARTITION(commit)] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -213,19 +218,20 @@ class Shard:
     def delete_offsets(
         self, group: str, topics: Sequence[tuple[str, Sequence[int]]]
     ) -> CoordinatorResult[DeleteResponse]:
-        """Deletes single offsets; a missing one is no error. Commits in flight count as earlier."""
+        """Deletes single offsets; a missing offset is not an error. Commits in flight are deleted too, because their
+        records precede the tombstones."""
         if not group:
             return CoordinatorResult(DeleteResponse(ErrorCode.INVALID_GROUP_ID), (), ())
-        known = self._known(group)
+        known = self._known_partitions(group)
         if not known:
             return CoordinatorResult(DeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND), (), ())
         to_delete = {(topic, partition) for topic, partitions in topics for partition in partitions} & known
         return self._deletion(DeleteResponse(), group, to_delete, last=to_delete == known)
 
     def delete_group(self, group: str) -> CoordinatorResult[int]:
-        """Deletes all offsets of a group and its record; the response is an error code. Commits in flight count as
-        earlier."""
-        known = self._known(group)
+        """Deletes all offsets of a group and its activity record; the response is an error code. Commits in flight are
+        deleted too, because their records precede the tombstones."""
+        known = self._known_partitions(group)
         if not known:
             return CoordinatorResult(ErrorCode.GROUP_ID_NOT_FOUND, (), ())
         return self._deletion(ErrorCode.NONE, group, known, last=True)
@@ -233,56 +239,58 @@ class Shard:
     def _deletion(
         self, response: R, group: str, to_delete: Iterable[tuple[str, int]], *, last: bool
     ) -> CoordinatorResult[R]:
-        recorded = self._table.has_group_record(group) or self._in_flight.touches(group)
+        recorded = self._table.has_group_record(group) or self._in_flight.has_group(group)
         records = self._table.tombstones(group, to_delete, with_record=last and recorded)
-        return self._begun(CoordinatorResult(response, records, (group,)))
+        return self._put_in_flight(CoordinatorResult(response, records, (group,)))
 
-    def _known(self, group: str) -> set[tuple[str, int]]:
-        """Returns the partitions for which the group has, or will have, offsets."""
-        held = {(topic, partition) for topic, values in self._table.topics(group).items() for partition in values}
-        return held | self._in_flight.commits(group)
+    def _known_partitions(self, group: str) -> set[tuple[str, int]]:
+        """Returns the partitions for which the group has committed offsets, or commits in flight."""
+        committed = {(topic, partition) for topic, values in self._table.topics(group).items() for partition in values}
+        return committed | self._in_flight.commits(group)
 
     # --- expiration ----------------------------------------------------------------------------------
 
     def expiry_groups(self) -> Iterator[str]:
-        """Yields the groups of a whole pass: those with offsets, and those with only an activity record."""
-        return self._expiring.groups()
+        """Yields the groups of a whole expiration pass: those with offsets, and those with only an activity record."""
+        return self._expirer.groups()
 
     def expirable(self, group: str, now_ms: int) -> bool:
-        """Returns whether `expire` would do something now if it knew whether the group has members."""
-        return self._expiring.expirable(group, now_ms)
+        """Returns whether `expire` could change something now, depending on whether the group has members."""
+        return self._expirer.expirable(group, now_ms)
 
     def expire(
         self, now_ms: int, active: Callable[[str], bool | None], groups: Iterable[str] | None = None
     ) -> CoordinatorResult[ExpiryReport]:
-        """Returns tombstones for what has expired at ``now_ms``, of these groups or of all, and new activity records.
+        """Returns tombstones for the offsets that have expired at ``now_ms``, and new activity records. ``groups``
+        limits the pass; None means all groups.
 
-        ``active`` returns whether a group has members; None if that is not known, and then nothing of the group
-        expires. It is called only for groups that are `expirable`.
+        ``active`` returns whether a group has members, or None if this is unknown; then no offset of the group expires.
+        It is called only for groups that are `expirable`.
         """
-        wanted = self.expiry_groups() if groups is None else groups
-        return self._begun(self._expiring.expire(now_ms, active, wanted))
+        candidates = self.expiry_groups() if groups is None else groups
+        return self._put_in_flight(self._expirer.expire(now_ms, active, candidates))
 
     # --- replay --------------------------------------------------------------------------------------
 
-    def _begun(self, prepared: CoordinatorResult[R]) -> CoordinatorResult[R]:
+    def _put_in_flight(self, result: CoordinatorResult[R]) -> CoordinatorResult[R]:
         """Puts a result in flight if it has records."""
-        if prepared.records:
-            self._in_flight.begin(prepared)
-        return prepared
+        if result.records:
+            self._in_flight.begin(result)
+        return result
 
-    def acknowledged(self, prepared: CoordinatorResult[Any], first_offset: int) -> None:
-        """Replays the records of an append from ``first_offset`` on, and ends being in flight.
+    def acknowledged(self, result: CoordinatorResult[Any], first_offset: int) -> None:
+        """Replays the records of a result that were appended from ``first_offset`` on. The result is no longer in
+        flight.
 
-        Records that were replayed already (read from the log meanwhile) are skipped.
+        It skips records that were replayed already, because they were read from the log meanwhile.
         """
-        self._in_flight.end(prepared)
+        self._in_flight.end(result)
         if first_offset < self._position:
-            for offset, (key, value) in enumerate(prepared.records, first_offset):
+            for offset, (key, value) in enumerate(result.records, first_offset):
                 self.replay(offset, key, value)
             return
-        records, start = prepared.records, 0
-        for run in prepared.runs:
+        records, start = result.records, 0
+        for run in result.runs:
             stop = start + len(run.partitions)
             self._table.apply_run(run, [value for _, value in records[start:stop]])
             start = stop
@@ -290,12 +298,12 @@ class Shard:
             self._table.apply(key, value)
         self._position = first_offset + len(records)
 
-    def on_discarded(self, prepared: CoordinatorResult[Any]) -> None:
-        """Ends being in flight: the append did not happen, or `replay` has seen its records."""
-        self._in_flight.end(prepared)
+    def on_discarded(self, result: CoordinatorResult[Any]) -> None:
+        """Removes a result from those in flight, because it was not appended or `replay` has seen its records."""
+        self._in_flight.end(result)
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
-        """Applies one record of the log. A record below `position` was applied already and is ignored.
+        """Applies one record of the log. It ignores a record below `position`, which was applied already.
 
         Raises `FormatMismatch`; the position then stays.
         """
@@ -307,9 +315,9 @@ class Shard:
     def replay_newest(self, newest: Mapping[bytes, bytes | None], position: int) -> None:
         """Applies the newest value of each key between the current position and ``position``.
 
-        A large load may come in parts, all but the last with the current position; no fetch may happen before the last
-        one. A load of already replayed records (a lower position) is ignored. Raises `FormatMismatch`; the position
-        then stays.
+        A large load may be applied in parts: all parts but the last have the current position, and no fetch may happen
+        before the last part. It ignores a lower position, whose records were replayed already. Raises `FormatMismatch`
+        and leaves the position unchanged.
         """
         if position < self._position:
             return
@@ -317,5 +325,5 @@ class Shard:
         self._position = position
 
 
-def _refused(error: int) -> CoordinatorResult[CommitResponse]:
+def _rejected(error: int) -> CoordinatorResult[CommitResponse]:
     return CoordinatorResult(CommitResponse(error), (), ())

@@ -1,7 +1,8 @@
-"""Reads the part of the log that a shard group's shards have not replayed yet. It blocks and has no threads.
+"""`ShardLoader`: reads the part of the log that a shard group's shards have not replayed yet. It blocks and has no
+threads.
 
-A shard belongs to one thread at a time. During a load it belongs to the thread that runs `ShardLoader.run`, so this
-module can fill it, however long that takes.
+A shard belongs to one thread at a time. During a load it belongs to the thread that runs `ShardLoader.run`, which may
+take as long as it needs.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from offsetmgr.manager.shard import Shard
 
 
 class ShardLoader:
-    """One load of a shard group's partitions from their positions up to ``ends``: `plan`, then `run`.
+    """One load of a shard group's partitions from their positions up to given end offsets. Call `plan`, then `run`.
 
-    Other threads may read its progress.
+    Other threads may read `offsets_to_read` and `offsets_read`.
     """
 
     def __init__(self, log: PartitionLog, shards: Mapping[int, Shard], stopped: Callable[[], bool]) -> None:
@@ -28,8 +29,8 @@ class ShardLoader:
         self.offsets_read = 0
 
     def plan(self, ends: Mapping[int, int], timeout: float) -> None:
-        """Determines what to read; ``timeout`` (seconds) limits the request for the log's start. Raises
-        `OffsetMgrError`."""
+        """Determines the offsets to read, up to ``ends``. ``timeout`` (seconds) limits the request for the log's start.
+        Raises `OffsetMgrError`."""
         starts = {partition: shard.position for partition, shard in self._shards.items()}
         if any(position == 0 for position in starts.values()):
             found = self._log.start_offsets(sorted(starts), timeout)
@@ -38,8 +39,8 @@ class ShardLoader:
         self.offsets_to_read = sum(max(0, end - starts[partition]) for partition, end in ends.items())
 
     def run(self) -> bool:
-        """Reads and replays. Returns False if it was stopped; the shards are then unchanged. Raises `OffsetMgrError`;
-        replayed records stay."""
+        """Reads the records and replays them. Returns False if it was stopped; the shards are then unchanged. Raises
+        `OffsetMgrError`; records that were replayed before the error stay in the shards."""
         behind = {partition: end for partition, end in self._ends.items() if end > self._starts[partition]}
         if behind and not self._read({partition: self._starts[partition] for partition in behind}, behind):
             return False
@@ -52,17 +53,18 @@ class ShardLoader:
         newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in ends}
         reader = self._log.reader()
         try:
-            reached = reader.load(starts, ends, newest, progress=self._advance, stopped=self._stopped)
+            reached = reader.load(starts, ends, newest, progress=self._add_progress, stopped=self._stopped)
         finally:
             reader.close()
         if any(reached[partition] < end for partition, end in ends.items()):
             return False
         for partition in sorted(ends):
-            # One after the other, and each is freed at once: a load needs little more memory than its result.
+            # Each partition's records are freed before the next one is replayed, so a load needs little more memory
+            # than its result.
             self._shards[partition].replay_newest(newest.pop(partition), reached[partition])
         return True
 
-    def _advance(self, offsets: int) -> None:
+    def _add_progress(self, offsets: int) -> None:
         self.offsets_read += offsets
 
 

@@ -24,12 +24,12 @@ class ManagerBackend:
         self._ownership = ownership
         self._partitions = partitions
         self._features = {CONDITIONAL_FEATURE: 1, f"{LOG_FEATURE}{topic}": 1}
-        self.owns = runtime.owns
+        self.owns = runtime.ownership_error
         self.ownership_epoch = runtime.ownership_epoch
         self.commit = runtime.commit
         self.delete_offsets = runtime.delete_offsets
         self.delete_group = runtime.delete_group
-        self.settled = runtime.settled
+        self.settled = runtime.wait_for_writes
         self.backpressure = runtime.backpressure
 
     def nodes(self) -> Sequence[ManagerAddress]:
@@ -52,7 +52,7 @@ class ManagerBackend:
         return self._features
 
     def metrics(self) -> Mapping[str, float]:
-        return {**self._runtime.metrics(), "lease_seconds_left": self._ownership.lease_left}
+        return {**self._runtime.metrics(), "lease_seconds_left": self._ownership.lease_remaining}
 
 
 def _done(value: T) -> asyncio.Future[T]:

@@ -20,7 +20,7 @@ from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.groups.group_member import KafkaGroupMember
 from offsetmgr.manager.assignment import SharedConfig
 from offsetmgr.manager.lease import boottime
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, OwnershipManager
+from offsetmgr.manager.ownership import ASSIGNMENT_RULES, PROTOCOL, PROTOCOL_TYPE, OwnershipManager
 
 BETWEEN_SAMPLES = 0.02
 
@@ -48,7 +48,7 @@ def watch(ownership: OwnershipManager, notebook: Notebook) -> None:
     looked at after it too."""
     while True:
         now = boottime()
-        valid, left = ownership.valid(), ownership.lease_left
+        valid, left = ownership.valid(), ownership.lease_remaining
         notebook.write("lease", now, valid=valid, left=left, generation=ownership.generation)
         time.sleep(BETWEEN_SAMPLES)
 
@@ -59,7 +59,7 @@ async def main(bootstrap: str, group: str, port: str, path: str, session: str) -
     ownership = OwnershipManager(
         "127.0.0.1",
         int(port),
-        SharedConfig("offsets", 50, 8, "avro", RULES, 1, False),
+        SharedConfig("offsets", 50, 8, "avro", ASSIGNMENT_RULES, 1, False),
         lambda events: KafkaGroupMember(
             client,
             group,

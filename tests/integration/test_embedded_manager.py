@@ -121,7 +121,7 @@ def test_a_topic_of_the_other_record_format_is_refused_before_anything_is_writte
     with embedded(kafka, unique) as manager:
         manager.commit("g", {A: OffsetAndMetadata(5)})
     with (
-        pytest.raises(FormatMismatch, match="holds records of the format avro, and kafka was asked for"),
+        pytest.raises(FormatMismatch, match="has records of the format avro, but this manager would write kafka"),
         OffsetManager(kafka.bootstrap, topic=unique, partitions=8, record_format="kafka"),
     ):
         pass

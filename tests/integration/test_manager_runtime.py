@@ -39,7 +39,7 @@ class Lease:
     def valid(self) -> bool:
         return True
 
-    def lost(self, shard_group: int, why: str) -> None:
+    def on_fenced(self, shard_group: int, why: str) -> None:
         self.losses.append(shard_group)
 
 
@@ -139,7 +139,7 @@ def test_a_standby_takes_over_and_the_predecessor_is_fenced(kafka: KafkaBroker, 
             # The old one does not know yet; what it is asked to write is refused by the log.
             assert await old.commit(commit("g7", 8)) == CommitResponse(ErrorCode.NOT_COORDINATOR)
             await until(lambda: lease.losses == [shard_for("g7", PARTITIONS)])
-            assert old.owns("g7") == ErrorCode.NOT_COORDINATOR
+            assert old.ownership_error("g7") == ErrorCode.NOT_COORDINATOR
             assert await new.commit(commit("g7", 9)) == CommitResponse()
             await take(new, range(PARTITIONS))
             assert [offsets(new, f"g{number}") for number in range(200) if number != 7] == [

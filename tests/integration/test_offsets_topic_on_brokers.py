@@ -41,7 +41,7 @@ def test_three_managers_that_start_together_make_one_topic(bootstrap: str, uniqu
 
 
 def test_more_replicas_than_brokers_are_up_is_refused_and_nothing_is_made(bootstrap: str, unique: str) -> None:
-    with pytest.raises(TooFewBrokers, match="it is to have 3 replicas, and 1 broker is up"):
+    with pytest.raises(TooFewBrokers, match="it needs 3 replicas, but only 1 broker is up"):
         ensure_topic(bootstrap, {}, unique, partitions=2, replication_factor=3)
 
     assert unique not in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics

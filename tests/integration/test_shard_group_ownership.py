@@ -293,7 +293,7 @@ def test_what_only_an_administrator_can_repair_is_reported_at_once(kafka: KafkaB
 def test_a_manager_that_differs_from_the_others_is_reported_once(
     kafka: KafkaBroker, unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def refusal() -> str | None:
+    async def exclusion_reason() -> str | None:
         client = Client(kafka.bootstrap, Security.of({}))
 
         def ownership(port: int, format: str) -> OwnershipManager:
@@ -316,14 +316,14 @@ def test_a_manager_that_differs_from_the_others_is_reported_once(
         first, other = ownership(1, "avro"), ownership(2, "kafka")
         await first.start(Idle())
         await other.start(Idle())
-        told = other.refusal
+        told = other.exclusion_reason
         await other.stop()
         await first.stop()
         await client.close()
         return told
 
-    assert "kafka" in (asyncio.run(refusal()) or "")
-    assert "gets no shard groups" not in caplog.text
+    assert "kafka" in (asyncio.run(exclusion_reason()) or "")
+    assert "assigns no shard groups" not in caplog.text
 
 
 class Idle:

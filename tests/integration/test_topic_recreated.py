@@ -27,7 +27,7 @@ NO_ANSWER = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_A
 @asynccontextmanager
 async def serving(kafka: KafkaBroker, topic: str) -> AsyncIterator[ManagerNode]:
     settings = NodeConfig(
-        kafka.bootstrap, ConnectionConfig(), topic=topic, partitions=PARTITIONS, watch_interval=0.1, timeout=20
+        kafka.bootstrap, ConnectionConfig(), topic=topic, partitions=PARTITIONS, topic_check_interval=0.1, timeout=20
     )
     managing = ManagerNode(settings, "127.0.0.1", 1)
     try:
@@ -78,7 +78,7 @@ def test_its_offsets_are_served_no_longer_and_those_of_the_new_one_are(kafka: Ka
             assert await managing.runtime.commit(commit("g", 5)) == CommitResponse()
             await deleted(admin, unique)
             # As the guide says: while there is no other one, what was acknowledged can still be read, and be saved.
-            await until(lambda: managing.unfit is not None)
+            await until(lambda: managing.topic_fault is not None)
             assert answer(managing, "g") == (ErrorCode.NONE, 5)
             await asyncio.to_thread(ensure_topic, kafka.bootstrap, {}, unique, partitions=PARTITIONS)
             answers = [answer(managing, "g")]
@@ -88,7 +88,7 @@ def test_its_offsets_are_served_no_longer_and_those_of_the_new_one_are(kafka: Ka
             stale = answers.count((ErrorCode.NONE, 5))
             assert answers[:stale] == [(ErrorCode.NONE, 5)] * stale  # once it has stopped it never comes back
             assert {error for error, _ in answers[stale:-1]} <= NO_ANSWER
-            await until(lambda: managing.unfit is None)  # which the next look tells
+            await until(lambda: managing.topic_fault is None)  # which the next look tells
             assert ["recreated" in alarm for alarm in managing.alarms] == [True]
             await until(lambda: {status.state for status in managing.runtime.status()} == {"active"})
             assert await managing.runtime.commit(commit("g", 6)) == CommitResponse()
@@ -107,12 +107,12 @@ def test_one_that_is_not_fit_is_not_served_until_it_is(kafka: KafkaBroker, uniqu
             # With retention instead of compaction, as a broker would make it by itself.
             await made_by_default(admin, unique)
             await until(lambda: answer(managing, "g")[0] == ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            await until(lambda: "cleanup.policy is delete" in str(managing.unfit))
+            await until(lambda: "cleanup.policy is delete" in str(managing.topic_fault))
             assert await managing.runtime.commit(commit("g", 6)) == CommitResponse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
             resource = ConfigResource(ResourceType.TOPIC, unique, incremental_configs=[entry])
             admin.incremental_alter_configs([resource])[resource].result(30)
             await until(lambda: answer(managing, "g") == (ErrorCode.NONE, -1))
-            await until(lambda: managing.unfit is None)
+            await until(lambda: managing.topic_fault is None)
 
     asyncio.run(asyncio.wait_for(work(), 120))

@@ -350,7 +350,7 @@ def test_a_consumer_that_can_fetch_no_longer_commits_and_leaves_its_partitions_t
     def refused(*_: object) -> None:
         raise NotAuthorized(f"fetching {topic}-0", "not any more")
 
-    monkeypatch.setattr(first._desk, "feed", refused)
+    monkeypatch.setattr(first._state, "enqueue", refused)
     produce(kafka, topic, 1, 1, start=2)
 
     with pytest.raises(NotAuthorized, match="not any more"):

@@ -10,7 +10,7 @@ from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
 from offsetmgr.manager.shard import ShardLimits
 from offsetmgr.records.base import GroupKey, GroupValue, OffsetKey, OffsetValue
 
-LIMITS = ShardLimits(metadata_bytes=4, retention_ms=24 * HOUR_MS, activity_ms=6 * HOUR_MS)
+LIMITS = ShardLimits(max_metadata_length=4, retention_ms=24 * HOUR_MS, max_activity_age_ms=6 * HOUR_MS)
 
 State: TypeAlias = dict[OffsetKey | GroupKey, OffsetValue | GroupValue]
 Change: TypeAlias = dict[OffsetKey | GroupKey, OffsetValue | GroupValue | None]
@@ -63,13 +63,13 @@ class Oracle:
                         if held:
                             deleted[key] = None
                         continue
-                if len(metadata) > LIMITS.metadata_bytes:
+                if len(metadata) > LIMITS.max_metadata_length:
                     errors[topic, partition] = 12
                     continue
                 kept = None if epoch == -1 or (expire is not None and not self._epochs) else epoch
                 change[key] = OffsetValue(offset, kept, metadata, now, expire)
         last = activity(state, group)
-        if change and request.generation >= 0 and (last is None or now - last >= LIMITS.activity_ms):
+        if change and request.generation >= 0 and (last is None or now - last >= LIMITS.max_activity_age_ms):
             change[GroupKey(group)] = GroupValue(now)
         if deleted and not change and set(deleted) == known(state, pending, group) and last is not None:
             deleted[GroupKey(group)] = None
@@ -102,7 +102,7 @@ class Oracle:
         last = activity(state, group)
         held = offsets_of(state, group)
         due = {key for key, value in held.items() if self._expires(value, last) <= now}
-        stale = now - (last or 0) >= LIMITS.activity_ms
+        stale = now - (last or 0) >= LIMITS.max_activity_age_ms
         if has_members:
             return {GroupKey(group): GroupValue(now)} if stale and (due or last is not None) else {}
         if has_members is None:
@@ -110,14 +110,16 @@ class Oracle:
         change: Change = dict.fromkeys(due)
         if held and len(due) == len(held) and last is not None:
             change[GroupKey(group)] = None
-        if not held and last is not None and last + LIMITS.activity_ms + LIMITS.retention_ms <= now:
+        if not held and last is not None and last + LIMITS.max_activity_age_ms + LIMITS.retention_ms <= now:
             change[GroupKey(group)] = None
         return change
 
     def _expires(self, value: OffsetValue, last: int | None) -> int:
         if value.expire_timestamp is not None:
             return value.expire_timestamp
-        since = value.commit_timestamp if last is None else max(value.commit_timestamp, last + LIMITS.activity_ms)
+        since = (
+            value.commit_timestamp if last is None else max(value.commit_timestamp, last + LIMITS.max_activity_age_ms)
+        )
         return since + LIMITS.retention_ms
 
 

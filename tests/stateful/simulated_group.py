@@ -23,7 +23,7 @@ from offsetmgr.kafka.client.client import Client
 from offsetmgr.kafka.groups.group_member import KafkaGroupMember
 from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.manager.assignment import SharedConfig
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, OwnershipManager
+from offsetmgr.manager.ownership import ASSIGNMENT_RULES, PROTOCOL, PROTOCOL_TYPE, OwnershipManager
 
 SHARD_GROUPS: Final = 8
 
@@ -252,7 +252,7 @@ class Process:
         self.ownership = OwnershipManager(
             "host",
             number,
-            SharedConfig(topic, 50, SHARD_GROUPS, "avro", RULES, 1, False),
+            SharedConfig(topic, 50, SHARD_GROUPS, "avro", ASSIGNMENT_RULES, 1, False),
             lambda events: KafkaGroupMember(
                 client,
                 "managers",
@@ -305,7 +305,7 @@ class Process:
             appended = not self.world.few_commits or self.world.random.random() < 0.02  # only an append tells
         self.world.log(f"{self.name} is fenced from {shard_group} by {self.world.claims[shard_group].name}")
         self._drop(shard_group)
-        self.ownership.lost(shard_group, "fenced")
+        self.ownership.on_fenced(shard_group, "fenced")
 
     async def _claimed(self, shard_group: int) -> bool:
         if not self.ownership.valid():

@@ -27,8 +27,8 @@ PARTITIONS, GROUPS, CLIENTS = 16, 40, 8
 EVENTS = 4000 if os.environ.get("OFFSETMGR_SOAK") else 300
 SEEDS = range(40) if os.environ.get("OFFSETMGR_SOAK") else range(3)
 CONFIG = ManagerConfig(
-    commit_timeout=2.0, retry_pause=0.002, most_retry_pause=0.01, standby_poll=0.002, lag_interval=0.02,
-    transaction_records=40,
+    commit_timeout=2.0, retry_pause=0.002, max_retry_pause=0.01, standby_poll=0.002, lag_interval=0.02,
+    max_transaction_records=40,
 )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ class Lease:
     def valid(self) -> bool:
         return self.good
 
-    def lost(self, shard_group: int, why: str) -> None:
+    def on_fenced(self, shard_group: int, why: str) -> None:
         self.lost_slots.add(shard_group)
 
 

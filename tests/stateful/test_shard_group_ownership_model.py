@@ -143,13 +143,15 @@ def test_a_manager_with_another_topic_is_refused_until_it_is_alone() -> None:
         world.processes.append(one)
         run_until(world, lambda: one.serving == set(range(SHARD_GROUPS)), 10)
         world.processes.append(foreign_owner)
-        run_until(world, lambda: foreign_owner.ownership.refusal is not None, 10)
-        assert foreign_owner.ownership.refusal == "topic is 'elsewhere' here and 'offsets' at the other managers"
+        run_until(world, lambda: foreign_owner.ownership.exclusion_reason is not None, 10)
+        assert (
+            foreign_owner.ownership.exclusion_reason == "topic is 'elsewhere' here and 'offsets' at the other managers"
+        )
         assert one.serving == set(range(SHARD_GROUPS))
         assert [node.port for node in foreign_owner.ownership.nodes()] == [0]
         one.stop()
         run_until(world, lambda: foreign_owner.serving == set(range(SHARD_GROUPS)), 20)
-        assert foreign_owner.ownership.refusal is None
+        assert foreign_owner.ownership.exclusion_reason is None
 
 
 def test_everybody_knows_who_owns_what() -> None:

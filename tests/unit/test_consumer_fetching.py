@@ -1,4 +1,4 @@
-"""What the fetcher makes of what its client library brings, in the order in which that brings it."""
+"""The fetcher's handling of messages and errors from librdkafka, in their order."""
 
 from __future__ import annotations
 
@@ -62,29 +62,29 @@ class Client:
 
 class World:
     def __init__(self, *, from_smallest: bool = True) -> None:
-        self.desk = StreamState()
-        self.desk.grant(lambda: True)
+        self.state = StreamState()
+        self.state.set_delivery_check(lambda: True)
         self.failures: list[OffsetMgrError] = []
         self.fetcher = Fetcher(
             "localhost:1",
             "g",
             ConnectionConfig(),
-            self.desk,
+            self.state,
             from_smallest=from_smallest,
             queued_max=100,
-            failed=self.failures.append,
+            on_failure=self.failures.append,
         )
 
     def hold(self, client: Client, partition: TopicPartition, position: int) -> tuple[PartitionProgress, MessageStream]:
-        stream = self.desk.stream("t")
-        holding = PartitionProgress(partition, stream, position, position, position, ABSENT)
-        self.desk.add(holding)
-        self.fetcher.add([holding])
-        self.fetcher._obey(client)
-        return holding, stream
+        stream = self.state.stream("t")
+        progress = PartitionProgress(partition, stream, position, position, position, ABSENT)
+        self.state.add(progress)
+        self.fetcher.add([progress])
+        self.fetcher._execute_requests(client)
+        return progress, stream
 
 
-def handed(stream: MessageStream) -> list[int]:
+def delivered(stream: MessageStream) -> list[int]:
     offsets = []
     while (message := stream.get(0)) is not None:
         offsets.append(message.offset)
@@ -100,21 +100,21 @@ def test_a_log_that_has_begun_again_is_read_from_its_beginning_though_the_batch_
     _, stream = world.hold(client, P0, 990)
     _, other = world.hold(client, P1, 7)
 
-    world.fetcher._deal_out(client, [found(990), found(991), found(7, 1), trouble(OUT_OF_RANGE), found(992)])
-    world.fetcher._deal_out(client, [found(offset) for offset in range(5)])
+    world.fetcher._deliver(client, [found(990), found(991), found(7, 1), trouble(OUT_OF_RANGE), found(992)])
+    world.fetcher._deliver(client, [found(offset) for offset in range(5)])
 
     assert client.fetched == {P0: 0, P1: 7}
-    assert (handed(stream), handed(other)) == ([0, 1, 2, 3, 4], [7])
+    assert (delivered(stream), delivered(other)) == ([0, 1, 2, 3, 4], [7])
 
 
-def test_messages_before_a_jump_forward_are_handed_out_before_those_after_it() -> None:
+def test_messages_before_a_gap_are_delivered_before_those_after_it() -> None:
     world, client = World(), Client((500, 600))
     _, stream = world.hold(client, P0, 10)
 
-    world.fetcher._deal_out(client, [found(10), found(11), trouble(OUT_OF_RANGE)])
-    world.fetcher._deal_out(client, [found(500)])
+    world.fetcher._deliver(client, [found(10), found(11), trouble(OUT_OF_RANGE)])
+    world.fetcher._deliver(client, [found(500)])
 
-    assert (client.fetched, handed(stream)) == ({P0: 500}, [10, 11, 500])
+    assert (client.fetched, delivered(stream)) == ({P0: 500}, [10, 11, 500])
 
 
 @pytest.mark.parametrize(("from_smallest", "position"), [(True, 100), (False, 105)])
@@ -122,7 +122,7 @@ def test_where_a_position_that_is_not_in_the_log_is_left_for(from_smallest: bool
     world, client = World(from_smallest=from_smallest), Client((100, 105))
     world.hold(client, P0, 10)
 
-    world.fetcher._deal_out(client, [trouble(OUT_OF_RANGE)])
+    world.fetcher._deliver(client, [trouble(OUT_OF_RANGE)])
 
     assert client.fetched == {P0: position}
 
@@ -130,23 +130,26 @@ def test_where_a_position_that_is_not_in_the_log_is_left_for(from_smallest: bool
 def test_a_reset_that_has_to_be_tried_again_leaves_a_later_holding_of_the_partition_alone() -> None:
     world, client = World(), Client(ck.KafkaError(ck.KafkaError._TRANSPORT))
     world.hold(client, P0, 990)
-    world.fetcher._deal_out(client, [trouble(OUT_OF_RANGE)])  # the log's ends are not known: to be tried again
+    world.fetcher._deliver(client, [trouble(OUT_OF_RANGE)])  # the log's ends are not known: to be tried again
 
     # The order to try again waits behind these: given up, and gained again.
-    again = world.fetcher._orders.get_nowait()
-    world.fetcher.remove(world.desk.remove([P0]))
+    again = world.fetcher._requests.get_nowait()
+    world.fetcher.remove(world.state.remove([P0]))
     later, stream = world.hold(client, P0, 3)
-    world.fetcher._orders.put(again)
-    world.fetcher._obey(client)
+    world.fetcher._requests.put(again)
+    world.fetcher._execute_requests(client)
 
     assert (client.fetched, world.fetcher._current) == ({P0: 3}, {P0: later})
-    world.fetcher._deal_out(client, [found(3)])
-    assert handed(stream) == [3]
+    world.fetcher._deliver(client, [found(3)])
+    assert delivered(stream) == [3]
 
 
 @pytest.mark.parametrize(
     ("batch", "why"),
-    [([trouble(FORBIDDEN)], "fetching t-0: not authorized for this topic"), (None, "fetching: has ended by a defect")],
+    [
+        ([trouble(FORBIDDEN)], "fetching t-0: not authorized for this topic"),
+        (None, "fetching: stopped because of a defect"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fetcher_that_ends_says_so(batch: Any, why: str) -> None:

@@ -1,4 +1,4 @@
-"""What a consumer commits, when it tries again, and what it does where somebody else has written."""
+"""Commits of a consumer: retries, and conflicts with other writers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from offsetmgr.consumer.offsets import Offsets, _within
+from offsetmgr.consumer.offsets import GroupOffsets, _bind_to_session
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMgrError, SessionExpired
 from offsetmgr.core.model import ABSENT, Committed, Offset, OffsetAndMetadata, TopicPartition
 from offsetmgr.stores.zookeeper import ZookeeperStore
@@ -56,7 +56,9 @@ class World:
         self.owned = {P0, P1}
         self.memory = MemoryStore()
         self.store = FaultyStore(self.memory)
-        self.offsets = Offsets(self.store, "g", self.lease, retries=retries, backoff_s=0.5, wait_s=6, clock=self.clock)
+        self.offsets = GroupOffsets(
+            self.store, "g", self.lease, retries=retries, backoff_s=0.5, wait_s=6, clock=self.clock
+        )
 
     def commit(
         self, positions: dict[TopicPartition, int], known: dict[TopicPartition, Offset]
@@ -79,7 +81,7 @@ def test_what_was_committed_is_the_condition_of_the_next_commit() -> None:
 
 
 @pytest.mark.parametrize(("times", "committed"), [(3, 5), (4, None)])
-def test_a_retriable_error_is_tried_again_so_many_times_and_then_told(times: int, committed: int | None) -> None:
+def test_a_retriable_error_is_retried_up_to_the_limit_and_then_returned(times: int, committed: int | None) -> None:
     world = World(retries=3)
     world.store.fail("write", BUSY, group="g", partition=P0, times=times)
 
@@ -125,7 +127,9 @@ def test_a_partition_that_is_lost_between_two_tries_is_not_written_over_its_new_
     done, errors = world.commit({P0: 9, P1: 9}, done)
 
     assert (world.committed(P0), world.committed(P1)) == (7, 9)
-    assert {tp: str(error) for tp, error in errors.items()} == {P0: "group g, t-0: is not this consumer's any more"}
+    assert {tp: str(error) for tp, error in errors.items()} == {
+        P0: "group g, t-0: this consumer does not own it any more"
+    }
 
 
 def test_a_lease_that_is_good_again_soon_is_waited_for() -> None:
@@ -177,19 +181,19 @@ def test_an_offset_that_cannot_be_read_is_never_taken_for_none(error: OffsetMgrE
 def test_offsets_in_the_members_own_zookeeper_are_committed_in_its_session(connect: str) -> None:
     session, store = ZookeeperSession("zk1:2181,zk2:2181/kafka"), ZookeeperStore(connect)
 
-    assert _within(store, session) is store
+    assert _bind_to_session(store, session) is store
 
     assert store.session is session
 
 
 @pytest.mark.parametrize("connect", ["zk3:2181/kafka", "zk1:2182/kafka", "zk1:2181,zk2:2181", "zk1:2181/kafka2"])
-def test_where_that_cannot_be_told_from_the_address_the_log_says_so(
+def test_a_store_with_another_address_keeps_its_session_and_logs_a_warning(
     connect: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     session, store = ZookeeperSession("zk1:2181,zk2:2181/kafka"), ZookeeperStore(connect)
 
-    _within(store, session)
+    _bind_to_session(store, session)
 
     assert store.session is not session
     (said,) = caplog.messages
-    assert said.startswith(f"offsets are in {connect}, and the consumer is registered in zk1:2181,zk2:2181/kafka")
+    assert said.startswith(f"offsets are in {connect}, but the consumer is registered in zk1:2181,zk2:2181/kafka")

@@ -1,4 +1,4 @@
-"""Giving up a partition: what is committed before, how long it is kept, and what may not be written after."""
+"""The release of partitions: the last commit, the delay after it, and no commit after the release."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class World:
     def __init__(self, store: MemoryStore | None = None, **settings: Any) -> None:
         self.store = store or MemoryStore()
         self.clock = SetClock()
-        self.desk = StreamState()
-        self.stream = self.desk.stream("t")
+        self.state = StreamState()
+        self.stream = self.state.stream("t")
         place: Any = Place(self.store)
         self.work = PartitionManager(
             "localhost:1",
@@ -94,7 +94,7 @@ class World:
             ConnectionConfig(),
             place,
             ConsumerSettings(**settings),
-            self.desk,
+            self.state,
             lambda *_: self.stream,
             self.clock,
         )
@@ -102,12 +102,14 @@ class World:
         session: Any = None
         self.work.joined(session, lease)
         for partition in (P0, P1):
-            self.desk.add(PartitionProgress(partition, self.stream, 10, 10, 10, ABSENT))
+            self.state.add(PartitionProgress(partition, self.stream, 10, 10, 10, ABSENT))
         self.consume(10, 11)
 
     def consume(self, *offsets: int) -> None:
-        for tp, holding in self.desk.holdings().items():
-            self.desk.feed(holding, [StreamMessage("t", tp.partition, offset, None, None, None) for offset in offsets])
+        for tp, progress in self.state.owned().items():
+            self.state.enqueue(
+                progress, [StreamMessage("t", tp.partition, offset, None, None, None) for offset in offsets]
+            )
         while self.stream.get(0) is not None:
             pass
 
@@ -244,7 +246,7 @@ def test_a_commit_that_waited_for_another_leaves_out_what_was_given_up_meanwhile
     second = started(lambda: world.work.commit("commit"))
     second.join(0.1)  # by then it waits for the first
     giving_up = started(lambda: world.work.stop([P0]))
-    wait_until(lambda: P0 not in world.desk.committable())
+    wait_until(lambda: P0 not in world.state.committable())
     store.go_on.set()
     for thread in (first, giving_up, second):
         thread.join(30)
@@ -266,7 +268,7 @@ def test_a_partition_lost_while_it_is_committed_is_not_written_over_its_new_owne
         failures = dict(partial.failures)
 
     assert (world.committed(), world.committed(P1)) == (40, 13)
-    assert {tp: error.why for tp, error in failures.items()} == {P0: "is not this consumer's any more"}
+    assert {tp: error.why for tp, error in failures.items()} == {P0: "this consumer does not own it any more"}
 
 
 # --- a fetcher that has ended ------------------------------------------------------------------------------
@@ -278,6 +280,6 @@ def test_who_cannot_fetch_leaves_the_group_and_says_why() -> None:
     world.work.member = member
     why = NotAuthorized("fetching t-0", "no")
 
-    world.work._fetcher._failed(why)
+    world.work._fetcher._on_failure(why)
 
-    assert (world.desk.error, member.left) == (why, True)
+    assert (world.state.error, member.left) == (why, True)

@@ -1,4 +1,4 @@
-"""Streams of a consumer: what counts as handed out, what as done, and what stops when a partition is given up."""
+"""Streams of a consumer: delivered and finished messages, and the stop of a partition."""
 
 from __future__ import annotations
 
@@ -18,61 +18,61 @@ def message(offset: int, partition: int = 0) -> StreamMessage:
     return StreamMessage("t", partition, offset, None, b"v", None)
 
 
-def a_desk(*partitions: TopicPartition) -> tuple[StreamState, MessageStream]:
+def one_stream(*partitions: TopicPartition) -> tuple[StreamState, MessageStream]:
     """One stream that holds these partitions from offset 10 on, and may hand out."""
-    desk = StreamState()
-    stream = desk.stream("t")
-    desk.grant(lambda: True)
+    state = StreamState()
+    stream = state.stream("t")
+    state.set_delivery_check(lambda: True)
     for partition in partitions:
-        desk.add(PartitionProgress(partition, stream, 10, 10, 10, ABSENT))
-    return desk, stream
+        state.add(PartitionProgress(partition, stream, 10, 10, 10, ABSENT))
+    return state, stream
 
 
-def positions(desk: StreamState) -> dict[TopicPartition, int]:
-    return desk.positions(desk.holdings().values())
+def positions(state: StreamState) -> dict[TopicPartition, int]:
+    return state.positions(state.owned().values())
 
 
 def test_a_message_is_done_with_when_the_next_one_is_asked_for() -> None:
-    desk, stream = a_desk(P0)
-    desk.feed(desk.holdings()[P0], [message(10), message(11)])
+    state, stream = one_stream(P0)
+    state.enqueue(state.owned()[P0], [message(10), message(11)])
 
     assert stream.get(0) == message(10)
-    assert positions(desk) == {P0: 10}
+    assert positions(state) == {P0: 10}
     assert stream.get(0) == message(11)
-    assert positions(desk) == {P0: 11}
+    assert positions(state) == {P0: 11}
     assert stream.get(0) is None
-    assert positions(desk) == {P0: 12}
+    assert positions(state) == {P0: 12}
 
 
 def test_committing_says_that_the_readers_own_message_is_done_with_and_no_others() -> None:
-    desk, mine = a_desk(P0)
-    theirs = desk.stream("t")
-    desk.add(PartitionProgress(P1, theirs, 10, 10, 10, ABSENT))
-    desk.feed(desk.holdings()[P0], [message(10)])
-    desk.feed(desk.holdings()[P1], [message(10, 1)])
+    state, mine = one_stream(P0)
+    theirs = state.stream("t")
+    state.add(PartitionProgress(P1, theirs, 10, 10, 10, ABSENT))
+    state.enqueue(state.owned()[P0], [message(10)])
+    state.enqueue(state.owned()[P1], [message(10, 1)])
     reader = threading.Thread(target=lambda: theirs.get(0))
     reader.start()
     reader.join()
     assert mine.get(0) == message(10)
 
-    desk.done_by_caller()
+    state.finish_current_of_caller()
 
-    assert positions(desk) == {P0: 11, P1: 10}
+    assert positions(state) == {P0: 11, P1: 10}
 
 
 def test_gaps_in_the_log_are_passed_over_and_repeated_messages_left_out() -> None:
-    desk, stream = a_desk(P0)
-    desk.feed(desk.holdings()[P0], [message(9), message(12), message(12), message(15)])
+    state, stream = one_stream(P0)
+    state.enqueue(state.owned()[P0], [message(9), message(12), message(12), message(15)])
 
     assert [stream.get(0), stream.get(0), stream.get(0)] == [message(12), message(15), None]
-    assert positions(desk) == {P0: 16}
+    assert positions(state) == {P0: 16}
 
 
-def test_nothing_is_handed_out_while_it_may_not_be_and_nothing_is_lost() -> None:
-    desk, stream = a_desk(P0)
+def test_no_message_is_delivered_without_a_valid_lease_and_none_is_lost() -> None:
+    state, stream = one_stream(P0)
     allowed = [False]
-    desk.grant(lambda: allowed[0])
-    desk.feed(desk.holdings()[P0], [message(10)])
+    state.set_delivery_check(lambda: allowed[0])
+    state.enqueue(state.owned()[P0], [message(10)])
     assert stream.get(0) is None
 
     allowed[0] = True
@@ -81,25 +81,25 @@ def test_nothing_is_handed_out_while_it_may_not_be_and_nothing_is_lost() -> None
 
 
 def test_a_stopped_partition_hands_out_nothing_more_and_the_others_go_on() -> None:
-    desk, stream = a_desk(P0, P1)
-    desk.feed(desk.holdings()[P0], [message(10)])
-    desk.feed(desk.holdings()[P1], [message(10, 1)])
+    state, stream = one_stream(P0, P1)
+    state.enqueue(state.owned()[P0], [message(10)])
+    state.enqueue(state.owned()[P1], [message(10, 1)])
 
-    (stopped,) = desk.stop([P0], 0)
-    desk.feed(stopped, [message(11)])
+    (stopped,) = state.stop([P0], 0)
+    state.enqueue(stopped, [message(11)])
 
     assert [stream.get(0), stream.get(0)] == [message(10, 1), None]
-    assert desk.committable().keys() == {P1}
+    assert state.committable().keys() == {P1}
 
 
 def test_giving_up_waits_for_the_message_in_the_readers_hand() -> None:
-    desk, stream = a_desk(P0)
-    desk.feed(desk.holdings()[P0], [message(10), message(11)])
+    state, stream = one_stream(P0)
+    state.enqueue(state.owned()[P0], [message(10), message(11)])
     assert stream.get(0) == message(10)
     done: list[dict[TopicPartition, int]] = []
-    stopping = threading.Thread(target=lambda: done.append(desk.positions(desk.stop([P0], 30))))
+    stopping = threading.Thread(target=lambda: done.append(state.positions(state.stop([P0], 30))))
     stopping.start()
-    while not desk.holdings()[P0].stopped:
+    while not state.owned()[P0].stopped:
         time.sleep(0.001)
     assert stopping.is_alive()
 
@@ -110,33 +110,33 @@ def test_giving_up_waits_for_the_message_in_the_readers_hand() -> None:
 
 
 def test_giving_up_does_not_wait_forever_and_leaves_the_message_in_hand_to_the_next_owner() -> None:
-    desk, stream = a_desk(P0)
-    desk.feed(desk.holdings()[P0], [message(10)])
+    state, stream = one_stream(P0)
+    state.enqueue(state.owned()[P0], [message(10)])
     assert stream.get(0) == message(10)
 
-    assert desk.positions(desk.stop([P0], 0.01)) == {P0: 10}
+    assert state.positions(state.stop([P0], 0.01)) == {P0: 10}
 
 
 def test_what_was_lost_with_its_session_is_not_done_with_later() -> None:
-    desk, stream = a_desk(P0)
-    lost = desk.holdings()[P0]
-    desk.feed(lost, [message(10), message(11)])
+    state, stream = one_stream(P0)
+    lost = state.owned()[P0]
+    state.enqueue(lost, [message(10), message(11)])
     assert stream.get(0) == message(10)
 
-    assert desk.remove(None) == [lost]
+    assert state.remove(None) == [lost]
 
     assert stream.get(0) is None
-    assert (lost.done, desk.holdings()) == (10, {})
+    assert (lost.finished, state.owned()) == (10, {})
 
 
 def test_a_partition_that_comes_back_begins_where_it_is_reported() -> None:
-    desk, stream = a_desk(P0)
-    earlier = desk.holdings()[P0]
-    desk.remove([P0])
-    desk.add(PartitionProgress(P0, stream, 20, 20, 20, ABSENT))
+    state, stream = one_stream(P0)
+    earlier = state.owned()[P0]
+    state.remove([P0])
+    state.add(PartitionProgress(P0, stream, 20, 20, 20, ABSENT))
 
-    desk.feed(earlier, [message(11)])
-    desk.feed(desk.holdings()[P0], [message(20)])
+    state.enqueue(earlier, [message(11)])
+    state.enqueue(state.owned()[P0], [message(20)])
 
     assert [stream.get(0), stream.get(0)] == [message(20), None]
 
@@ -147,101 +147,101 @@ def test_a_thread_that_got_a_dead_readers_number_does_not_speak_for_it() -> None
     deadline = time.monotonic() + 60
     while len(idents) < 2 or idents[0] != idents[1]:
         assert time.monotonic() < deadline, "the platform never gave a number twice: nothing was seen"
-        desk, stream = a_desk(P0)
-        desk.feed(desk.holdings()[P0], [message(10)])
+        state, stream = one_stream(P0)
+        state.enqueue(state.owned()[P0], [message(10)])
         idents.clear()
 
         def dies_on_its_message(stream: MessageStream = stream) -> None:
             idents.append(threading.get_ident())
             assert stream.get(0) == message(10)
 
-        def commits(desk: StreamState = desk) -> None:
+        def commits(state: StreamState = state) -> None:
             idents.append(threading.get_ident())
-            desk.done_by_caller()
+            state.finish_current_of_caller()
 
         for work in (dies_on_its_message, commits):
             thread = threading.Thread(target=work)
             thread.start()
             thread.join()
 
-        assert positions(desk) == {P0: 10}
+        assert positions(state) == {P0: 10}
 
 
 def test_a_log_whose_beginning_has_passed_us_loses_nothing_that_was_fetched_already() -> None:
-    desk, stream = a_desk(P0)
-    holding = desk.holdings()[P0]
-    desk.feed(holding, [message(10), message(11)])
+    state, stream = one_stream(P0)
+    progress = state.owned()[P0]
+    state.enqueue(progress, [message(10), message(11)])
     assert stream.get(0) == message(10)
 
-    desk.relocate(holding, 500)
-    assert positions(desk) == {P0: 10}
-    desk.feed(holding, [message(500)])
+    state.move_position(progress, 500)
+    assert positions(state) == {P0: 10}
+    state.enqueue(progress, [message(500)])
 
-    assert [stream.get(0), positions(desk)] == [message(11), {P0: 11}]
+    assert [stream.get(0), positions(state)] == [message(11), {P0: 11}]
     # With 11 done, nothing is left before 500.
-    assert [stream.get(0), positions(desk)] == [message(500), {P0: 500}]
-    assert [stream.get(0), positions(desk)] == [None, {P0: 501}]
+    assert [stream.get(0), positions(state)] == [message(500), {P0: 500}]
+    assert [stream.get(0), positions(state)] == [None, {P0: 501}]
 
 
 def test_a_log_whose_beginning_passes_us_twice_is_gone_on_with_at_the_second_place() -> None:
-    desk, stream = a_desk(P0)
-    holding = desk.holdings()[P0]
-    desk.feed(holding, [message(10)])
+    state, stream = one_stream(P0)
+    progress = state.owned()[P0]
+    state.enqueue(progress, [message(10)])
 
-    desk.relocate(holding, 500)
-    desk.relocate(holding, 700)
+    state.move_position(progress, 500)
+    state.move_position(progress, 700)
 
-    assert [stream.get(0), positions(desk)] == [message(10), {P0: 10}]
-    assert [stream.get(0), positions(desk)] == [None, {P0: 700}]
+    assert [stream.get(0), positions(state)] == [message(10), {P0: 10}]
+    assert [stream.get(0), positions(state)] == [None, {P0: 700}]
 
 
 def test_where_nothing_is_left_before_the_logs_new_beginning_it_may_be_committed_at_once() -> None:
-    desk, _ = a_desk(P0)
+    state, _ = one_stream(P0)
 
-    desk.relocate(desk.holdings()[P0], 500)
+    state.move_position(state.owned()[P0], 500)
 
-    assert positions(desk) == {P0: 500}
+    assert positions(state) == {P0: 500}
 
 
 def test_a_log_that_has_begun_again_lower_is_read_from_there_and_what_waits_is_dropped() -> None:
-    desk, stream = a_desk(P0)
-    holding = desk.holdings()[P0]
-    desk.feed(holding, [message(10)])
+    state, stream = one_stream(P0)
+    progress = state.owned()[P0]
+    state.enqueue(progress, [message(10)])
 
-    desk.relocate(holding, 3)
-    desk.feed(holding, [message(3)])
+    state.move_position(progress, 3)
+    state.enqueue(progress, [message(3)])
 
-    assert [stream.get(0), positions(desk)] == [message(3), {P0: 3}]
+    assert [stream.get(0), positions(state)] == [message(3), {P0: 3}]
 
 
 def test_a_message_in_hand_of_a_log_that_has_begun_again_says_nothing_of_the_new_one() -> None:
-    desk, stream = a_desk(P0)
-    holding = desk.holdings()[P0]
-    desk.feed(holding, [message(10)])
+    state, stream = one_stream(P0)
+    progress = state.owned()[P0]
+    state.enqueue(progress, [message(10)])
     assert stream.get(0) == message(10)
 
-    desk.relocate(holding, 0)
-    desk.feed(holding, [message(0), message(1)])
+    state.move_position(progress, 0)
+    state.enqueue(progress, [message(0), message(1)])
 
-    assert [stream.get(0), positions(desk)] == [message(0), {P0: 0}]
-    assert [stream.get(0), positions(desk)] == [message(1), {P0: 1}]
+    assert [stream.get(0), positions(state)] == [message(0), {P0: 0}]
+    assert [stream.get(0), positions(state)] == [message(1), {P0: 1}]
 
 
 def test_iterators_end_with_the_consumer_and_after_the_time_out_can_go_on() -> None:
-    desk, stream = a_desk(P0)
+    state, stream = one_stream(P0)
     stream.timeout_s = 0.01
     assert list(stream) == []
-    desk.feed(desk.holdings()[P0], [message(10)])
+    state.enqueue(state.owned()[P0], [message(10)])
     assert list(stream) == [message(10)]
 
     stream.timeout_s = None
-    desk.close()
+    state.close()
 
     assert (list(stream), stream.closed) == ([], True)
 
 
 def test_a_waiting_reader_is_reported_why_the_consumer_gave_up() -> None:
-    desk, stream = a_desk(P0)
+    state, stream = one_stream(P0)
     raised: list[BaseException] = []
 
     def read() -> None:
@@ -252,7 +252,7 @@ def test_a_waiting_reader_is_reported_why_the_consumer_gave_up() -> None:
     reader = threading.Thread(target=read)
     reader.start()
     why = CorruptData("ZooKeeper node /consumers/g/ids/x", "is not JSON")
-    desk.fail(why)
+    state.fail(why)
     reader.join(10)
 
     assert raised == [why]

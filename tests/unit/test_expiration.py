@@ -1,4 +1,4 @@
-"""When passes of expiry come, and in which pieces."""
+"""The schedule and the batches of expiration passes."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def test_what_is_not_served_has_no_pass() -> None:
 
 
 def test_reports_of_pieces_add_up() -> None:
-    assert ExpiryReport(1, 2, 3, 4, 5, 6).plus(ExpiryReport(1, 1, 1, 1, 1, 1, cut=True)) == ExpiryReport(
-        2, 3, 4, 5, 6, 7, cut=True
+    assert ExpiryReport(1, 2, 3, 4, 5, 6).plus(ExpiryReport(1, 1, 1, 1, 1, 1, limit_reached=True)) == ExpiryReport(
+        2, 3, 4, 5, 6, 7, limit_reached=True
     )

@@ -1,4 +1,4 @@
-"""The lease on a clock that tests move: it ends before the coordinator can have put the member out."""
+"""The lease on a simulated clock: it ends before the coordinator can have removed the member."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_it_is_not_valid_before_the_first_generation() -> None:
     now = Now()
     lease = OwnershipLease(SESSION, REBALANCE, now)
     assert not lease.valid()
-    assert not lease.prolong(now.seconds, settled=True)
+    assert not lease.extend(now.seconds, stable=True)
     assert not lease.valid()
-    assert lease.left() == 0.0
+    assert lease.remaining() == 0.0
 
 
 def test_it_lasts_four_fifths_of_a_session_from_the_sending() -> None:
@@ -49,39 +49,39 @@ def test_a_heartbeat_counts_from_its_sending_not_from_its_answer() -> None:
     lease = begun(now)
     sent = now.seconds + 1
     now.seconds += 5
-    assert lease.prolong(sent, settled=True)
-    assert lease.left() == 4.0
+    assert lease.extend(sent, stable=True)
+    assert lease.remaining() == 4.0
 
 
 def test_answers_that_come_out_of_order_shorten_nothing() -> None:
     now = Now()
     lease = begun(now)
     now.seconds += 3
-    lease.prolong(now.seconds, settled=True)
-    lease.prolong(now.seconds - 2, settled=True)
-    assert lease.left() == 8.0
+    lease.extend(now.seconds, stable=True)
+    lease.extend(now.seconds - 2, stable=True)
+    assert lease.remaining() == 8.0
 
 
-def test_heartbeats_during_a_rebalance_prolong_it_within_the_rebalance_time_out_only() -> None:
+def test_heartbeats_during_a_rebalance_extend_it_only_within_the_rebalance_timeout() -> None:
     now = Now()
     lease = begun(now)
     for _ in range(22):
         now.seconds += 1
-        assert lease.prolong(now.seconds, settled=False)
-    assert lease.left() == 2.0  # 24 s from the last moment at which we owed the coordinator nothing
+        assert lease.extend(now.seconds, stable=False)
+    assert lease.remaining() == 2.0  # 24 s from the last moment at which we owed the coordinator nothing
     now.seconds += 1.5
-    assert lease.prolong(now.seconds, settled=True)
-    assert lease.left() == 8.0
+    assert lease.extend(now.seconds, stable=True)
+    assert lease.remaining() == 8.0
 
 
-def test_a_lease_that_ran_out_is_not_revived_by_a_heartbeat_but_by_a_generation() -> None:
+def test_only_a_new_generation_renews_an_expired_lease_and_no_heartbeat() -> None:
     now = Now()
     lease = begun(now)
     now.seconds += 8
-    assert not lease.prolong(now.seconds - 0.1, settled=True)
+    assert not lease.extend(now.seconds - 0.1, stable=True)
     assert not lease.valid()
     lease.begin(now.seconds)
-    assert lease.left() == 8.0
+    assert lease.remaining() == 8.0
 
 
 def test_a_generation_whose_sync_was_sent_before_a_freeze_begins_no_lease() -> None:
@@ -98,9 +98,9 @@ def test_a_slow_sync_does_not_shorten_what_heartbeats_have_proved() -> None:
     lease = begun(now)
     sent = now.seconds
     now.seconds += 6
-    lease.prolong(now.seconds, settled=False)
+    lease.extend(now.seconds, stable=False)
     lease.begin(sent)
-    assert lease.left() == 8.0
+    assert lease.remaining() == 8.0
 
 
 def test_ended_is_ended() -> None:
@@ -108,7 +108,7 @@ def test_ended_is_ended() -> None:
     lease = begun(now)
     lease.end()
     assert not lease.valid()
-    assert not lease.prolong(now.seconds, settled=True)
+    assert not lease.extend(now.seconds, stable=True)
     assert not lease.valid()
 
 
@@ -120,10 +120,10 @@ def test_it_never_lasts_longer_than_what_was_heard_allows(steps: list[tuple[floa
     for pause, age, owes_nothing in steps:
         now.seconds += pause
         sent = now.seconds - age
-        if lease.prolong(sent, settled=owes_nothing):
+        if lease.extend(sent, stable=owes_nothing):
             heard = max(heard, sent)
             settled = max(settled, sent) if owes_nothing else settled
-        assert lease.left() <= max(min(heard + 8, settled + 24) - now.seconds, 0) + 1e-6
+        assert lease.remaining() <= max(min(heard + 8, settled + 24) - now.seconds, 0) + 1e-6
 
 
 def test_the_clock_of_processes_goes_forward() -> None:

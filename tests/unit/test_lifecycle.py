@@ -1,4 +1,4 @@
-"""The states of a shard's life: every pair, allowed or refused."""
+"""The states of a shard: every transition, allowed or rejected."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ALLOWED = {
 def test_every_pair(before: ShardState, after: ShardState) -> None:
     life = Lifecycle(before)
     if (before, after) in ALLOWED:
-        assert life.to(after, "asked to") == Lifecycle(after, "asked to")
+        assert life.transition_to(after, "asked to") == Lifecycle(after, "asked to")
     else:
         with pytest.raises(IllegalTransition, match=f"{before.value} cannot become {after.value}"):
-            life.to(after)
+            life.transition_to(after)
     assert life.state is before
 
 

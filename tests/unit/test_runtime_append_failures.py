@@ -1,4 +1,4 @@
-"""Appends that fail, or of which nobody knows: what clients are told, and what memory holds then."""
+"""Appends that fail or have an unknown outcome: the error codes for clients, and the state in memory."""
 
 from __future__ import annotations
 
@@ -164,8 +164,8 @@ def test_when_memory_cannot_follow_the_log_the_shard_group_is_reloaded() -> None
             assert shard is not None
             shard.acknowledged = lambda *_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
             assert await runtime.commit(commit("g", 2)) == UNAVAILABLE
-            assert runtime.owns("g") != ErrorCode.NONE
-            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
+            assert runtime.ownership_error("g") != ErrorCode.NONE
+            await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == 2
             await written([runtime.commit(commit("g", 3))])
 

@@ -1,4 +1,4 @@
-"""A log that is deleted and recreated: nothing of the old one is served again."""
+"""A topic that is deleted and recreated: no offset of the deleted topic is served again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_log_that_was_recreated_is_reloaded() -> None:
             for partition in partitions_of(shard_group, PARTITIONS):
                 log._partitions[partition].__init__()  # type: ignore[misc]
             runtime.on_assigned(shard_group)
-            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
+            await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == -1
 
     scenario(work)
@@ -56,7 +56,7 @@ def test_a_shard_group_taken_again_after_its_log_was_recreated_has_nothing_of_th
             _fill(log, shard_group)
             await until(lambda: other.status()[partition].offsets == 0)
             other.on_assigned(shard_group)
-            await until(lambda: other.owns("g") == ErrorCode.NONE)
+            await until(lambda: other.ownership_error("g") == ErrorCode.NONE)
             assert offset(other, "g") == -1
 
     scenario(work)
@@ -75,7 +75,7 @@ def test_a_shard_group_taken_at_once_after_its_log_was_recreated_has_nothing_of_
             log.recreate()
             _fill(log, shard_group)
             runtime.on_assigned(shard_group)
-            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
+            await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == -1
 
     scenario(work)
@@ -95,7 +95,7 @@ def test_a_log_recreated_while_an_outcome_is_unknown_is_reloaded() -> None:
             log.recreate()
             _fill(log, shard_group)
             lease.good = True
-            await until(lambda: runtime.owns("g") == ErrorCode.NONE and offset(runtime, "g") == -1)
+            await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE and offset(runtime, "g") == -1)
 
     scenario(work)
 
@@ -120,7 +120,7 @@ def test_a_log_that_is_recreated_under_its_owner_is_reloaded_before_anything_els
             for partition in log._partitions:
                 partition.__init__()  # type: ignore[misc]
             assert await runtime.commit(commit("g", 10)) == UNAVAILABLE
-            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
+            await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == 10
             await written([runtime.commit(commit("g", 11))])
             assert offset(runtime, "g") == 11

@@ -1,4 +1,4 @@
-"""Commits, fetches and deletions through the runtime on a log in memory, and what waits for them."""
+"""Commits, fetches and deletions through the runtime on a log in memory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_comes_during_a_transaction_goes_into_the_next_one() -> None:
 
 def test_a_transaction_is_bounded_in_records() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(transaction_records=100, standby=False)
+    config = ManagerConfig(max_transaction_records=100, standby=False)
 
     async def work() -> None:
         async with manager(log, config=config) as runtime:
@@ -120,15 +120,15 @@ def test_deletes_go_through_the_log_and_an_unknown_group_is_reported_to_be_unkno
     scenario(work)
 
 
-def test_settled_waits_for_what_was_begun_before_and_for_nothing_else() -> None:
+def test_wait_for_writes_waits_for_earlier_writes_only() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
         async with manager(log) as runtime:
-            assert runtime.settled("g").done()
+            assert runtime.wait_for_writes("g").done()
             log.hold = True
             answer = runtime.commit(commit("g", 1))
-            settled = runtime.settled("g")
+            settled = runtime.wait_for_writes("g")
             await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             later = runtime.commit(commit("g", 2))
             await asyncio.sleep(0)
@@ -141,7 +141,7 @@ def test_settled_waits_for_what_was_begun_before_and_for_nothing_else() -> None:
     scenario(work)
 
 
-def test_settled_waits_until_an_append_has_ended_though_its_commit_was_answered() -> None:
+def test_wait_for_writes_waits_for_an_append_whose_commit_has_timed_out() -> None:
     log = MemoryLog(PARTITIONS)
     lease = Lease()
 
@@ -152,10 +152,10 @@ def test_settled_waits_until_an_append_has_ended_though_its_commit_was_answered(
             log.fail_next_claim(shard_group, Unreachable("broker"))
             lease.good = False  # so that nothing is found out before we say so
             answer = runtime.commit(commit("g", 1))
-            settled = runtime.settled("g")
+            settled = runtime.wait_for_writes("g")
             assert await answer == UNAVAILABLE
             assert not settled.done()
-            assert not runtime.settled("g").done()
+            assert not runtime.wait_for_writes("g").done()
             lease.good = True
             await settled
             assert offset(runtime, "g") == 1
@@ -163,7 +163,7 @@ def test_settled_waits_until_an_append_has_ended_though_its_commit_was_answered(
     scenario(work)
 
 
-def test_settled_gives_up_where_it_is_not_known_in_time_what_became_of_an_append() -> None:
+def test_wait_for_writes_times_out_while_the_outcome_of_an_append_is_unknown() -> None:
     log = MemoryLog(PARTITIONS)
     config = replace(QUICK, commit_timeout=1.0, claim_timeout=0.1)
     lease = Lease()
@@ -172,7 +172,7 @@ def test_settled_gives_up_where_it_is_not_known_in_time_what_became_of_an_append
         async with manager(log, lease, config) as runtime:
             log.fail_next_append(shard_group_of(runtime, "g"), Failure.UNKNOWN_OPEN_WRITTEN)
             answer = runtime.commit(commit("g", 1))
-            settled = runtime.settled("g")
+            settled = runtime.wait_for_writes("g")
             lease.good = False
             assert await answer == UNAVAILABLE
             with pytest.raises(TimedOut):
@@ -183,7 +183,7 @@ def test_settled_gives_up_where_it_is_not_known_in_time_what_became_of_an_append
 
 def test_when_too_much_is_in_flight_there_is_no_room_until_half_of_it_has_ended() -> None:
     log = MemoryLog(PARTITIONS)
-    config = ManagerConfig(most_pending_records=100, transaction_records=10, standby=False)
+    config = ManagerConfig(max_pending_records=100, max_transaction_records=10, standby=False)
 
     async def work() -> None:
         async with manager(log, config=config) as runtime:

@@ -1,4 +1,4 @@
-"""Shard groups that the runtime takes, gives up and loses, and its end."""
+"""Shard groups that are assigned to the runtime, revoked and fenced, and the close of the runtime."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_fenced_by_a_successor_it_acknowledges_nothing_and_leaves_the_shard_grou
             assert await runtime.commit(commit("g", 3)) == ELSEWHERE
             # Given to it again, it serves again.
             runtime.on_assigned(shard_group)
-            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
+            await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             await written([runtime.commit(commit("g", 4))])
 
     scenario(work)
@@ -62,7 +62,7 @@ def test_without_a_lease_nothing_that_was_read_is_answered() -> None:
             assert refusal(runtime, "g") == ErrorCode.NOT_COORDINATOR
             assert await runtime.delete_group("unknown") == ErrorCode.NOT_COORDINATOR
             assert runtime.list_groups() == (ErrorCode.NOT_COORDINATOR, ())
-            assert runtime.owns("g") == ErrorCode.NOT_COORDINATOR
+            assert runtime.ownership_error("g") == ErrorCode.NOT_COORDINATOR
             lease.good = True
             assert offset(runtime, "g") == 1
 
@@ -141,7 +141,7 @@ def test_taken_while_it_is_given_up_it_is_served_again() -> None:
             await asyncio.sleep(0)
             runtime.on_assigned(shard_group)
             await leaving
-            await until(lambda: runtime.owns("g") == ErrorCode.NONE)
+            await until(lambda: runtime.ownership_error("g") == ErrorCode.NONE)
             assert offset(runtime, "g") == 1
             assert runtime.ownership_epoch("g") == tenure + 1
 
@@ -181,7 +181,7 @@ def test_a_shard_group_that_cannot_be_claimed_says_why_and_is_tried_again() -> N
     scenario(work)
 
 
-def test_closing_waits_for_what_is_in_flight_and_refuses_the_rest() -> None:
+def test_closing_waits_for_commits_in_flight_and_rejects_new_ones() -> None:
     log = MemoryLog(PARTITIONS)
 
     async def work() -> None:
@@ -190,7 +190,7 @@ def test_closing_waits_for_what_is_in_flight_and_refuses_the_rest() -> None:
             answer = runtime.commit(commit("g", 1))
             await until(lambda: log.unfinished(shard_group_of(runtime, "g")))
             closing = asyncio.create_task(runtime.close())
-            await until(lambda: runtime.owns("g") == ErrorCode.NOT_COORDINATOR)
+            await until(lambda: runtime.ownership_error("g") == ErrorCode.NOT_COORDINATOR)
             assert await runtime.commit(commit("g", 2)) == ELSEWHERE
             assert not closing.done()
             log.hold = False
@@ -198,7 +198,7 @@ def test_closing_waits_for_what_is_in_flight_and_refuses_the_rest() -> None:
             await closing
             await written([answer])
             runtime.on_assigned(0)
-            assert runtime.owns("g") == ErrorCode.NOT_COORDINATOR
+            assert runtime.ownership_error("g") == ErrorCode.NOT_COORDINATOR
         # The last thing that a thread does is to say that it ends.
         await until(
             lambda: not any(thread.name.startswith("offsetmgr-shard-group-") for thread in threading.enumerate())

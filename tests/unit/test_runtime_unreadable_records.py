@@ -1,4 +1,4 @@
-"""Records that a manager cannot read (a newer manager's, somebody else's): told, counted, and never passed over."""
+"""Records that a manager cannot read: they are logged and counted, and never treated as absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What expires in a shard and when, of groups with and without members."""
+"""Expiration of offsets in a shard, for groups with and without members."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ class TestExpiry:
         assert [*prepared.groups] == ["a", "c"]
 
     def test_no_longer_at_once_than_the_limit(self) -> None:
-        shard = Shard(0, PlainFormat(), ShardLimits(tombstones=3))
+        shard = Shard(0, PlainFormat(), ShardLimits(max_tombstones=3))
         committed(shard, "a", p0=1, p1=1)
         committed(shard, "b", p0=1, p1=1)
         sizes = []
         while shard.offset_count:
             prepared = shard.expire(NOW + WEEK, lambda group: False)
-            sizes.append((len(prepared.records), prepared.response.cut))
+            sizes.append((len(prepared.records), prepared.response.limit_reached))
             acknowledge(shard, prepared)
 
         assert sizes == [(3, True), (1, False)]

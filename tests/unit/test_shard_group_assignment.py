@@ -1,4 +1,4 @@
-"""Who is given which shard group: examples to read, then properties against slow and obvious oracles."""
+"""The assignment of shard groups: examples, then properties against simple oracles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from offsetmgr.manager.assignment import (
     assign,
     node_ids,
 )
-from offsetmgr.manager.assignment_format import decode_assignment, decode_info, encode_assignment, encode_info
+from offsetmgr.manager.assignment_format import decode_assignment, decode_metadata, encode_assignment, encode_metadata
 from offsetmgr.manager.embedded import OffsetManager
 from offsetmgr.manager.runtime import ManagerConfig
 from offsetmgr.server.process.config import ServeOptions
@@ -55,7 +55,7 @@ def test_a_newcomer_waits_for_what_the_owner_lets_go() -> None:
     both = assign(2, [("a", alone), ("b", info(2))])
     assert both.owners == dict.fromkeys(range(4), "a")
     assert both.waiting == dict.fromkeys(range(4, 8), PendingRevocation("a", "b"))
-    assert both.to_let_go("a") == {4, 5, 6, 7}
+    assert both.to_revoke("a") == {4, 5, 6, 7}
     assert both.shard_groups_of("b") == frozenset()
 
     after = assign(3, [("a", info(1, dict.fromkeys(range(4), 1))), ("b", info(2))])
@@ -125,7 +125,7 @@ def test_one_that_would_delete_what_others_keep_gets_nothing(parameters: dict[st
     assert found.shard_groups_of("b") == frozenset()
 
 
-def test_one_that_asks_no_client_for_members_is_refused_among_relays() -> None:
+def test_a_manager_without_a_relay_is_excluded_among_relays() -> None:
     relays = replace_parameters(relay=True)
     found = assign(2, [("a", info(1, {0: 1}, relays)), ("b", info(2, {1: 1}, relays)), ("c", info(3))])
     assert found.refused == {"c": "relay is off here and on at the other managers"}
@@ -140,16 +140,16 @@ def test_every_way_to_run_a_manager_keeps_offsets_equally_long_by_default() -> N
 
 def test_a_program_says_how_long_it_keeps_offsets() -> None:
     manager = OffsetManager("b", retention_ms=60_000, manager=ManagerConfig(lag_interval=1.0))
-    kept = manager._assembly._managing.settings.manager
+    kept = manager._node._node.settings.manager
     assert (kept.limits.retention_ms, kept.lag_interval) == (60_000, 1.0)
 
 
 @pytest.mark.parametrize("relay", [None, 1, "true"])
 def test_whether_one_relays_is_reported_by_yes_or_no(relay: object) -> None:
-    told = json.loads(encode_info(info(1), 1))
+    told = json.loads(encode_metadata(info(1), 1))
     told["parameters"]["relay"] = relay
     with pytest.raises(MalformedData, match="relay is neither true nor false"):
-        decode_info(json.dumps(told).encode())
+        decode_metadata(json.dumps(told).encode())
 
 
 def test_those_at_work_say_which_parameters_hold_even_against_a_majority() -> None:
@@ -159,13 +159,13 @@ def test_those_at_work_say_which_parameters_hold_even_against_a_majority() -> No
     assert found.shard_groups_of("a") == frozenset(range(SHARD_GROUPS))
 
 
-def test_one_that_is_refused_is_asked_to_let_go_and_not_robbed() -> None:
+def test_an_excluded_member_is_asked_to_revoke_its_shard_groups() -> None:
     other = replace_parameters(topic="elsewhere")
     found = assign(2, [("a", info(1, {0: 1, 1: 1})), ("b", info(2, {2: 1}, parameters=other))])
     assert found.waiting == {2: PendingRevocation("b", "a")}
 
 
-def test_a_member_that_cannot_be_understood_is_refused_and_the_others_go_on() -> None:
+def test_a_member_with_unreadable_metadata_is_excluded_and_the_others_continue() -> None:
     found = assign(2, [("a", info(1))], {"junk": "its version is 7"})
     assert found.shard_groups_of("a") == frozenset(range(SHARD_GROUPS))
     assert found.refused == {"junk": "its version is 7"}
@@ -237,7 +237,9 @@ def test_every_shard_group_is_owned_or_waits_and_no_client_is_robbed(
     assert set(found.owners) | set(found.waiting) == set(range(SHARD_GROUPS))
     assert not set(found.owners) & set(found.waiting)
     claimed = holders_of_claims(members)
-    assert {shard_group: owner for shard_group, owner in found.holders().items() if shard_group in claimed} == claimed
+    assert {
+        shard_group: owner for shard_group, owner in found.all_owners().items() if shard_group in claimed
+    } == claimed
     assert all(waiting.successor not in (None, waiting.owner) for waiting in found.waiting.values())
     assert not set(found.owners.values()) & set(found.refused)
 
@@ -298,7 +300,7 @@ ASSIGNMENTS = st.builds(
 
 @given(INFOS)
 def test_metadata_is_read_as_it_was_written(written: ManagerMetadata) -> None:
-    assert decode_info(encode_info(written, 3)) == written
+    assert decode_metadata(encode_metadata(written, 3)) == written
 
 
 @given(ASSIGNMENTS)
@@ -307,24 +309,26 @@ def test_an_assignment_is_read_as_it_was_written(written: Assignment) -> None:
 
 
 def test_each_joining_says_something_else() -> None:
-    assert encode_info(info(1), 1) != encode_info(info(1), 2)
+    assert encode_metadata(info(1), 1) != encode_metadata(info(1), 2)
 
 
-@pytest.mark.parametrize("decode", [decode_info, decode_assignment])
+@pytest.mark.parametrize("decode", [decode_metadata, decode_assignment])
 def test_an_unknown_version_is_named(decode: object) -> None:
-    with pytest.raises(UnknownVersion, match="its version is 2; known is 1"):
+    with pytest.raises(UnknownVersion, match="its version is 2; the supported version is 1"):
         decode(b'{"version":2}')  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"{}", b'{"version":"1"}', b'{"version":true}', b"[" * 100_000])
-@pytest.mark.parametrize("decode", [decode_info, decode_assignment])
+@pytest.mark.parametrize("decode", [decode_metadata, decode_assignment])
 def test_junk_is_malformed(decode: object, data: bytes) -> None:
     with pytest.raises(MalformedData):
         decode(data)  # type: ignore[operator]
 
 
 @given(
-    st.sampled_from([encode_info(info(1, {0: 1}), 1), encode_assignment(assign(1, [("a", info(1)), ("b", info(2))]))]),
+    st.sampled_from(
+        [encode_metadata(info(1, {0: 1}), 1), encode_assignment(assign(1, [("a", info(1)), ("b", info(2))]))]
+    ),
     st.lists(st.sampled_from(["version", "host", "parameters", "owned", "seen_owners", "nodes", "waiting", "relay"])),
     st.recursive(st.none() | st.booleans() | st.integers() | TEXTS, lambda c: st.lists(c) | st.dictionaries(TEXTS, c)),
 )
@@ -332,11 +336,11 @@ def test_damaged_data_never_raises_anything_else(data: bytes, names: list[str], 
     damaged = json.loads(data)
     for name in names:
         damaged[name] = value
-    for decode in (decode_info, decode_assignment):
+    for decode in (decode_metadata, decode_assignment):
         with contextlib.suppress(OffsetMgrError):
             decode(json.dumps(damaged).encode())
 
 
 def test_more_shard_groups_than_partitions_is_no_manager() -> None:
     with pytest.raises(MalformedData, match="51 shard groups for 50 partitions"):
-        decode_info(encode_info(info(1, parameters=replace_parameters(shard_groups=51)), 1))
+        decode_metadata(encode_metadata(info(1, parameters=replace_parameters(shard_groups=51)), 1))

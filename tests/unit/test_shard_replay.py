@@ -1,4 +1,4 @@
-"""Records that a shard replays, one by one or in bulk, in whatever state they are."""
+"""Replay of valid and invalid records, one by one and in bulk."""
 
 from __future__ import annotations
 

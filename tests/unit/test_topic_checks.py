@@ -1,4 +1,4 @@
-"""What a manager finds out about its topic before and while it serves."""
+"""The checks of the offsets topic before and while a manager serves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from offsetmgr.core.errors import OffsetMgrError, ServerError, TimedOut
 from offsetmgr.manager.log.format_check import check_format
 from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.log.topic import OffsetsTopicState, TopicRecreated, UnsuitableTopic
-from offsetmgr.manager.node.topic_monitor import FAILED_LOOKS, OffsetsTopicMonitor
+from offsetmgr.manager.node.topic_monitor import MAX_FAILED_CHECKS, OffsetsTopicMonitor
 from offsetmgr.records.base import FormatMismatch, RecordFormat
 from offsetmgr.records.registry import record_format
 
@@ -26,9 +26,11 @@ def log_with(form: RecordFormat) -> MemoryLog:
 
 
 @pytest.mark.parametrize(("written", "asked"), [("avro", "kafka"), ("kafka", "avro")])
-def test_a_topic_of_the_other_format_is_refused_before_anything_is_written(written: str, asked: str) -> None:
+def test_a_topic_with_records_of_the_other_format_is_rejected(written: str, asked: str) -> None:
     log = log_with(record_format(written))
-    with pytest.raises(FormatMismatch, match=f"holds records of the format {written}, and {asked} was asked for"):
+    with pytest.raises(
+        FormatMismatch, match=f"it has records of the format {written}, but this manager would write {asked}"
+    ):
         check_format(log, asked, "offsets", 5)
     check_format(log, written, "offsets", 5)
     check_format(MemoryLog(8), asked, "offsets", 5)
@@ -52,11 +54,15 @@ def keys_in(log: MemoryLog, partition: int, *keys: bytes) -> MemoryLog:
     ],
     ids=["text", "none", "number", "as ours begin"],
 )
-def test_a_topic_of_a_client_elses_records_is_refused_with_one_of_them(key: bytes, shown: str, asked: str) -> None:
+def test_a_topic_with_records_of_another_program_is_rejected_and_one_key_is_named(
+    key: bytes, shown: str, asked: str
+) -> None:
     with pytest.raises(UnsuitableTopic) as refused:
         check_format(keys_in(MemoryLog(8), 3, key), asked, "customers", 5)
 
-    assert str(refused.value) == f"topic customers: holds records that are no committed offsets (partition 3: {shown})"
+    assert (
+        str(refused.value) == f"topic customers: it has records that are not committed offsets (partition 3: {shown})"
+    )
     assert refused.value.hint.startswith("choose another --offsets-topic")
 
 
@@ -86,7 +92,7 @@ def looked(outcomes: Sequence[OffsetMgrError | None], note: Callable[[OffsetsTop
             elif outcome is not None:
                 raise outcome
 
-        watch = OffsetsTopicMonitor(KNOWN, check, seen.append, every=0.001)
+        watch = OffsetsTopicMonitor(KNOWN, check, seen.append, interval=0.001)
         watch.start()
         await asyncio.wait_for(done.wait(), 10)
         await watch.close()
@@ -117,40 +123,40 @@ UNEXPLAINED = ServerError("topic t", "the broker met an error that it does not e
 
 def test_a_look_that_failed_is_no_alarm_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     alarms: list[str | None] = []
-    outcomes = [*[UNEXPLAINED] * (FAILED_LOOKS - 1), None, UNEXPLAINED, None]
+    outcomes = [*[UNEXPLAINED] * (MAX_FAILED_CHECKS - 1), None, UNEXPLAINED, None]
 
     with caplog.at_level(logging.INFO):
         looked(outcomes, lambda watch: alarms.append(watch.alarm))
 
     assert set(alarms) == {None}
-    unknown = "the offsets topic could not be looked at; whether it is still fit is unknown"
+    unknown = "the check of the offsets topic failed; its state is unknown until a check succeeds"
     assert [record.message for record in caplog.records] == [unknown, unknown]
 
 
 def test_when_no_client_can_look_any_more_it_is_an_alarm_until_a_client_can() -> None:
     alarms: list[str | None] = []
-    outcomes = [*[UNEXPLAINED] * (FAILED_LOOKS - 1), TimedOut("t"), UNEXPLAINED, TimedOut("t"), None, None]
+    outcomes = [*[UNEXPLAINED] * (MAX_FAILED_CHECKS - 1), TimedOut("t"), UNEXPLAINED, TimedOut("t"), None, None]
 
     looked(outcomes, lambda watch: alarms.append(watch.alarm))
 
     blind = f"the offsets topic could not be checked 12 times in succession: {UNEXPLAINED}"
-    assert alarms[: FAILED_LOOKS + 4] == [*[None] * (FAILED_LOOKS + 1), blind, blind, None]
+    assert alarms[: MAX_FAILED_CHECKS + 4] == [*[None] * (MAX_FAILED_CHECKS + 1), blind, blind, None]
 
 
 def test_a_look_that_failed_does_not_hide_what_was_seen_before() -> None:
     alarms: list[str | None] = []
-    outcomes = [UnsuitableTopic("topic t", "not compacted"), *[UNEXPLAINED] * (FAILED_LOOKS + 1), None]
+    outcomes = [UnsuitableTopic("topic t", "not compacted"), *[UNEXPLAINED] * (MAX_FAILED_CHECKS + 1), None]
 
     looked(outcomes, lambda watch: alarms.append(watch.alarm))
 
-    assert alarms[: FAILED_LOOKS + 4] == [None, *["topic t: not compacted"] * (FAILED_LOOKS + 2), None]
+    assert alarms[: MAX_FAILED_CHECKS + 4] == [None, *["topic t: not compacted"] * (MAX_FAILED_CHECKS + 2), None]
 
 
 def test_a_topic_that_was_recreated_is_reported_at_once_and_the_loss_stays() -> None:
     told: list[tuple[str | None, bool]] = []
     outcomes = [None, TopicRecreated("topic t", "second", "first"), UnsuitableTopic("topic t", "not compacted"), None]
 
-    seen = looked(outcomes, lambda watch: told.append((watch.alarm, watch.loss is not None)))
+    seen = looked(outcomes, lambda watch: told.append((watch.alarm, watch.recreated is not None)))
 
     # From then on it is the new one that has to be fit.
     assert told[:5] == [(None, False), (None, False), (None, True), ("topic t: not compacted", True), (None, True)]

@@ -1,4 +1,5 @@
-"""`EmbeddedNode`: a manager without a listener, and the calls of its program. It runs on the event loop."""
+"""`EmbeddedNode`: a manager node without a listener, and the `RequestAdapter` for the calls of its program. It runs on
+the event loop."""
 
 from __future__ import annotations
 
@@ -13,33 +14,35 @@ from offsetmgr.manager.node.node_config import NodeConfig
 
 
 class EmbeddedNode:
-    """Opened and closed once. ``timeout`` (seconds) limits the join and the calls of `RequestAdapter`."""
+    """A manager inside a program, which opens and closes it once. ``timeout`` (seconds) limits the join and each call
+    of `RequestAdapter`."""
 
     def __init__(self, settings: NodeConfig, timeout: float) -> None:
         self.requests: RequestAdapter | None = None
         """Set once the node is open."""
         self._timeout = timeout
-        # A readable unique name in place of an address, since the node has no listener.
+        # The node has no listener, so it has a readable unique name in place of an address.
         self._name = f"embedded-{uuid.uuid4().hex[:6]}-in-process-{os.getpid()}-of-{socket.gethostname()}"
-        self._managing = ManagerNode(settings, self._name, 0)
+        self._node = ManagerNode(settings, self._name, 0)
 
     async def open(self) -> None:
-        """Raises `OffsetMgrError`; the caller must call `close` also then."""
-        managing = self._managing
-        await managing.open()
-        await managing.join(self._timeout)
-        runtime, ownership = managing.runtime, managing.ownership
+        """Opens the node and joins the managers' group. Raises `OffsetMgrError`; the caller must call `close` even
+        after an error."""
+        node = self._node
+        await node.open()
+        await node.join(self._timeout)
+        runtime, ownership = node.runtime, node.ownership
 
-        def elsewhere(group: str) -> str | None:
-            shard_group = shard_group_of(runtime.partition_of(group), managing.topic.partitions)
-            node = ownership.owner_of(shard_group)
-            if node is None or node.host == self._name or shard_group in ownership.owned():
+        def other_owner(group: str) -> str | None:
+            shard_group = shard_group_of(runtime.partition_of(group), node.topic.partitions)
+            owner = ownership.owner_of(shard_group)
+            if owner is None or owner.host == self._name or shard_group in ownership.owned():
                 return None
-            return f"{node.host}:{node.port}" if node.port else node.host
+            return f"{owner.host}:{owner.port}" if owner.port else owner.host
 
-        self.requests = RequestAdapter(runtime, elsewhere, self._timeout)
+        self.requests = RequestAdapter(runtime, other_owner, self._timeout)
 
     async def close(self) -> None:
         """Leaves the group, ends requests in flight and closes the connections."""
         self.requests = None
-        await self._managing.close()
+        await self._node.close()

@@ -1,9 +1,10 @@
-"""`OffsetManager`: the blocking API for programs. The manager runs on an event loop in its own thread.
+"""`OffsetManager`: a blocking API for programs that contain an offset manager. The manager runs on an event loop in its
+own thread.
 
 It is the same manager as ``offsetmgr manager serve`` without the listener: it joins the managers' group, owns the shard
-groups that are assigned to it, and appends to the same topic. Alone it owns everything. With other managers each owns a
-part of the groups, and no client can reach an embedded manager from outside; a program whose groups must be reachable
-uses the servers instead.
+groups that are assigned to it, and appends to the same topic. A single manager owns all groups; several managers share
+them. No client can connect to an embedded manager, so if clients need the groups of a program, use ``manager serve``
+instead.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ T = TypeVar("T")
 
 
 class OffsetManager:
-    """A context manager; `start` and `close` do the same.
+    """An offset manager in this process. Use it as a context manager, or call `start` and `close`.
 
-    ``config`` has the connection to the brokers, ``manager`` the settings of the manager. ``retention_ms`` is the
-    retention of offsets of groups without members (None: as in ``manager``, else one week as in ``manager serve``).
-    ``timeout`` (seconds) limits how long a call waits for a load or for the managers' group. Several threads may use
-    it.
+    ``config`` contains the settings of the connection to the brokers, ``manager`` those of the manager.
+    ``retention_ms`` is the retention of offsets of groups without members; if it is None, the retention in ``manager``
+    applies, which is one week by default as in ``manager serve``. ``timeout`` (seconds) limits how long a call waits
+    for a load or for the managers' group. Several threads may use one object.
 
-    Calls raise `NotCoordinator` for a group of another manager (the text names it), `CoordinatorNotAvailable` if a
-    commit could not be replicated in time (it may have succeeded or succeed later), `CoordinatorLoadInProgress` and
-    `TimedOut` if ``timeout`` was too short. All of them are retriable.
+    Calls raise `NotCoordinator` if another manager owns the group (the message names it), `CoordinatorNotAvailable` if
+    a commit was not replicated in time (it may have succeeded, or may still succeed), and `CoordinatorLoadInProgress`
+    or `TimedOut` if ``timeout`` was too short. All of these errors are retriable.
     """
 
     def __init__(
@@ -51,22 +52,22 @@ class OffsetManager:
         manager: ManagerConfig | None = None,
         timeout: float = 30.0,
     ) -> None:
-        how = manager or ManagerConfig(standby=False)
+        manager_config = manager or ManagerConfig(standby=False)
         if retention_ms is not None:
-            how = replace(how, limits=how.limits._replace(retention_ms=retention_ms))
-        self._assembly = EmbeddedNode(
+            manager_config = replace(manager_config, limits=manager_config.limits._replace(retention_ms=retention_ms))
+        self._node = EmbeddedNode(
             NodeConfig(
                 bootstrap,
                 config or ConnectionConfig(),
                 topic=topic,
                 partitions=partitions,
                 record_format=record_format,
-                manager=how,
+                manager=manager_config,
                 timeout=timeout,
             ),
             timeout,
         )
-        self._runner = EventLoopThread()
+        self._loop_thread = EventLoopThread()
         self._running = False
 
     def start(self) -> Self:
@@ -74,18 +75,18 @@ class OffsetManager:
         `OffsetMgrError`."""
         self._running = True
         try:
-            self._run(self._assembly.open())
+            self._run(self._node.open())
         except BaseException:
             self.close()
             raise
         return self
 
     def close(self) -> None:
-        """Ends commits in flight, hands over the shard groups and leaves the group."""
+        """Completes commits in flight, revokes the shard groups and leaves the managers' group."""
         if self._running:
             self._running = False
-            self._runner.run(self._assembly.close())
-            self._runner.close()
+            self._loop_thread.run(self._node.close())
+            self._loop_thread.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -98,38 +99,39 @@ class OffsetManager:
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool = False
     ) -> None:
-        """Commits, and returns once every in-sync replica has the commit.
+        """Commits offsets, and returns once every in-sync replica has the commit.
 
-        Raises `PartialFailure` if some partitions failed, with `RewindRefused` for offsets below the committed ones
-        unless ``allow_rewind``.
+        Raises `PartialFailure` if some partitions failed. Unless ``allow_rewind`` is set, an offset below the committed
+        one fails with `RewindRefused`.
         """
         self._run(self._requests.commit(group, offsets, allow_rewind=allow_rewind))
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Offset]:
-        """Returns the committed offsets of these partitions, `Absent` for those without one; None: all committed
-        offsets.
+        """Returns the committed offsets of these partitions, `Absent` for those without one. If ``partitions`` is None,
+        returns all committed offsets of the group.
 
-        Raises `PartialFailure` if some cannot be read.
+        Raises `PartialFailure` if some offsets are unreadable.
         """
         return self._run(self._requests.fetch(group, None if partitions is None else list(partitions)))
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Deletes offsets (None: all of the group). A missing offset is no error."""
+        """Deletes the offsets of these partitions, or all offsets of the group if ``partitions`` is None. A missing
+        offset is not an error."""
         self._run(self._requests.delete(group, None if partitions is None else list(partitions)))
 
     def groups(self) -> list[str]:
-        """Returns the groups with offsets that this process owns, sorted."""
+        """Returns the groups that this process owns and that have offsets, sorted."""
         return self._run(self._requests.groups())
 
     def status(self) -> Sequence[ShardStatus]:
-        """Returns the role of this process for every shard, and its progress."""
+        """Returns the status of every shard in this process."""
         return self._run(self._requests.status())
 
     @property
     def _requests(self) -> RequestAdapter:
-        if self._assembly.requests is None:
+        if self._node.requests is None:
             raise NotCoordinator("offset manager", "it is not running", "use it within `with OffsetManager(...):`")
-        return self._assembly.requests
+        return self._node.requests
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop_thread.run(coroutine)

@@ -1,5 +1,5 @@
-"""`RequestAdapter`: turns calls of a program into requests to the runtime, and responses into values and exceptions. It
-runs on the event loop."""
+"""`RequestAdapter`: turns the calls of a program into requests to the runtime, and responses into values and
+exceptions. It runs on the event loop."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from offsetmgr.manager.runtime import ManagerRuntime, ShardStatus
 
 T = TypeVar("T")
 
-_ASK_AGAIN_S: Final = 0.02
-"""Seconds between two attempts while a shard is loading or changes hands."""
+_RETRY_INTERVAL_S: Final = 0.02
+"""The interval between two attempts while a shard is loading or moves to another owner."""
 
 
 class RequestAdapter:
-    """``elsewhere`` returns the other manager that owns a group, if it is known. ``timeout`` (seconds) is how long to
-    wait while the runtime cannot answer."""
+    """Serves the calls of one program. ``other_owner`` returns the address of the other manager that owns a group, or
+    None if there is none or it is unknown. ``timeout`` (seconds) limits the retries of a request."""
 
-    def __init__(self, runtime: ManagerRuntime, elsewhere: Callable[[str], str | None], timeout: float) -> None:
+    def __init__(self, runtime: ManagerRuntime, other_owner: Callable[[str], str | None], timeout: float) -> None:
         self._runtime = runtime
-        self._elsewhere = elsewhere
+        self._other_owner = other_owner
         self._timeout = timeout
 
     async def commit(
         self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, allow_rewind: bool
     ) -> None:
         failures: dict[TopicPartition, OffsetMgrError] = {}
-        left, deadline = dict(offsets), asyncio.get_running_loop().time() + self._timeout
-        while left:
+        remaining, deadline = dict(offsets), asyncio.get_running_loop().time() + self._timeout
+        while remaining:
             expected: dict[tuple[str, int], int] = {}
             if not allow_rewind:
-                found = await self.fetch(group, list(left))
-                failures |= _rewinds(group, left, found)
-                left = {tp: offset for tp, offset in left.items() if tp not in failures}
-                expected = {(tp.topic, tp.partition): _offset(found[tp]) for tp in left}
-            if not left:
+                found = await self.fetch(group, list(remaining))
+                failures |= _rewinds(group, remaining, found)
+                remaining = {tp: offset for tp, offset in remaining.items() if tp not in failures}
+                expected = {(tp.topic, tp.partition): _expected_offset(found[tp]) for tp in remaining}
+            if not remaining:
                 break
-            errors = (await self._commit_once(group, left, expected)).errors
-            for tp in list(left):
+            errors = (await self._commit_once(group, remaining, expected)).errors
+            for tp in list(remaining):
                 code = errors.get((tp.topic, tp.partition), ErrorCode.NONE)
                 if code == ErrorCode.OPERATION_NOT_ATTEMPTED and asyncio.get_running_loop().time() < deadline:
-                    continue  # another commit of it is in flight
-                del left[tp]
+                    continue  # another commit of this partition is in flight, or has changed its offset
+                del remaining[tp]
                 what = f"commit of {tp} of group {group}"
                 if code == ErrorCode.OPERATION_NOT_ATTEMPTED:
-                    failures[tp] = Conflict(what, "others commit to it all the time")
+                    failures[tp] = Conflict(what, "other clients committed to it during every attempt")
                 elif code != ErrorCode.NONE:
                     failures[tp] = kafka_error(code, what)
-            if left:
-                await asyncio.sleep(_ASK_AGAIN_S)
+            if remaining:
+                await asyncio.sleep(_RETRY_INTERVAL_S)
         if failures:
-            done = {tp: offset for tp, offset in offsets.items() if tp not in failures}
-            raise PartialFailure(f"commit of group {group}", successes=done, failures=failures)
+            committed = {tp: offset for tp, offset in offsets.items() if tp not in failures}
+            raise PartialFailure(f"commit of group {group}", successes=committed, failures=failures)
 
     async def _commit_once(
         self,
@@ -70,8 +70,8 @@ class RequestAdapter:
         for (topic, partition), (offset, metadata, epoch, _) in offsets.items():
             topics.setdefault(topic, []).append((partition, offset, -1 if epoch is None else epoch, metadata))
         request = CommitRequest(group, list(topics.items()), expected=expected)
-        return await self._answered(
-            f"commit of group {group}", group, lambda manager: manager.commit(request), lambda answer: answer.error
+        return await self._retry_until_answered(
+            f"commit of group {group}", group, lambda manager: manager.commit(request), lambda response: response.error
         )
 
     async def fetch(self, group: str, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, Offset]:
@@ -80,17 +80,21 @@ class RequestAdapter:
             topics.setdefault(topic, []).append(partition)
         request = FetchRequest(group, None if partitions is None else list(topics.items()))
 
-        async def ask(manager: ManagerRuntime) -> FetchResponse:
+        async def send(manager: ManagerRuntime) -> FetchResponse:
             return manager.fetch(request)
 
-        response = await self._answered(f"offsets of group {group}", group, ask, lambda answer: answer.error)
+        response = await self._retry_until_answered(
+            f"offsets of group {group}", group, send, lambda response: response.error
+        )
         found: dict[TopicPartition, Offset] = {}
         failures: dict[TopicPartition, OffsetMgrError] = {}
         for topic, entries in response.topics:
             for partition, offset, epoch, metadata, code in entries:
                 tp = TopicPartition(topic, partition)
                 if code != ErrorCode.NONE:
-                    failures[tp] = CorruptData(f"offset of {tp} of group {group}", "its record breaks its format")
+                    failures[tp] = CorruptData(
+                        f"offset of {tp} of group {group}", "its record in the offsets topic is unreadable"
+                    )
                 else:
                     epoch_known = None if epoch < 0 else epoch
                     found[tp] = ABSENT if offset < 0 else Committed(offset, metadata, epoch_known)
@@ -100,7 +104,7 @@ class RequestAdapter:
 
     async def delete(self, group: str, partitions: Sequence[TopicPartition] | None) -> None:
         if partitions is None:
-            await self._answered(
+            await self._retry_until_answered(
                 f"group {group}",
                 group,
                 lambda manager: manager.delete_group(group),
@@ -110,41 +114,42 @@ class RequestAdapter:
         topics: dict[str, list[int]] = {}
         for topic, partition in partitions:
             topics.setdefault(topic, []).append(partition)
-        await self._answered(
+        await self._retry_until_answered(
             f"offsets of group {group}",
             group,
             lambda manager: manager.delete_offsets(group, list(topics.items())),
-            lambda answer: ErrorCode.NONE if answer.error == ErrorCode.GROUP_ID_NOT_FOUND else answer.error,
+            lambda response: ErrorCode.NONE if response.error == ErrorCode.GROUP_ID_NOT_FOUND else response.error,
         )
 
     async def groups(self) -> list[str]:
-        async def ask(manager: ManagerRuntime) -> tuple[int, Sequence[str]]:
+        async def send(manager: ManagerRuntime) -> tuple[int, Sequence[str]]:
             return manager.list_groups()
 
-        return sorted((await self._answered("groups", None, ask, lambda answer: answer[0]))[1])
+        return sorted((await self._retry_until_answered("groups", None, send, lambda response: response[0]))[1])
 
     async def status(self) -> Sequence[ShardStatus]:
         return self._runtime.status()
 
-    async def _answered(
+    async def _retry_until_answered(
         self,
         what: str,
         group: str | None,
-        ask: Callable[[ManagerRuntime], Awaitable[T]],
+        send: Callable[[ManagerRuntime], Awaitable[T]],
         error_of: Callable[[T], int],
     ) -> T:
-        """Retries while the shard is loading, or while no manager owns it."""
+        """Sends a request, with retries while the shard is loading or has no owner, until the timeout. ``error_of``
+        returns the error code of a response. Raises `NotCoordinator` if another manager owns the group."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         while True:
-            answer = await ask(self._runtime)
-            code = error_of(answer)
+            response = await send(self._runtime)
+            code = error_of(response)
             if code == ErrorCode.NONE:
-                return answer
+                return response
             if (
                 code == ErrorCode.NOT_COORDINATOR
                 and group is not None
-                and (owner := self._elsewhere(group)) is not None
+                and (owner := self._other_owner(group)) is not None
             ):
                 raise NotCoordinator(what, f"the group belongs to the manager {owner}")
             if (
@@ -152,22 +157,22 @@ class RequestAdapter:
                 or loop.time() >= deadline
             ):
                 raise kafka_error(code, what)
-            await asyncio.sleep(_ASK_AGAIN_S)
+            await asyncio.sleep(_RETRY_INTERVAL_S)
 
 
-def _offset(found: Offset) -> int:
-    """Returns the condition of a commit."""
+def _expected_offset(found: Offset) -> int:
+    """Returns the committed offset as the condition of a commit: -1 if there is none."""
     return found.offset if isinstance(found, Committed) else -1
 
 
 def _rewinds(
     group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], found: Mapping[TopicPartition, Offset]
 ) -> dict[TopicPartition, OffsetMgrError]:
-    """Returns the partitions whose committed offset would be lowered."""
+    """Returns an error for each partition whose committed offset would be lowered."""
     return {
         tp: RewindRefused(
-            f"commit of {tp} of group {group}", f"{offset.offset} is below the committed {_offset(found[tp])}"
+            f"commit of {tp} of group {group}", f"{offset.offset} is below the committed {_expected_offset(found[tp])}"
         )
         for tp, offset in offsets.items()
-        if offset.offset < _offset(found[tp])
+        if offset.offset < _expected_offset(found[tp])
     }

@@ -1,4 +1,4 @@
-"""The offsets topic as a log: partitions with atomic appends.
+"""The log of the offset manager: partitions to which one append writes atomically.
 
-`base` defines the log; `kafka` implements it on a topic, `memory` for tests and simulations.
+`base` defines the interface. `kafka` implements it on the offsets topic, `memory` in memory for tests and simulations.
 """

@@ -1,13 +1,13 @@
 """`PartitionLog`: an append-only, compacted, partitioned log with one fenced writer for each *shard group*.
 
-The partitions are divided into a fixed number of shard groups (`shard_group_of`): partition p belongs to shard group
-``p % shard_groups``. A manager owns shard groups, and a writer claims one and appends to its partitions.
+The partitions are divided into a fixed number of shard groups: partition p belongs to shard group ``p % shard_groups``
+(`shard_group_of`). A manager owns whole shard groups. A writer claims one shard group and appends to its partitions.
 
-Ordering contract: a new owner first claims the shard group (from then on no earlier writer can append, not even one
-that was frozen), then asks for the end offsets (which an unfinished append of the predecessor cannot change any more),
-then reads up to them. It has then seen everything that was ever acknowledged.
+Ordering contract: a new owner first claims the shard group; from then on no earlier writer can append, not even one
+that was frozen. Then it requests the end offsets, which an unfinished append of an earlier writer can no longer change.
+Then it reads up to them, and so has seen every record that was ever acknowledged.
 
-All calls block; no implementation starts threads that call back into its caller.
+All calls block. No implementation calls its caller back from another thread.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.records.base import Record
 
-MOST_SHARD_GROUPS: Final = 8
-"""This is not configurable: processes with different values would not fence each other."""
+MAX_SHARD_GROUPS: Final = 8
+"""The maximum number of shard groups of a log. It is not configurable, because processes with different values would
+not fence each other."""
 
 
 def shard_group_count(partitions: int) -> int:
     """Returns the number of shard groups of a log with so many partitions."""
-    return min(MOST_SHARD_GROUPS, partitions)
+    return min(MAX_SHARD_GROUPS, partitions)
 
 
 def shard_group_of(partition: int, partitions: int) -> int:
@@ -38,10 +40,10 @@ def partitions_of(shard_group: int, partitions: int) -> range:
 
 
 class AppendRejected(OffsetMgrError):
-    """An append certainly did not happen: too few in-sync replicas, or a timeout and a successful abort
+    """The append certainly did not happen: there were too few in-sync replicas, or it timed out and was aborted
     (COORDINATOR_NOT_AVAILABLE). The writer can be used again."""
 
-    code = 15
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     name = "COORDINATOR_NOT_AVAILABLE"
     retriable = True
 
@@ -50,15 +52,15 @@ class TooLarge(OffsetMgrError):
     """The log never accepts a record or batch of this size (INVALID_COMMIT_OFFSET_SIZE). Nothing was written, and the
     writer can be used again."""
 
-    code = 28
+    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     name = "INVALID_COMMIT_OFFSET_SIZE"
 
 
 class OutcomeUnknown(OffsetMgrError):
-    """The outcome of the append is unknown. The writer cannot be used any more: a new one must claim the shard
-    group and read the log to its end."""
+    """The outcome of the append is unknown. The writer cannot be used any more: a new one must claim the shard group
+    and read the log to its end."""
 
-    code = 15
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     name = "COORDINATOR_NOT_AVAILABLE"
     retriable = True
 
@@ -67,11 +69,11 @@ class Fenced(OffsetMgrError):
     """Another writer has claimed the shard group (NOT_COORDINATOR). The writer cannot be used any more, and its manager
     must be assigned the shard group again before it claims.
 
-    An append that began after that claim did not happen and never will. One that was in flight during the claim ended
-    before the claim returned; only the new owner knows how.
+    An append that began after that claim did not happen and never will. An append that was in flight during the claim
+    ended before the claim returned; only the new owner can find out its outcome.
     """
 
-    code = 16
+    code = ErrorCode.NOT_COORDINATOR
     name = "NOT_COORDINATOR"
     retriable = True
 
@@ -81,7 +83,8 @@ class LogClosed(OffsetMgrError):
 
 
 class CorruptRecords(OffsetMgrError):
-    """The broker's copy of a batch is damaged: its checksum does not match. Nothing from this offset on can be read."""
+    """The leader's copy of a record batch is damaged: its checksum does not match. No record from this offset on can be
+    read."""
 
     def __init__(self, topic: str, partition: int, offset: int, why: str) -> None:
         super().__init__(
@@ -109,16 +112,16 @@ class ShardGroupWriter(Protocol):
     """The writer of one shard group's partitions. One thread at a time uses it."""
 
     def claim(self, timeout: float) -> None:
-        """Claims the shard group (``timeout`` in seconds): when it returns, every earlier writer is fenced and its
-        unfinished append has ended. The claim may use offsets of its own, which hold no records.
+        """Claims the shard group within ``timeout`` seconds. When it returns, every earlier writer is fenced and its
+        unfinished append has ended. The claim may use offsets of the log that contain no records.
 
-        Called once for each writer. Raises `OffsetMgrError` (retriable or not); it is then not known whether others are
-        fenced.
+        Called once for each writer. Raises `OffsetMgrError` (retriable or not); after an error the earlier writers may
+        or may not be fenced.
         """
         ...
 
     def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
-        """Appends all batches or none within ``timeout`` seconds; returns once every in-sync replica has them.
+        """Appends all batches or none of them within ``timeout`` seconds. Returns once every in-sync replica has them.
 
         Returns the offset of the *last* record of each partition; the records of a partition have consecutive offsets.
         Empty batches are not allowed. Raises `AppendRejected`, `TooLarge`, `OutcomeUnknown`, `Fenced`.
@@ -127,17 +130,17 @@ class ShardGroupWriter(Protocol):
 
     @property
     def ready_at(self) -> float:
-        """Returns the moment (of `time.monotonic`) from which the broker is likely to accept the next append at once.
-        An earlier append is valid but may take longer."""
+        """The time (of `time.monotonic`) from which the broker is likely to accept the next append at once. An earlier
+        append is allowed but may take longer."""
         ...
 
     def close(self) -> None:
-        """Closes the writer (not the shard group) at once; never raises."""
+        """Closes the writer at once; never raises. The shard group stays claimed."""
         ...
 
 
 class LogReader(Protocol):
-    """Reads acknowledged records only. One thread at a time uses it; any thread may call `close`."""
+    """Reads acknowledged records only. Only one thread may use it at a time, but any thread may call `close`."""
 
     def load(
         self,
@@ -151,58 +154,61 @@ class LogReader(Protocol):
         """Reads the partitions from ``starts`` up to ``ends`` (the offset after the last record to read), several at
         once, and keeps the newest value of each key in ``newest[partition]`` (None for a tombstone).
 
-        It decodes nothing and keeps no overwritten value. It calls ``progress`` with the number of offsets since the
-        last call, and ``stopped`` now and then. Returns the next offset to read of each partition: at least its end,
-        unless stopped. A log may start after ``starts`` (compaction, deletion). Raises `OffsetMgrError`;
-        `CorruptRecords` if a batch of any partition has a wrong checksum.
+        It decodes nothing and keeps no overwritten value. It calls ``progress`` with the number of offsets read since
+        the last call, and stops early once ``stopped``, which it calls periodically, returns True. Returns the next
+        offset to read of each partition: at least its end, unless stopped. A log may start after ``starts`` (because of
+        compaction or deletion). Raises `OffsetMgrError`; `CorruptRecords` if a batch of any partition has a wrong
+        checksum.
         """
         ...
 
     def follow(self, starts: Mapping[int, int]) -> None:
-        """From now on `poll` returns the records of exactly these partitions, from these offsets on.
+        """Selects the partitions whose records `poll` returns from now on, starting at these offsets.
 
         Partitions that were already followed at the same offset continue without interruption.
         """
         ...
 
-    def poll(self, most: int, timeout: float) -> Sequence[LogRecord]:
-        """Returns the next records, at most ``most``, in order in each partition; waits up to ``timeout`` seconds for
-        one.
+    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
+        """Returns up to ``max_records`` records, in order within each partition. Waits up to ``timeout`` seconds for
+        the first one.
 
-        It may return nothing early if only a `position` has moved. Raises `OffsetMgrError`; after `CorruptRecords` this
-        reader cannot be used any more.
+        It may return early without records if only a `position` has advanced. Raises `OffsetMgrError`; after
+        `CorruptRecords` this reader cannot be used any more.
         """
         ...
 
     def position(self, partition: int) -> int:
-        """Returns the next offset that `poll` will read, past gaps and markers, so it reaches the end offset."""
+        """Returns the next offset that `poll` will read. It advances past gaps and transaction markers, so it reaches
+        the end offset."""
         ...
 
     def close(self) -> None: ...
 
 
 class PartitionLog(Protocol):
-    """One topic. The constructor performs no I/O."""
+    """The log of one topic. The constructor performs no I/O."""
 
     @property
     def partitions(self) -> int: ...
 
     def writer(self, shard_group: int) -> ShardGroupWriter:
-        """Returns a new writer without a claim. A writer created early claims more quickly."""
+        """Returns a new writer that has not claimed the shard group yet. A writer that is created some time before its
+        claim claims faster."""
         ...
 
     def reader(self) -> LogReader: ...
 
     def generation(self, timeout: float) -> str:
-        """Returns the identity of the topic: it changes once the topic was deleted and recreated, and offsets of the
-        earlier topic are then invalid. Empty if unknown. Raises `OffsetMgrError`.
+        """Returns the identity of the topic; empty if unknown. It changes if the topic is deleted and recreated;
+        offsets of the earlier topic are then invalid. Raises `OffsetMgrError`.
 
-        Brokers may return old values for moments, so readers ask before and after.
+        Brokers may return an outdated identity for a moment, so readers request it before and after they read.
         """
         ...
 
     def start_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
-        """Returns the first offsets of the log. Raises `OffsetMgrError`."""
+        """Returns the first offset of each partition's log. Raises `OffsetMgrError`."""
         ...
 
     def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
@@ -210,7 +216,7 @@ class PartitionLog(Protocol):
 
         After a claim by a writer of this object, a reader that reaches this offset has seen every record that was ever
         acknowledged to an earlier writer. For a shard group of another process it may be too low for a moment, because
-        an append is acknowledged before it becomes readable, and brokers may return old values. Raises
+        an append is acknowledged before it becomes readable, and brokers may return outdated values. Raises
         `OffsetMgrError`.
         """
         ...

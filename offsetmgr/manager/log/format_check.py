@@ -1,8 +1,9 @@
-"""Checks whether a log has records of the format that this process will write.
+"""Checks that the records of a log have the format that this process will write.
 
-A topic has one format: the same offset has another key in each, so a mixed topic would have two values for it. Shards
-without records would accept commits in the wrong format before a shard with records detects it; hence this check. It
-also detects a topic with records of another program, before any offset is written.
+A topic must have one format: an offset has a different key in each format, so a mixed topic would have two values for
+it. Without this check, shards without records would accept commits in the wrong format before a shard with records
+detects the mismatch. The check also detects a topic with records of another program, before the manager writes an
+offset.
 """
 
 from __future__ import annotations
@@ -16,28 +17,29 @@ from offsetmgr.manager.log.topic import UnsuitableTopic
 from offsetmgr.records.base import FormatMismatch
 from offsetmgr.records.registry import format_of, record_format
 
-_TAIL: Final = 200
-"""The number of offsets at the end of each partition to read: the cleaner does not touch the newest records."""
-_SHOWN: Final = 20
-"""Bytes of a foreign key in messages."""
+_TAIL_OFFSETS: Final = 200
+"""The number of offsets that the check reads at the end of each partition. The log cleaner does not remove the newest
+records."""
+_MAX_KEY_BYTES_SHOWN: Final = 20
+"""The number of bytes of an unknown key that an error message contains."""
 
 
 def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> None:
     """Reads the last records of every partition. ``name`` is the format to be written, ``what`` the topic's name.
 
-    A few foreign records among records of the format are accepted (the shards report them); a topic with only foreign
-    ones is rejected. Raises `FormatMismatch`, `UnsuitableTopic`, and the errors of the read.
+    It accepts unknown records next to records of the format, because the shards report them. It rejects a topic with
+    only unknown records. Raises `FormatMismatch`, `UnsuitableTopic`, and the errors of the read.
     """
     partitions = range(log.partitions)
     ends = log.end_offsets(partitions, timeout)
-    starts = {p: max(start, ends[p] - _TAIL) for p, start in log.start_offsets(partitions, timeout).items()}
-    filled = {p: end for p, end in ends.items() if end > starts[p]}
-    if not filled:
+    starts = {p: max(start, ends[p] - _TAIL_OFFSETS) for p, start in log.start_offsets(partitions, timeout).items()}
+    nonempty = {p: end for p, end in ends.items() if end > starts[p]}
+    if not nonempty:
         return
-    newest: dict[int, MutableMapping[bytes, bytes | None]] = {p: {} for p in filled}
+    newest: dict[int, MutableMapping[bytes, bytes | None]] = {p: {} for p in nonempty}
     reader = log.reader()
     try:
-        _read(reader, starts, filled, newest)
+        _read(reader, starts, nonempty, newest)
     finally:
         reader.close()
     seen = {partition: {key: _format(key) for key in keys} for partition, keys in newest.items() if keys}
@@ -47,14 +49,14 @@ def check_format(log: PartitionLog, name: str, what: str, timeout: float) -> Non
         other = others.pop()
         raise FormatMismatch(
             f"topic {what}",
-            f"holds records of the format {other}, and {name} was asked for",
-            f"--record-format {other}, or another --offsets-topic",
+            f"it has records of the format {other}, but this manager would write {name}",
+            f"use --record-format {other}, or another --offsets-topic",
         )
     if found == {None}:
         partition, keys = next(iter(seen.items()))
         raise UnsuitableTopic(
             f"topic {what}",
-            f"holds records that are no committed offsets (partition {partition}: {_shown(next(iter(keys)))})",
+            f"it has records that are not committed offsets (partition {partition}: {_describe_key(next(iter(keys)))})",
             "choose another --offsets-topic; nothing was written to this one",
         )
 
@@ -65,7 +67,8 @@ def _read(
     ends: dict[int, int],
     newest: Mapping[int, MutableMapping[bytes, bytes | None]],
 ) -> None:
-    """Skips partitions with damaged records: the load of the shard reports them, and the other shards are served."""
+    """Reads the partitions. It skips those with damaged records, because the load of the shard reports them and the
+    other shards can be served."""
     while ends:
         try:
             reader.load({p: starts[p] for p in ends}, ends, newest)
@@ -76,8 +79,8 @@ def _read(
 
 
 def _format(key: bytes) -> str | None:
-    """Returns the format of a key; None if neither format can decode it (foreign keys may have the same first
-    bytes)."""
+    """Returns the format of a key; None if no format can decode it. (A key of another program may begin with the same
+    bytes.)"""
     name = format_of(key)
     if name is not None:
         try:
@@ -87,5 +90,5 @@ def _format(key: bytes) -> str | None:
     return name
 
 
-def _shown(key: bytes) -> str:
-    return f"key {key[:_SHOWN]!r}{'...' if len(key) > _SHOWN else ''}" if key else "no key"
+def _describe_key(key: bytes) -> str:
+    return f"key {key[:_MAX_KEY_BYTES_SHOWN]!r}{'...' if len(key) > _MAX_KEY_BYTES_SHOWN else ''}" if key else "no key"

@@ -1,11 +1,11 @@
 """`MemoryLog`: a `PartitionLog` in memory, for tests and simulations, whose events the caller controls.
 
-It behaves as Kafka wherever a reader could notice: a transaction's marker takes an offset, an aborted append leaves a
-gap, nothing behind an unfinished append can be read, the cleaner leaves gaps. Events that happen by chance in a real
-log happen on demand: `hold` (appends wait for `advance_high_watermark`), `fail_next_append`, `compact`,
+It behaves like Kafka as far as a reader can observe: a transaction marker takes an offset, an aborted append leaves a
+gap, records after an unfinished append are not readable, and the cleaner leaves gaps. Events that happen by chance in a
+real log happen on request: `hold` (appends wait for `advance_high_watermark`), `fail_next_append`, `compact`,
 `delete_before`, `recreate`.
 
-It never sleeps and has no threads; every thread may call every method.
+It never sleeps and has no threads. Any thread may call any method.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _RECORD_OVERHEAD: Final = 22
 class Failure(Enum):
     """The kinds of failures of an append."""
 
-    NOT_WRITTEN = "aborted, and the writer knows: AppendRejected"
-    UNKNOWN_NOT_WRITTEN = "aborted, but the writer does not know: OutcomeUnknown"
-    UNKNOWN_WRITTEN = "it happened, but the writer does not know: OutcomeUnknown"
+    NOT_WRITTEN = "aborted and reported to the writer: AppendRejected"
+    UNKNOWN_NOT_WRITTEN = "aborted without a report to the writer: OutcomeUnknown"
+    UNKNOWN_WRITTEN = "written without a report to the writer: OutcomeUnknown"
     UNKNOWN_OPEN = "unfinished until the next claim, which aborts it: OutcomeUnknown"
     UNKNOWN_OPEN_WRITTEN = "unfinished until the next claim, which completes it: OutcomeUnknown"
     FENCED = "another manager has claimed the shard group: Fenced"
@@ -52,8 +52,8 @@ class Failure(Enum):
 class MemoryLog:
     """A log in memory.
 
-    With ``hold`` true, appends become readable and acknowledged only with `advance_high_watermark`; with false, at
-    once. It may change at any time. ``max_batch_bytes`` limits an append to one partition.
+    If ``hold`` is True, appends become readable and acknowledged only when `advance_high_watermark` is called, else at
+    once. A test may change it at any time. ``max_batch_bytes`` limits the size of an append to one partition.
     """
 
     def __init__(
@@ -100,12 +100,13 @@ class MemoryLog:
             return {partition: self._partitions[partition].stable for partition in partitions}
 
     def close(self) -> None:
-        """Closes nothing: the log can be opened again."""
+        """Does nothing, so that the log can be used again."""
 
     # --- controls ------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, shard_group: int | None = None) -> int:
-        """Completes the unfinished append of a shard group, or of all; returns their number."""
+        """Completes the waiting append of a shard group, or of all shard groups if it is None. Returns the number of
+        completed appends."""
         with self._changed:
             shard_groups = self._shard_groups if shard_group is None else [self._shard_groups[shard_group]]
             unfinished = [
@@ -116,25 +117,25 @@ class MemoryLog:
             return len(unfinished)
 
     def fail_next_append(self, shard_group: int, failure: Failure) -> None:
-        """The shard group's next append without a planned failure will fail this way; appends fail in the order of the
-        calls."""
+        """Makes an append of the shard group fail this way. Several calls apply to the next appends in order."""
         with self._changed:
             self._shard_groups[shard_group].failures.append(failure)
 
     def fail_next_claim(self, shard_group: int, error: OffsetMgrError) -> None:
-        """The shard group's next claim raises ``error`` and claims nothing."""
+        """Makes the next claim of the shard group raise ``error`` and claim nothing."""
         with self._changed:
             self._shard_groups[shard_group].claim_failures.append(error)
 
     def fail_next_read(self, error: OffsetMgrError) -> None:
-        """The next request for offsets, `load` or `poll` raises ``error``."""
+        """Makes the next request for offsets, `load` or `poll` raise ``error``."""
         with self._changed:
             self._read_failures.append(error)
             self._changed.notify_all()
 
     def compact(self, partition: int, below: int | None = None) -> None:
-        """Runs Kafka's cleaner once over the stable part (below an offset, as if the rest were the active segment): the
-        newest record of each key stays, and a tombstone only until the next run. Offsets stay."""
+        """Runs Kafka's log cleaner once over the stable records below an offset, as if the rest were the active
+        segment. The newest record of each key stays; a tombstone stays only until the next run. The offsets of the
+        records do not change."""
         with self._changed:
             self._partitions[partition].compact(below)
 
@@ -146,7 +147,8 @@ class MemoryLog:
             found.records = [record for record in found.records if record.offset >= found.start]
 
     def recreate(self) -> None:
-        """Deletes and recreates the topic, empty. Writers continue; an unfinished append has an unknown outcome."""
+        """Deletes the topic and recreates it empty. Writers can continue; an unfinished append has an unknown
+        outcome."""
         with self._changed:
             self._generation += 1
             self._partitions[:] = [StoredPartition() for _ in self._partitions]
@@ -199,20 +201,20 @@ class MemoryLog:
             if epoch != found.epoch:
                 raise Fenced("append", "another writer has claimed the shard group")
             if found.unfinished is not None:
-                raise ValueError("a writer appends one after the other")
+                raise ValueError("the writer's previous append has not ended")
             now = self._clock.now_ms()
             offsets = {p: self._partitions[p].begin(p, records, now) for p, records in batches.items()}
             append = Append(self, shard_group, offsets)
             found.unfinished = append
-            self._settle(append, failure)
+            self._apply_failure(append, failure)
             return append
 
-    def _settle(self, append: Append, failure: Failure | None) -> None:
-        """Decides the immediate outcome of an append."""
+    def _apply_failure(self, append: Append, failure: Failure | None) -> None:
+        """Ends an append at once or leaves it unfinished, according to ``failure`` and `hold`."""
         if failure is Failure.NOT_WRITTEN:
-            append.error = AppendRejected("append", "made to fail")
+            append.error = AppendRejected("append", "failure injected by the test")
         elif failure is not None:
-            append.error = OutcomeUnknown("append", "made to fail")
+            append.error = OutcomeUnknown("append", "failure injected by the test")
         if failure in (Failure.UNKNOWN_OPEN, Failure.UNKNOWN_OPEN_WRITTEN):
             append.completed_by_claim = failure is Failure.UNKNOWN_OPEN_WRITTEN
         elif failure is not None or not self.hold:
@@ -238,7 +240,7 @@ class MemoryLog:
 
 
 class Append:
-    """An append in flight: what `MemoryWriter.append` waits for, for simulations in one thread."""
+    """An append in flight, on which `MemoryWriter.append` waits. Simulations in one thread use it directly."""
 
     def __init__(self, log: MemoryLog, shard_group: int, offsets: Mapping[int, int]) -> None:
         self.shard_group = shard_group
@@ -250,11 +252,11 @@ class Append:
 
     @property
     def waiting(self) -> bool:
-        """Returns whether it waits for `MemoryLog.advance_high_watermark`."""
+        """Whether it waits for `MemoryLog.advance_high_watermark`."""
         return self.error is None and not self.ended
 
     def result(self) -> Mapping[int, int]:
-        """Returns or raises the result of `ShardGroupWriter.append`; `ValueError` while it waits."""
+        """Returns or raises the result of `ShardGroupWriter.append`. Raises `ValueError` while it waits."""
         if self.error is not None:
             raise self.error
         if not self.ended:
@@ -262,7 +264,8 @@ class Append:
         return self.offsets
 
     def wait(self, timeout: float) -> None:
-        """Waits (seconds) until it has ended, and else aborts it: `AppendRejected`."""
+        """Waits up to ``timeout`` seconds until it has ended. After the timeout it is aborted, and its error is
+        `AppendRejected`."""
         log = self._log
         with log._changed:
             if not log._changed.wait_for(lambda: not self.waiting, timeout):
@@ -277,19 +280,19 @@ class MemoryWriter:
         self._log = log
         self._shard_group = shard_group
         self._epoch = -1
-        self._used_up: OffsetMgrError | None = None
+        self._terminal_error: OffsetMgrError | None = None
 
     def claim(self, timeout: float) -> None:  # noqa: ARG002 - at once
         """See `ShardGroupWriter.claim`."""
-        if self._epoch != -1 or self._used_up is not None:
+        if self._epoch != -1 or self._terminal_error is not None:
             raise ValueError("a writer claims once")
         self._epoch = self._log._claim(self._shard_group)
 
     def begin(self, batches: Mapping[int, Sequence[Record]]) -> Append:
-        """Begins an append without waiting for its end. Raises `TooLarge`, `Fenced` and the error that ended the
-        writer."""
-        if self._used_up is not None:
-            raise self._used_up
+        """Begins an append and does not wait for its end. Raises `TooLarge`, `Fenced`, or the error after which the
+        writer cannot be used any more."""
+        if self._terminal_error is not None:
+            raise self._terminal_error
         if self._epoch == -1:
             raise ValueError("append before claim")
         return self._log._begin(self._shard_group, self._epoch, batches)
@@ -301,7 +304,7 @@ class MemoryWriter:
             append.wait(timeout)
             return append.result()
         except (Fenced, OutcomeUnknown) as error:
-            self._used_up = error
+            self._terminal_error = error
             raise
 
     @property
@@ -310,7 +313,7 @@ class MemoryWriter:
 
     def close(self) -> None:
         """Works as `ShardGroupWriter.close`. An unfinished append stays unfinished until the next claim."""
-        self._used_up = self._used_up or LogClosed("append", "the writer was closed")
+        self._terminal_error = self._terminal_error or LogClosed("append", "the writer was closed")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""`StoredPartition`: one partition of a log in memory, with the offsets that Kafka would assign. Instances are not
+"""`StoredPartition`: one partition of a log in memory. It assigns offsets as Kafka does. Instances are not
 thread-safe."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from offsetmgr.records.base import Record
 
 @dataclass
 class StoredPartition:
-    """Readable records, and those of an append in flight: at most one, since a partition belongs to one shard group
-    with one writer."""
+    """The readable records of a partition, and those of the append in flight (``open``). At most one append is in
+    flight, since a partition belongs to one shard group with one writer."""
 
     start: int = 0
     next: int = 0
@@ -23,25 +23,25 @@ class StoredPartition:
 
     @property
     def stable(self) -> int:
-        """Returns the last stable offset."""
+        """The last stable offset."""
         return self.open[0].offset if self.open else self.next
 
     def begin(self, partition: int, records: Sequence[Record], now: int) -> int:
-        """Begins an append at a time (ms since 1970); returns the last offset."""
+        """Begins an append at the time ``now`` (ms since 1970). Returns the offset of its last record."""
         for key, value in records:
             self.open.append(LogRecord(partition, self.next, key, value, now))
             self.next += 1
         return self.next - 1
 
     def end(self, *, written: bool) -> None:
-        """Ends the append."""
+        """Ends the append: its records become readable if ``written``, else they are dropped."""
         if written:
             self.records += self.open
         self.open = []
-        self.next += 1  # the marker
+        self.next += 1  # the transaction marker
 
-    def read(self, position: int, most: int) -> list[LogRecord]:
-        """Returns at most so many records from a position on."""
+    def read(self, position: int, max_records: int) -> list[LogRecord]:
+        """Returns at most ``max_records`` records from ``position`` on."""
         low, high = 0, len(self.records)
         while low < high:
             middle = (low + high) // 2
@@ -49,7 +49,7 @@ class StoredPartition:
                 low = middle + 1
             else:
                 high = middle
-        return self.records[low : low + most]
+        return self.records[low : low + max_records]
 
     def compact(self, below: int | None) -> None:
         """See `offsetmgr.manager.log.memory.MemoryLog.compact`."""

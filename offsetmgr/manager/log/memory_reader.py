@@ -1,4 +1,4 @@
-"""`MemoryReader`: reads the stable part of a log in memory and waits for more."""
+"""`MemoryReader`: reads the stable records of a log in memory, and waits for new ones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from offsetmgr.manager.log.memory_partition import StoredPartition
 
 
 class MemoryReader:
-    """The methods are those of `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions; ``reading``
-    holds it, or raises the planned error of a read."""
+    """Implements `offsetmgr.manager.log.base.LogReader`. ``changed`` guards the partitions. ``reading`` acquires it for
+    a read, or raises the error that a test has injected."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class MemoryReader:
         with self._changed:
             self._positions = dict(starts)
 
-    def poll(self, most: int, timeout: float) -> Sequence[LogRecord]:
+    def poll(self, max_records: int, timeout: float) -> Sequence[LogRecord]:
         """See `LogReader.poll`."""
         deadline = time.monotonic() + timeout
         while True:
             with self._reading():
                 self._check_open()
-                records = self._take(most)
+                records = self._take(max_records)
                 left = deadline - time.monotonic()
                 if records or left <= 0:
                     return records
@@ -83,17 +83,17 @@ class MemoryReader:
             self._closed = True
             self._changed.notify_all()
 
-    def _take(self, most: int) -> list[LogRecord]:
+    def _take(self, max_records: int) -> list[LogRecord]:
         taken: list[LogRecord] = []
         for partition, position in list(self._positions.items()):
             found = self._partitions[partition]
-            records = found.read(position, most - len(taken))
+            records = found.read(position, max_records - len(taken))
             taken += records
-            if len(taken) < most:
+            if len(taken) < max_records:
                 self._positions[partition] = max(position, found.stable)
             elif records:
                 self._positions[partition] = records[-1].offset + 1
-            if records:  # to the end of the line, so that a busy partition does not starve the others
+            if records:  # the partition is read last next time, so that a busy partition does not starve the others
                 self._positions[partition] = self._positions.pop(partition)
         return taken
 

@@ -14,54 +14,57 @@ from offsetmgr.core.errors import OffsetMgrError
 DEFAULT_TOPIC: Final = "__offsetmgr_offsets"
 DEFAULT_PARTITIONS: Final = 50
 SEGMENT_BYTES: Final = 100 * 1024 * 1024
-"""The value of the broker's own offsets topic: small segments are compacted sooner, and load sooner."""
+"""The segment size of the broker's own offsets topic. Small segments are compacted earlier, so the topic loads
+faster."""
 
-LARGEST_BATCH: Final = 1_000_000
-"""The size of a writer's batch in bytes, if the topic allows it."""
-LARGEST_RECORD: Final = 64 * 1024
-"""The maximum size of a commit of one partition in bytes: the longest group id and topic, and metadata of 4,096
+MAX_BATCH_BYTES: Final = 1_000_000
+"""The maximum size of a writer's batch in bytes, if the topic allows it."""
+MAX_RECORD_BYTES: Final = 64 * 1024
+"""The maximum size of the record of a commit in bytes, with the longest group id and topic name, and metadata of 4,096
 bytes."""
 _BATCH_OVERHEAD: Final = 128
-"""The size that the header of a batch, and the client's estimate of it, may add, in bytes."""
-_REPLICAS: Final = 3
+"""The bytes that the header of a batch, and the client's estimate of it, may add to the records."""
+_DEFAULT_REPLICAS: Final = 3
 DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
-_LEAST_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
-"""Twice the hour for which a standby may lag before it reads everything again (``ManagerConfig.most_standby_age``)."""
-TRANSACTIONS: Final = "__transaction_state"
-BROKERS_OWN: Final = frozenset({"__consumer_offsets", TRANSACTIONS, "__share_group_state"})
-"""Topics of the brokers: a record of offsetmgr in one would harm the cluster."""
+_MIN_DELETE_RETENTION_MS: Final = 2 * 60 * 60 * 1000
+"""Twice the time for which a standby may lag before it reads the whole log again
+(``ManagerConfig.max_standby_age``)."""
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+BROKER_TOPICS: Final = frozenset({"__consumer_offsets", TRANSACTIONS_TOPIC, "__share_group_state"})
+"""Internal topics of the brokers. A record of offsetmgr in one of them would harm the cluster."""
 
 
 class UnsuitableTopic(OffsetMgrError):
-    """The topic exists, but cannot hold offsets safely."""
+    """The topic exists, but cannot store offsets safely."""
 
 
 class PartitionCountChanged(UnsuitableTopic):
-    """The topic has another number of partitions than the manager expects, so groups would be looked up in the wrong
-    ones."""
+    """The topic does not have the number of partitions that the manager expects, so the manager would look up groups in
+    the wrong partitions."""
 
 
 class TopicRecreated(UnsuitableTopic):
-    """The topic was deleted and recreated: its offsets are gone, and those in memory belong to the deleted topic."""
+    """The topic was deleted and recreated. Its offsets are lost, and the offsets in memory belong to the deleted
+    topic."""
 
     def __init__(self, what: str, topic_id: str, was: str) -> None:
         super().__init__(
             what,
             f"it was deleted and recreated (id {topic_id}, was {was}), and all earlier commits are lost",
-            "restore a copy, if there is one: `offsets import`",
+            "if you have a snapshot of the offsets, restore it with `offsets import`",
         )
         self.topic_id = topic_id
         """The id of the current topic."""
 
 
 class TooFewBrokers(OffsetMgrError):
-    """Fewer brokers are alive than a new topic would have replicas."""
+    """There are fewer live brokers than replicas of the new topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
-    """A topic as the brokers describe it. ``topic_id`` is empty if they have none (before 2.8, KIP-516); ``leaderless``
-    are partitions without a leader."""
+    """A topic as the brokers describe it. ``topic_id`` is empty if the brokers do not support topic ids (before 2.8,
+    KIP-516). ``leaderless`` contains the partitions without a leader."""
 
     topic_id: str
     partitions: int
@@ -72,7 +75,7 @@ class ExistingTopic:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsTopicState:
-    """A suitable topic. ``warnings`` name unusual settings that may do harm."""
+    """A topic that passed the check. ``warnings`` describe settings that may do harm."""
 
     name: str
     topic_id: str
@@ -80,34 +83,41 @@ class OffsetsTopicState:
     replication_factor: int
     min_insync_replicas: int
     max_message_bytes: int
-    """The limit of a batch (see `offsetmgr.manager.log.kafka.KafkaLog`)."""
+    """The maximum size of a writer's batch in bytes (see `offsetmgr.manager.log.kafka.KafkaLog`)."""
     warnings: tuple[str, ...] = field(default=())
 
 
-def replicas_for(topic: str, brokers: int, own: int | None, told: int | None = None) -> int:
-    """Returns the replication factor of a new topic with so many live brokers: ``told`` if given, else that of the
-    brokers' ``own`` offsets topic (``offsets.topic.replication.factor``; None: not known), else 3.
+def replicas_for(topic: str, brokers: int, broker_default: int | None, requested: int | None = None) -> int:
+    """Returns the replication factor of a new topic: ``requested`` if given, else ``broker_default``
+    (``offsets.topic.replication.factor`` of the brokers; None if unknown), else 3. ``brokers`` is the number of live
+    brokers.
 
-    A dead broker does not lower it, because it would stay low; Kafka does not create ``__consumer_offsets`` then
-    either. Raises `TooFewBrokers`.
+    Dead brokers do not lower the replication factor, because the topic would keep it. Kafka does not create
+    ``__consumer_offsets`` in this case either. Raises `TooFewBrokers`.
     """
-    replicas = told if told is not None else own if own is not None and own > 0 else _REPLICAS
+    replicas = (
+        requested
+        if requested is not None
+        else broker_default
+        if broker_default is not None and broker_default > 0
+        else _DEFAULT_REPLICAS
+    )
     if brokers < replicas:
         raise TooFewBrokers(
             f"creation of topic {topic}",
-            f"it is to have {replicas} replicas, and {brokers} {'broker is' if brokers == 1 else 'brokers are'} up",
-            f"start the brokers, or say --replication-factor {max(brokers, 1)} if there will never be more",
+            f"it needs {replicas} replicas, but only {brokers} {'broker is' if brokers == 1 else 'brokers are'} up",
+            f"start the other brokers, or use --replication-factor {max(brokers, 1)} if there are no others",
         )
     return replicas
 
 
 def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[str, str]:
-    """Returns the settings of a new topic with so many replicas.
+    """Returns the settings of a new topic with this number of replicas.
 
-    Two of three replicas have to confirm: one may be lost without losing an acknowledged commit, and one may be down
-    without failing commits.
+    With three or more replicas, two have to confirm an append: one replica may be lost without losing an acknowledged
+    commit, and one may be down without failing commits.
     """
-    in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _REPLICAS else 1)
+    in_sync = min_insync_replicas if min_insync_replicas is not None else (2 if replicas >= _DEFAULT_REPLICAS else 1)
     return {
         "cleanup.policy": "compact",
         "delete.retention.ms": str(DELETE_RETENTION_MS),
@@ -119,7 +129,8 @@ def settings_for(replicas: int, min_insync_replicas: int | None = None) -> dict[
 
 
 def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | None = None) -> OffsetsTopicState:
-    """Checks a topic; ``topic_id`` is the one seen before.
+    """Checks the settings of a topic. ``partitions`` is the expected number of partitions, ``topic_id`` the expected
+    topic id (None: any).
 
     Raises `UnsuitableTopic`, `TopicRecreated`, `PartitionCountChanged`.
     """
@@ -131,14 +142,14 @@ def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | No
         raise UnsuitableTopic(
             what,
             f"its cleanup.policy is {','.join(sorted(policies))}: retention would delete committed offsets",
-            "choose another topic; or, if this one holds committed offsets and nothing else, set it with kafka-configs "
+            "choose another topic; or, if this topic contains only committed offsets, set it with kafka-configs "
             f"--alter --entity-type topics --entity-name {name} --add-config cleanup.policy=compact",
         )
     if found.partitions != partitions:
         raise PartitionCountChanged(
             what,
-            f"it has {found.partitions} partitions, and this manager counts on {partitions}",
-            "every manager must use the topic's own number; it must not change while the topic holds offsets",
+            f"it has {found.partitions} partitions, but this manager expects {partitions}",
+            "start every manager with the topic's number of partitions; do not change it while it has offsets",
         )
     in_sync = int(found.settings.get("min.insync.replicas", "1"))
     if in_sync > found.replication_factor:
@@ -147,46 +158,51 @@ def examine(name: str, found: ExistingTopic, partitions: int, topic_id: str | No
             f"min.insync.replicas is {in_sync} with {found.replication_factor} replicas: no commit can ever succeed",
             "lower min.insync.replicas, or add replicas",
         )
-    largest = int(found.settings.get("max.message.bytes", LARGEST_BATCH + _BATCH_OVERHEAD))
+    max_message_bytes = int(found.settings.get("max.message.bytes", MAX_BATCH_BYTES + _BATCH_OVERHEAD))
     return OffsetsTopicState(
         name=name,
         topic_id=found.topic_id,
         partitions=found.partitions,
         replication_factor=found.replication_factor,
         min_insync_replicas=in_sync,
-        max_message_bytes=max(min(LARGEST_BATCH, largest - _BATCH_OVERHEAD), 1_000),
-        warnings=tuple(_warnings(found, in_sync, largest)),
+        max_message_bytes=max(min(MAX_BATCH_BYTES, max_message_bytes - _BATCH_OVERHEAD), 1_000),
+        warnings=tuple(_warnings(found, in_sync, max_message_bytes)),
     )
 
 
-def _warnings(found: ExistingTopic, in_sync: int, largest: int) -> list[str]:
+def _warnings(found: ExistingTopic, in_sync: int, max_message_bytes: int) -> list[str]:
     warnings = []
-    if largest < LARGEST_RECORD:
+    if max_message_bytes < MAX_RECORD_BYTES:
         warnings.append(
-            f"max.message.bytes is {largest}: commits with long names or much metadata may need {LARGEST_RECORD} "
-            "and will be refused"
+            f"max.message.bytes is {max_message_bytes}: commits with long names or much metadata may need "
+            f"{MAX_RECORD_BYTES} and will be rejected"
         )
-    if int(found.settings.get("delete.retention.ms", DELETE_RETENTION_MS)) < _LEAST_DELETE_RETENTION_MS:
+    if int(found.settings.get("delete.retention.ms", DELETE_RETENTION_MS)) < _MIN_DELETE_RETENTION_MS:
         warnings.append(
-            f"delete.retention.ms is below {_LEAST_DELETE_RETENTION_MS}: standbys that were away may miss deletions, "
-            "and offsets that were deleted come back"
+            f"delete.retention.ms is below {_MIN_DELETE_RETENTION_MS}: standbys that were away may miss deletions, "
+            "and deleted offsets would reappear"
         )
     if found.settings.get("unclean.leader.election.enable") == "true":
         warnings.append("unclean.leader.election.enable is true: acknowledged commits can be lost")
     if found.replication_factor == 1:
-        warnings.append("it has one replica: a broker that is lost takes acknowledged commits with it")
+        warnings.append("it has one replica: if its broker is lost, acknowledged commits are lost")
     elif in_sync == 1:
         warnings.append("min.insync.replicas is 1: a commit is acknowledged when a single broker has it")
     return warnings
 
 
 def durability_warnings(transactions: ExistingTopic, state: OffsetsTopicState) -> tuple[str, ...]:
-    """Returns warnings if the brokers' transactions topic is less durable than the offsets topic: the acknowledgement
-    of every commit depends on it too."""
+    """Returns warnings if the brokers' transaction topic is less durable than the offsets topic, because the
+    acknowledgement of every commit depends on it too."""
     in_sync = int(transactions.settings.get("min.insync.replicas", "1"))
     found = []
     if transactions.replication_factor < state.replication_factor:
-        found.append(f"{transactions.replication_factor} replicas, and the offsets topic {state.replication_factor}")
+        found.append(
+            f"{transactions.replication_factor} replicas, but the offsets topic has {state.replication_factor}"
+        )
     if in_sync < state.min_insync_replicas:
-        found.append(f"min.insync.replicas {in_sync}, and the offsets topic {state.min_insync_replicas}")
-    return tuple(f"{TRANSACTIONS} has {less}: the weaker of the two decides what commits outlive" for less in found)
+        found.append(f"min.insync.replicas {in_sync}, but the offsets topic has {state.min_insync_replicas}")
+    return tuple(
+        f"{TRANSACTIONS_TOPIC} has {difference}: commits are only as durable as the weaker of the two"
+        for difference in found
+    )

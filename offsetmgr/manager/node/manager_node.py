@@ -1,9 +1,10 @@
-"""`ManagerNode`: after `open` it follows the log, after `join` it owns its part of the shard groups, after `close` it
-has handed them over.
+"""`ManagerNode`: the lifecycle of one manager. `open` starts to follow the log, `join` lets the node own its part of
+the shard groups, and `close` revokes them.
 
-Order of the start: the topic exists, is suitable and has the record format; standbys follow the log; only then the node
-joins the managers' group, so that it has little to read when it is assigned shard groups. Order of the end: the node
-leaves the group (others own the shard groups at once), commits in flight end, connections close.
+At the start the node creates or checks the topic and its record format, then lets standbys follow the log, and only
+then joins the managers' group, so that it has little to read when it is assigned shard groups. At the end it leaves the
+group, so that other managers own the shard groups at once, then completes the commits in flight and closes the
+connections.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from offsetmgr.manager.lease import boottime
 from offsetmgr.manager.log.base import shard_group_count
 from offsetmgr.manager.node.node_config import NodeConfig
 from offsetmgr.manager.node.topic_monitor import OffsetsTopicMonitor
-from offsetmgr.manager.ownership import PROTOCOL, PROTOCOL_TYPE, RULES, ManagerMember, OwnershipManager, managers_group
+from offsetmgr.manager.ownership import (
+    ASSIGNMENT_RULES,
+    PROTOCOL,
+    PROTOCOL_TYPE,
+    ManagerMember,
+    OwnershipManager,
+    managers_group,
+)
 from offsetmgr.manager.runtime.manager import ManagerRuntime
 
 if TYPE_CHECKING:
@@ -31,15 +39,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CATCH_UP_TIMEOUT_S: Final = 30.0
-"""Seconds for which a node reads the log before it joins other managers in any case."""
-_ASK_OTHERS_S: Final = 2.0
-_POLL_S: Final = 0.05
+"""The longest time for which a node reads the log before it joins other managers."""
+_DESCRIBE_TIMEOUT_S: Final = 2.0
+_CATCH_UP_CHECK_S: Final = 0.05
 
 
 class ManagerNode:
-    """The manager of one process, at the address ``host`` and ``port`` (0: no listener, and ``host`` is only a name).
+    """The manager of one process, with the address ``host`` and ``port`` for clients. If ``port`` is 0, the node has no
+    listener and ``host`` is only a name.
 
-    Everything runs on one event loop. `topic`, `runtime` and `ownership` are set once it is open.
+    Use it within one event loop. `open` sets `topic`, `runtime` and `ownership`.
     """
 
     def __init__(self, settings: NodeConfig, host: str, port: int) -> None:
@@ -50,13 +59,13 @@ class ManagerNode:
         self.runtime: ManagerRuntime
         self.ownership: OwnershipManager
         self._address = (host, port)
-        self._open = AsyncExitStack()
-        self._watch: OffsetsTopicMonitor | None = None
+        self._resources = AsyncExitStack()
+        self._topic_monitor: OffsetsTopicMonitor | None = None
         self._client: Client
 
     async def open(self) -> None:
-        """Creates or checks the topic and starts to follow its log; owns nothing yet. Raises `OffsetMgrError`
-        (`UnsuitableTopic`, `FormatMismatch`, ...); the caller must call `close` also then."""
+        """Creates or checks the topic and starts to follow its log. The node owns nothing yet. Raises `OffsetMgrError`
+        (`UnsuitableTopic`, `FormatMismatch`, ...); the caller must call `close` even after an error."""
         from offsetmgr.kafka.client.client import Client
         from offsetmgr.kafka.client.security import Security
         from offsetmgr.manager.log.format_check import check_format
@@ -65,7 +74,7 @@ class ManagerNode:
         from offsetmgr.records.registry import record_format
 
         settings, kafka = self.settings, self.settings.connection.kafka
-        form = record_format(settings.record_format)
+        format_ = record_format(settings.record_format)
         topic = self.topic = await asyncio.to_thread(
             ensure_topic,
             settings.bootstrap,
@@ -77,7 +86,9 @@ class ManagerNode:
             timeout=settings.timeout,
         )
         for warning in topic.warnings:
-            _log.warning("the offsets topic is unusual", extra={"topic": topic.name, "why": warning})
+            _log.warning(
+                "the offsets topic has a setting that may do harm", extra={"topic": topic.name, "why": warning}
+            )
         log = KafkaLog(
             settings.bootstrap,
             topic.name,
@@ -86,26 +97,28 @@ class ManagerNode:
             max_message_bytes=topic.max_message_bytes,
             group=self.group,
         )
-        self._open.callback(log.close)
+        self._resources.callback(log.close)
         await asyncio.to_thread(check_format, log, settings.record_format, topic.name, settings.timeout)
         self._client = Client(settings.bootstrap, Security.of(kafka))
-        self._open.push_async_callback(self._client.close)
+        self._resources.push_async_callback(self._client.close)
         self.ownership = self._make_ownership(topic)
-        self.runtime = ManagerRuntime(log, form, self.ownership, settings.manager)
+        self.runtime = ManagerRuntime(log, format_, self.ownership, settings.manager)
         await self.runtime.start()
-        self._open.push_async_callback(self.runtime.close)
-        self._open.push_async_callback(self.ownership.stop)
+        self._resources.push_async_callback(self.runtime.close)
+        self._resources.push_async_callback(self.ownership.stop)
         check = partial(check_topic, settings.bootstrap, kafka, timeout=settings.timeout)
-        self._watch = OffsetsTopicMonitor(topic, check, self.runtime.note_generation, settings.watch_interval)
-        self._watch.start()
-        self._open.push_async_callback(self._watch.close)
+        self._topic_monitor = OffsetsTopicMonitor(
+            topic, check, self.runtime.note_generation, settings.topic_check_interval
+        )
+        self._topic_monitor.start()
+        self._resources.push_async_callback(self._topic_monitor.close)
 
     async def join(self, timeout: float | None = None) -> NodeAddress:
-        """Joins the managers' group (after reading the log, if other managers serve meanwhile); returns the address of
-        this node in the group.
+        """Joins the managers' group and returns the address of this node in it. If other managers serve the groups, it
+        first reads the log.
 
-        ``timeout`` is in seconds; None waits however long the coordinator is unavailable. Raises `TimedOut`,
-        `NotCoordinator` if the other managers exclude this one, and errors of the coordinator.
+        ``timeout`` is in seconds; without one the call waits for as long as the coordinator is unavailable. Raises
+        `TimedOut`, `NotCoordinator` if the other managers exclude this one, and errors of the coordinator.
         """
         what = f"group {self.group}"
         try:
@@ -117,25 +130,29 @@ class ManagerNode:
         for node in self.ownership.nodes():
             if (node.host, node.port) == self._address:
                 return node
-        why = self.ownership.refusal or "it does not know this manager"
-        raise NotCoordinator(what, why, "give it the options that the others have")
+        why = self.ownership.exclusion_reason or "the group's assignment does not include this manager"
+        raise NotCoordinator(what, why, "start it with the same options as the other managers")
 
     async def close(self) -> None:
-        """Leaves the group, ends requests in flight and closes the connections. Valid in every state."""
-        await self._open.aclose()
+        """Leaves the group, completes the requests in flight and closes the connections. It may be called in every
+        state."""
+        await self._resources.aclose()
 
     @property
-    def unfit(self) -> str | None:
-        """Returns why the topic cannot be used now; None if no fault was seen."""
-        return None if self._watch is None else self._watch.alarm
+    def topic_fault(self) -> str | None:
+        """Why the topic cannot be used now; None if the last check found no fault."""
+        return None if self._topic_monitor is None else self._topic_monitor.alarm
 
     @property
     def alarms(self) -> list[str]:
-        """Returns the conditions that need an operator, as text."""
-        if self._watch is None:
+        """The conditions that an operator must fix, as text."""
+        if self._topic_monitor is None:
             return []
-        left_out = self.ownership.refusal and f"the other managers leave this one out: {self.ownership.refusal}"
-        return [alarm for alarm in (left_out, self._watch.loss, self._watch.alarm) if alarm]
+        excluded = (
+            self.ownership.exclusion_reason
+            and f"the other managers exclude this one: {self.ownership.exclusion_reason}"
+        )
+        return [alarm for alarm in (excluded, self._topic_monitor.recreated, self._topic_monitor.alarm) if alarm]
 
     def _make_ownership(self, topic: OffsetsTopicState) -> OwnershipManager:
         from offsetmgr.kafka.groups.group_member import KafkaGroupMember
@@ -159,7 +176,7 @@ class ManagerNode:
             topic.partitions,
             shard_group_count(topic.partitions),
             settings.record_format,
-            RULES,
+            ASSIGNMENT_RULES,
             settings.manager.limits.retention_ms,
             settings.manager.members is not None,
         )
@@ -167,20 +184,22 @@ class ManagerNode:
             *self._address, parameters, member, session=settings.session, rebalance=settings.rebalance
         )
 
-    async def _catch_up(self, most: float) -> None:
-        """Waits until the log has been read, if other managers serve meanwhile: after an earlier join, clients would
-        wait for the load of assigned shard groups. ``most`` is in seconds."""
+    async def _catch_up(self, max_wait: float) -> None:
+        """Waits until the log has been read, at most ``max_wait`` seconds, if other managers serve the groups
+        meanwhile. If the node joined earlier, clients would have to wait until it has loaded its shard groups."""
         if self.runtime.caught_up:
             return
         loop = asyncio.get_running_loop()
-        until = loop.time() + most
+        deadline = loop.time() + max_wait
         try:
-            found = (await self._client.describe([self.group], loop.time() + min(_ASK_OTHERS_S, most)))[self.group]
+            found = (await self._client.describe([self.group], loop.time() + min(_DESCRIBE_TIMEOUT_S, max_wait)))[
+                self.group
+            ]
         except OffsetMgrError:
             return
         if not isinstance(found, GroupDescription) or not found.members:
             return
         if not self.runtime.caught_up:
-            _log.info("reading the log before asking for shards", extra={"managers": len(found.members)})
-        while not self.runtime.caught_up and loop.time() < until:
-            await asyncio.sleep(_POLL_S)
+            _log.info("reading the log before joining the managers' group", extra={"managers": len(found.members)})
+        while not self.runtime.caught_up and loop.time() < deadline:
+            await asyncio.sleep(_CATCH_UP_CHECK_S)

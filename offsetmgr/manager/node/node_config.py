@@ -12,8 +12,9 @@ from offsetmgr.manager.runtime.config import ManagerConfig
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """Times are in seconds. ``replication_factor`` and ``min_insync_replicas`` apply to a topic that is created, see
-    `offsetmgr.manager.log.kafka.topic_admin.ensure_topic`. ``manager.members`` is set if the process is a proxy."""
+    """Settings of one manager process; times are in seconds. ``replication_factor`` and ``min_insync_replicas`` apply
+    only if the node creates the topic (see `offsetmgr.manager.log.kafka.topic_admin.ensure_topic`). ``manager.members``
+    is set if the process is a relay."""
 
     bootstrap: str
     connection: ConnectionConfig
@@ -24,13 +25,13 @@ class NodeConfig:
     record_format: str = "avro"
     manager: ManagerConfig = field(default_factory=ManagerConfig)
     session: float = SESSION_TIMEOUT_S
-    """The session timeout of the managers' group: after a manager has died, others own its shard groups after this
+    """The session timeout of the managers' group. If a manager dies, other managers own its shard groups after this
     time."""
     timeout: float = 30.0
     """The timeout of each request to the brokers about the topic."""
-    watch_interval: float = 5.0
-    """The interval between two checks of the topic. For this time, and one check, the manager may serve offsets of a
-    recreated topic."""
+    topic_check_interval: float = 5.0
+    """The interval between two checks of the topic. After the topic was recreated, the manager may serve the old
+    offsets for this interval plus the duration of one check."""
 
     @property
     def rebalance(self) -> float:

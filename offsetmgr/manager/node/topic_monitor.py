@@ -1,12 +1,14 @@
 """`OffsetsTopicMonitor`: checks periodically whether the offsets topic has changed since the start of the manager.
 
 An administrator may add partitions (groups then hash to other partitions after a restart), switch compaction off
-(retention then deletes offsets), or delete the topic. The manager cannot repair that; it reports it repeatedly, and the
-offsets in memory are still the acknowledged ones. A recreated topic is different: it has other offsets, so the manager
-is notified at once.
+(retention then deletes offsets), or delete the topic. The manager cannot repair these faults. It raises an alarm and
+continues to serve, because its memory still contains the acknowledged offsets. If the topic was recreated, the offsets
+in memory are invalid, so the monitor passes the topic id to the runtime after every check, and the runtime reloads the
+shards of another topic.
 
-A failed check says nothing about the topic. Transient errors are reported by the operations that fail; other errors (a
-revoked authorization, an unexplained error of the broker) become an alarm when no check succeeds any more.
+If a check fails, the state of the topic is unknown. The monitor ignores transient errors, which other operations
+report. Other errors (a revoked authorization, an unknown error of the broker) become an alarm after `MAX_FAILED_CHECKS`
+failures in succession.
 """
 
 from __future__ import annotations
@@ -23,32 +25,34 @@ from offsetmgr.manager.log.topic import OffsetsTopicState, TopicRecreated, Unsui
 
 _log = logging.getLogger(__name__)
 
-FAILED_LOOKS: Final = 12
-"""The number of consecutive failed checks that make an alarm: one minute, at 5 s each."""
+MAX_FAILED_CHECKS: Final = 12
+"""The number of consecutive failed checks that cause an alarm: one minute at the default interval of 5 s."""
 
 
 class OffsetsTopicMonitor:
-    """``check`` compares the topic with its known state and raises a difference; it blocks and runs in a thread,
-    ``every`` so many seconds. ``seen`` receives the topic id on the loop after every check."""
+    """Checks the topic every ``interval`` seconds. ``check`` compares the topic with its known state and raises an
+    error for a difference; it blocks, so it runs in a thread. ``on_topic_id`` is called on the loop with the topic id
+    after every check."""
 
     def __init__(
         self,
         known: OffsetsTopicState,
         check: Callable[[OffsetsTopicState], object],
-        seen: Callable[[str], None],
-        every: float,
+        on_topic_id: Callable[[str], None],
+        interval: float,
     ) -> None:
         self._known = known
         self._check = check
-        self._seen = seen
-        self._every = every
+        self._on_topic_id = on_topic_id
+        self._interval = interval
         self._task: asyncio.Task[None] | None = None
-        self._failed = 0
-        """Failed checks since the last successful one."""
+        self._failed_checks = 0
+        """The number of failed checks since the last successful one."""
         self.alarm: str | None = None
-        """The fault of the topic, or that no check succeeds; None if no fault was seen."""
-        self.loss: str | None = None
-        """The fate of the topic of the start; None while it exists. Never reset."""
+        """The fault that the last check found, or the error of the checks if all of them fail; None without a fault."""
+        self.recreated: str | None = None
+        """The message that the topic was recreated since the start; None if it was not. It is never reset, because the
+        commits of the earlier topic are lost."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -61,45 +65,45 @@ class OffsetsTopicMonitor:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(self._interval)
             try:
                 await asyncio.to_thread(self._check, self._known)
             except TopicRecreated as error:
                 self._recreated(error)
             except UnsuitableTopic as error:
-                self._failed = 0
-                self._note(str(error))
+                self._failed_checks = 0
+                self._set_alarm(str(error))
             except OffsetMgrError as error:
                 if not error.retriable:
-                    self._look_failed(error)
+                    self._check_failed(error)
             else:
-                self._failed = 0
-                self._note(None)
+                self._failed_checks = 0
+                self._set_alarm(None)
             # After every check, because a load that began before the recreation may be served only now.
-            self._seen(self._known.topic_id)
+            self._on_topic_id(self._known.topic_id)
 
     def _recreated(self, error: TopicRecreated) -> None:
-        """The next check decides whether the new topic is suitable."""
+        """Records the new topic id. The next check decides whether the new topic is suitable."""
         self._known = replace(self._known, topic_id=error.topic_id)
-        self.loss = str(error)
-        _log.error("the offsets topic was recreated", extra={"why": self.loss})
+        self.recreated = str(error)
+        _log.error("the offsets topic was recreated", extra={"why": self.recreated})
 
-    def _look_failed(self, error: OffsetMgrError) -> None:
-        self._failed += 1
-        if self._failed == 1:
+    def _check_failed(self, error: OffsetMgrError) -> None:
+        self._failed_checks += 1
+        if self._failed_checks == 1:
             _log.warning(
-                "the offsets topic could not be looked at; whether it is still fit is unknown",
+                "the check of the offsets topic failed; its state is unknown until a check succeeds",
                 extra={"why": str(error)},
             )
-        elif self._failed == FAILED_LOOKS and self.alarm is None:
-            self.alarm = f"the offsets topic could not be checked {FAILED_LOOKS} times in succession: {error}"
-            _log.error("the offsets topic cannot be looked at", extra={"why": str(error)})
+        elif self._failed_checks == MAX_FAILED_CHECKS and self.alarm is None:
+            self.alarm = f"the offsets topic could not be checked {MAX_FAILED_CHECKS} times in succession: {error}"
+            _log.error("the offsets topic cannot be checked", extra={"why": str(error)})
 
-    def _note(self, found: str | None) -> None:
-        if found == self.alarm:
+    def _set_alarm(self, fault: str | None) -> None:
+        if fault == self.alarm:
             return
-        self.alarm = found
-        if found:
-            _log.error("the offsets topic is no longer suitable", extra={"why": found})
+        self.alarm = fault
+        if fault:
+            _log.error("the offsets topic is no longer suitable", extra={"why": fault})
         else:
-            _log.info("the offsets topic is fit again")
+            _log.info("the offsets topic is suitable again")

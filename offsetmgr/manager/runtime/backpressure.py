@@ -1,4 +1,4 @@
-"""`Backpressure`: counts records in flight and says when to stop reading from sockets."""
+"""`Backpressure`: counts records in flight and signals when the server should stop reading from sockets."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import asyncio
 
 
 class Backpressure:
-    """Counts records that are not acknowledged yet. Used on the loop."""
+    """Counts the records that are not acknowledged yet. Use it on the event loop."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_pending: int) -> None:
         self.pending = 0
         self.full = False
-        """True from ``most`` pending records on, until half of them are left."""
-        self._most = most
-        self._waiting: list[asyncio.Future[None]] = []
+        """True from ``max_pending`` pending records on, until at most half as many are pending."""
+        self._max_pending = max_pending
+        self._waiters: list[asyncio.Future[None]] = []
 
     def add(self, records: int) -> None:
         self.pending += records
-        if self.pending >= self._most:
+        if self.pending >= self._max_pending:
             self.full = True
 
     def remove(self, records: int) -> None:
-        """Wakes waiters once half of the limit is left."""
+        """Subtracts acknowledged records, and wakes the waiters once at most half of the limit is pending."""
         self.pending -= records
-        if self.full and self.pending <= self._most // 2:
+        if self.full and self.pending <= self._max_pending // 2:
             self.full = False
-            waiting, self._waiting = self._waiting, []
-            for future in waiting:
+            waiters, self._waiters = self._waiters, []
+            for future in waiters:
                 if not future.done():
                     future.set_result(None)
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """Returns None unless it is `full`; else a future that ends when there is capacity again."""
+        """Returns a future that completes when there is capacity again; None if it is not `full`."""
         if not self.full:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
+        self._waiters.append(future)
         return future

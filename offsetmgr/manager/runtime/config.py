@@ -9,12 +9,12 @@ from typing import TypeAlias
 from offsetmgr.manager.shard import ShardLimits
 
 Members: TypeAlias = Callable[[Sequence[str]], Awaitable[Mapping[str, bool]]]
-"""Returns for each group whether it has members; a missing group is unknown."""
+"""Returns for each group whether it has members. If a group is missing from the result, this is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerConfig:
-    """Times are seconds unless the name says otherwise."""
+    """The settings of `ManagerRuntime`. Times are in seconds."""
 
     limits: ShardLimits = field(default_factory=ShardLimits)
     commit_timeout: float = 5.0
@@ -22,38 +22,40 @@ class ManagerConfig:
     claim_timeout: float = 10.0
     """The timeout of a claim, and of each request for the log's ends."""
     retry_pause: float = 0.5
-    """The pause after a failed claim or load; it doubles up to `most_retry_pause`."""
-    most_retry_pause: float = 2.0
-    transaction_records: int = 10_000
-    """The maximum number of records in a transaction before no further commit joins it: its changes must not block the
-    loop."""
-    transaction_bytes: int = 4 << 20
-    most_pending_records: int = 200_000
-    """The number of unacknowledged records at which `ManagerRuntime.backpressure` begins; it ends at half of it."""
+    """The pause after a failed claim or load. It doubles with each failure, up to `max_retry_pause`."""
+    max_retry_pause: float = 2.0
+    max_transaction_records: int = 10_000
+    """The number of records in a transaction from which on no further commit joins it. Replaying the records of one
+    transaction must not block the loop for long."""
+    max_transaction_bytes: int = 4 << 20
+    max_pending_records: int = 200_000
+    """The number of unacknowledged records at which `ManagerRuntime.backpressure` begins. It ends at half of this
+    number."""
     load_threads: int = 2
-    """The number of shard groups that are read at once; more do not help, because the interpreter runs one thread at a
-    time."""
+    """The number of shard groups that are loaded at the same time. More do not help, because the interpreter runs one
+    thread at a time."""
     standby: bool = True
-    """Whether to follow the shard groups of other managers, so that a takeover reads only the tail."""
+    """Whether to follow the shard groups of other managers, so that a takeover reads only the end of the log."""
     standby_poll: float = 0.2
-    """The time that a poll without records waits."""
+    """How long a poll of the standby waits for records."""
     standby_records: int = 2_000
-    """The number of records for the loop at once: a few milliseconds of its time."""
+    """The maximum number of records that the standby passes to the loop at a time, which takes a few milliseconds."""
     lag_interval: float = 5.0
-    """The interval at which a standby asks for the log's ends."""
-    most_standby_age: float = 3600.0
-    """A standby that has not been at the log's end for this time (suspended, disconnected) reads from the start,
-    because the cleaner may have removed tombstones that it never saw. Far below the topic's ``delete.retention.ms`` (24
-    h)."""
+    """The interval at which the standby requests the end offsets of the log."""
+    max_standby_age: float = 3600.0
+    """If a standby has not reached the log's end for this time, for example because it was suspended or disconnected,
+    it reads the log from the start: the cleaner may have removed tombstones that it has not read. The value must be far
+    below the topic's ``delete.retention.ms`` (24 h)."""
     expiry_interval: float = 600.0
     """The interval between two expiration passes over a shard (``offsets.retention.check.interval.ms``)."""
     members: Members | None = None
-    """Called before offsets expire. If it is None, no group has members, as if all commits were simple ones."""
+    """Called before offsets expire. If it is None, no group has members."""
     own_process: bool = False
-    """Whether the process only runs the manager, so that it may be tuned for it (see `process_settings`)."""
+    """Whether the process runs only the manager, so that its allocator and garbage collector may be tuned (see
+    `process_settings`)."""
 
     def __post_init__(self) -> None:
-        for name in ("load_threads", "transaction_records", "transaction_bytes", "most_pending_records"):
+        for name in ("load_threads", "max_transaction_records", "max_transaction_bytes", "max_pending_records"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         for name in ("commit_timeout", "claim_timeout", "expiry_interval", "lag_interval", "retry_pause"):

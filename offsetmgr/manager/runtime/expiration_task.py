@@ -1,4 +1,5 @@
-"""`ExpirationTask`: expires offsets of the served shards in batches, with other requests in between."""
+"""`ExpirationTask`: expires the offsets of the served shards in batches, so that the loop can serve requests between
+two batches."""
 
 from __future__ import annotations
 
@@ -14,43 +15,43 @@ from offsetmgr.manager.runtime.config import Members
 from offsetmgr.manager.runtime.status import Counters
 from offsetmgr.manager.shard import Shard
 
-_PIECE: Final = 2_000
-"""Offsets checked at once: a few milliseconds of the loop."""
+_BATCH_OFFSETS: Final = 2_000
+"""The number of offsets that a pass checks at a time, which takes a few milliseconds of the loop."""
 
 
 class RecordAppender(Protocol):
-    """Appends the records of a pass; the future's result is None if that failed."""
+    """Appends the records of a pass. The future's result is the report, or None if the append failed."""
 
     def __call__(
-        self, shard: Shard, prepared: CoordinatorResult[ExpiryReport]
+        self, shard: Shard, result: CoordinatorResult[ExpiryReport]
     ) -> asyncio.Future[ExpiryReport | None]: ...
 
 
 class ExpirationTask:
-    """Runs on the loop. ``served`` returns the shard of a partition while it is served; ``wait_s`` (seconds) limits
-    the request for members."""
+    """Runs expiration passes on the loop. ``serving`` returns the shard of a partition while this process serves it,
+    else None. ``members_timeout_s`` limits each request for the members of groups."""
 
     def __init__(
         self,
         partitions: int,
         interval: float,
         members: Members | None,
-        wait_s: float,
+        members_timeout_s: float,
         clock: Clock,
-        served: Callable[[int], Shard | None],
+        serving: Callable[[int], Shard | None],
         append: RecordAppender,
         counters: Counters,
     ) -> None:
         self._schedule = ExpirationSchedule(partitions, interval)
         self._members = members
-        self._wait_s = wait_s
+        self._members_timeout_s = members_timeout_s
         self._clock = clock
-        self._served = served
+        self._serving = serving
         self._append = append
         self._counters = counters
 
     def start(self, partition: int) -> None:
-        """Adds a partition that is now served."""
+        """Schedules passes for a partition that is now served."""
         self._schedule.start(partition, time.monotonic())
 
     def stop(self, partition: int) -> None:
@@ -59,16 +60,16 @@ class ExpirationTask:
     async def run_due(self) -> None:
         """Runs the passes that are due."""
         for partition in self._schedule.take_due(time.monotonic()):
-            shard = self._served(partition)
+            shard = self._serving(partition)
             if shard is not None:
                 await self.run(shard)
 
     async def run(self, shard: Shard) -> ExpiryReport:
-        """Runs one pass over a shard; ends early if the shard is not served any more or nothing can be appended."""
+        """Runs one pass over a shard. It ends early if the shard is no longer served or an append fails."""
         total = ExpiryReport()
-        for groups in batches(shard.expiry_groups(), shard.size, _PIECE):
+        for groups in batches(shard.expiry_groups(), shard.size, _BATCH_OFFSETS):
             await asyncio.sleep(0)
-            if self._served(shard.partition) is not shard:
+            if self._serving(shard.partition) is not shard:
                 break
             found = await self._expire(shard, groups)
             if found is None:
@@ -85,11 +86,11 @@ class ExpirationTask:
         members: Mapping[str, bool] = dict.fromkeys(expirable, False)
         if self._members is not None:
             try:
-                # This is not `wait_for`, which ignores a cancellation at the moment of the answer (Python 3.11).
-                async with asyncio.timeout(self._wait_s):
+                # `asyncio.wait_for` would ignore a cancellation that coincides with the response (Python 3.11).
+                async with asyncio.timeout(self._members_timeout_s):
                     members = await self._members(expirable)
             except TimeoutError:
-                members = {}  # without an answer nothing of them expires
-            if self._served(shard.partition) is not shard:
+                members = {}  # the members are unknown, so no offset of these groups expires
+            if self._serving(shard.partition) is not shard:
                 return None
         return await self._append(shard, shard.expire(now, members.get, expirable))

@@ -1,4 +1,4 @@
-"""`LoopProxy`: calls from the runtime's threads to its event loop. State belongs to the loop."""
+"""`LoopProxy`: lets the threads of the runtime call functions on its event loop, which owns the state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LOOK_AGAIN_S = 1.0
+_LOOP_CHECK_INTERVAL_S = 1.0
 
 
 class LoopEnded(Exception):
@@ -25,27 +25,28 @@ class LoopProxy:
         self._loop = loop
 
     def post(self, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Calls a function soon and does not wait. Does nothing if the loop has ended."""
+        """Schedules a call and does not wait for it. Does nothing if the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: call(*args, **kwargs))
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls a function and waits for its result, so a thread is never ahead of the loop. Raises `LoopEnded`."""
-        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+        """Calls a function and waits for its result, so that the thread cannot run ahead of the loop. Raises the error
+        of the function, or `LoopEnded` if the loop has ended."""
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
-        def carry_out() -> None:
+        def execute() -> None:
             try:
-                answer.set_result(call(*args, **kwargs))
+                outcome.set_result(call(*args, **kwargs))
             except BaseException as error:
-                answer.set_exception(error)
+                outcome.set_exception(error)
 
         try:
-            self._loop.call_soon_threadsafe(carry_out)
+            self._loop.call_soon_threadsafe(execute)
         except RuntimeError as error:
             raise LoopEnded from error
         while True:
-            # The exception of `result` cannot decide, which the called function may raise too.
-            if concurrent.futures.wait([answer], _LOOK_AGAIN_S).done:
-                return answer.result()
+            # A TimeoutError of `outcome.result` would be ambiguous, because the called function may raise one too.
+            if concurrent.futures.wait([outcome], _LOOP_CHECK_INTERVAL_S).done:
+                return outcome.result()
             if self._loop.is_closed():
                 raise LoopEnded

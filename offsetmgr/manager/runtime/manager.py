@@ -1,4 +1,4 @@
-"""`ManagerRuntime`: the shards of one process on one event loop."""
+"""`ManagerRuntime`: serves the requests for the shards of one process, on one event loop."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from offsetmgr.manager.shard import Shard
 from offsetmgr.records.base import OffsetKey, OffsetValue, RecordFormat
 
 _logger: Final = logging.getLogger(__name__)
-_NAMED: Final = 5
-"""The maximum number of unreadable offsets of a fetch that the log names."""
+_MAX_LISTED: Final = 5
+"""The maximum number of unreadable offsets of a fetch that a log message lists."""
 
 
 class ManagerRuntime:
-    """Serves the shard groups that `on_assigned` gives it. An `OwnershipListener`; all calls run on the loop of
-    `start`.
+    """Serves the shard groups that `on_assigned` assigns to it. It implements `OwnershipListener`. Call all methods on
+    the loop of `start`.
 
-    Requests return Kafka's error codes and do not raise.
+    The methods for requests return Kafka's error codes and do not raise errors.
     """
 
     def __init__(
@@ -58,19 +58,19 @@ class ManagerRuntime:
         self._format = record_format
         self._ownership = ownership
         self._clock = clock or SystemClock()
-        self._pressure = Backpressure(self.config.most_pending_records)
+        self._backpressure = Backpressure(self.config.max_pending_records)
         self._partitions = log.partitions
         self._serving: list[Shard | None] = [None] * self._partitions
         self._shard_groups: list[ShardGroup] = []
         self._standby: StandbyReplica | None = None
-        self._expiry = ExpirationTask(
+        self._expiration = ExpirationTask(
             self._partitions,
             self.config.expiry_interval,
             self.config.members,
             self.config.commit_timeout,
             self._clock,
             self._serving.__getitem__,
-            self._append_expiry,
+            self._append_expiration,
             self.counters,
         )
         self._housekeeping: asyncio.Task[None] | None = None
@@ -85,22 +85,22 @@ class ManagerRuntime:
 
     @property
     def caught_up(self) -> bool:
-        """Returns whether every shard group is served or followed here, so that a takeover reads only the tail. After
-        an earlier join, clients would wait for a load."""
+        """Whether this process serves or follows every shard group, so that a takeover reads only the end of the log.
+        If the process joins earlier, clients have to wait for a load."""
         return self._standby is None or self._standby.caught_up
 
     async def start(self) -> None:
-        """Starts to follow the log as a standby of all shard groups; owns none yet."""
+        """Starts to follow the log as a standby of all shard groups. The process owns none yet."""
         if self.config.own_process:
             tune_process()
-        bridge = LoopProxy(asyncio.get_running_loop())
+        loop = LoopProxy(asyncio.get_running_loop())
         services = RuntimeServices(
             self._log,
             self._ownership,
             self.config,
-            bridge,
+            loop,
             self.counters,
-            self._pressure,
+            self._backpressure,
             self._new_shard,
             threading.BoundedSemaphore(self.config.load_threads),
         )
@@ -109,14 +109,20 @@ class ManagerRuntime:
                 number,
                 partitions_of(number, self._partitions),
                 services,
-                changed=self._changed,
-                released=self._released,
+                on_changed=self._on_changed,
+                on_released=self._on_released,
             )
             for number in range(self.shard_groups)
         ]
         if self.config.standby:
             self._standby = StandbyReplica(
-                self._log, self.config, bridge, self.counters, self._new_shard, services.loading, self._loads_owned
+                self._log,
+                self.config,
+                loop,
+                self.counters,
+                self._new_shard,
+                services.load_permits,
+                self._is_loading_owned,
             )
             for shard_group in self._shard_groups:
                 self._standby.add(shard_group)
@@ -125,8 +131,8 @@ class ManagerRuntime:
 
     async def close(self) -> None:
         """Rejects new commits, waits for those in flight (at most the commit timeout and one claim), and closes the
-        writers. The log stays open. Ownership leaves its group before, so that others need not wait for its session to
-        end."""
+        writers. It does not close the log. The caller first lets ownership leave its group, so that other managers need
+        not wait for the session timeout."""
         self._closing = True
         if self._housekeeping is not None:
             self._housekeeping.cancel()
@@ -138,28 +144,28 @@ class ManagerRuntime:
     def on_assigned(self, shard_group: int) -> None:
         """See `OwnershipListener.on_assigned`."""
         found = self._shard_groups[shard_group]
-        if found.wanted or self._closing:
+        if found.assigned or self._closing:
             return
-        found.wanted = True
+        found.assigned = True
         if not found.owned:
             self._start(found)
 
     async def on_revoked(self, shard_group: int) -> None:
         """See `OwnershipListener.on_revoked`."""
         found = self._shard_groups[shard_group]
-        found.wanted = False
+        found.assigned = False
         found.stop()
         await found.stopped()
 
     def note_generation(self, generation: str) -> None:
-        """Records the current identity of the log (`PartitionLog.generation`). Shard groups that serve another log stop
-        at once (NOT_COORDINATOR) and are read again."""
+        """Compares the shards with the current identity of the log (`PartitionLog.generation`). Shard groups that were
+        read from another log stop serving at once (NOT_COORDINATOR) and are loaded again."""
         for shard_group in self._shard_groups:
             shard_group.note_generation(generation)
 
     def _start(self, shard_group: ShardGroup) -> None:
         def start() -> None:
-            if shard_group.wanted:
+            if shard_group.assigned:
                 shard_group.start()
             elif self._standby is not None and not self._closing:
                 self._standby.add(shard_group)
@@ -169,27 +175,27 @@ class ManagerRuntime:
         else:
             self._standby.release(shard_group, start)
 
-    def _released(self, shard_group: ShardGroup) -> None:
-        """The thread of the shard group has ended."""
-        if shard_group.wanted:
+    def _on_released(self, shard_group: ShardGroup) -> None:
+        """Reassigns the shards of a shard group whose thread has ended: to a new owner thread, or to the standby."""
+        if shard_group.assigned:
             self._start(shard_group)
         elif self._standby is None:
             shard_group.reset()
         elif not self._closing:
             self._standby.add(shard_group)
 
-    def _changed(self, shard_group: ShardGroup) -> None:
-        serves = shard_group.life.state is ShardState.ACTIVE
+    def _on_changed(self, shard_group: ShardGroup) -> None:
+        serves = shard_group.lifecycle.state is ShardState.ACTIVE
         for partition in shard_group.partitions:
-            was = self._serving[partition]
+            previous = self._serving[partition]
             self._serving[partition] = shard_group.shards[partition] if serves else None
-            if serves and was is None:
-                self._expiry.start(partition)
+            if serves and previous is None:
+                self._expiration.start(partition)
             elif not serves:
-                self._expiry.stop(partition)
+                self._expiration.stop(partition)
 
-    def _loads_owned(self) -> bool:
-        return any(shard_group.life.state is ShardState.LOADING for shard_group in self._shard_groups)
+    def _is_loading_owned(self) -> bool:
+        return any(shard_group.lifecycle.state is ShardState.LOADING for shard_group in self._shard_groups)
 
     def _new_shard(self, partition: int) -> Shard:
         return Shard(partition, self._format, self.config.limits)
@@ -200,42 +206,43 @@ class ManagerRuntime:
             for shard_group in self._shard_groups:
                 shard_group.note_current()
             try:
-                await self._expiry.run_due()
+                await self._expiration.run_due()
             except Exception:
-                _logger.exception("expiry pass failed")
+                _logger.exception("the expiration pass failed")
 
     # --- requests ------------------------------------------------------------------------------------
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        """Returns None while commits may come; else the caller should read no more from sockets until this future ends.
-        Commits that come nevertheless are accepted."""
-        return self._pressure.backpressure()
+        """Returns None while there is capacity for commits. Otherwise it returns a future, and the caller should stop
+        reading from sockets until the future completes. Commits that arrive nevertheless are accepted."""
+        return self._backpressure.backpressure()
 
     def partition_of(self, group: str) -> int:
         """Returns the partition of the log for a group."""
         return shard_for(group, self._partitions)
 
-    def owns(self, group: str) -> int:
-        """Returns 0 if this process may answer for the group at this moment, else 14, 15 or 16."""
+    def ownership_error(self, group: str) -> int:
+        """Returns 0 if this process may serve the group at this moment, else COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR."""
         partition = self.partition_of(group)
         if self._serving[partition] is None:
-            return self._refusal(partition)
+            return self._error_code(partition)
         return ErrorCode.NONE if self._ownership.valid() else ErrorCode.NOT_COORDINATOR
 
     def ownership_epoch(self, group: str) -> int:
-        """Returns a number that changes whenever this process takes the group's shard again."""
-        return self._shard_group(self.partition_of(group)).lives
+        """Returns a number that increases whenever this process starts to own the group's shard again."""
+        return self._shard_group(self.partition_of(group)).ownership_epoch
 
     def commit(self, request: CommitRequest) -> asyncio.Future[CommitResponse]:
-        """Returns a future that ends once the commit is acknowledged, has failed, or the commit timeout is over.
-        Commits to one group keep the order of the calls.
+        """Returns a future of the response. It completes once the commit is acknowledged or has failed, or after the
+        commit timeout. Commits to one group keep the order of the calls.
 
-        It does not check the lease, because the log itself rejects a writer that does not own the shard group any more.
+        It does not check the lease, because the log rejects a writer that no longer owns the shard group.
         """
         partition = shard_for(request.group, self._partitions)
         shard = self._serving[partition]
         if shard is None:
-            return self._done(CommitResponse(self._refusal(partition)))
+            return self._completed(CommitResponse(self._error_code(partition)))
         self.counters.commits += 1
         return self._append(shard, shard.commit(request, self._clock.now_ms()), CommitResponse)
 
@@ -244,15 +251,15 @@ class ManagerRuntime:
         partition = shard_for(request.group, self._partitions)
         shard = self._serving[partition]
         if shard is None:
-            return FetchResponse(self._refusal(partition))
+            return FetchResponse(self._error_code(partition))
         self.counters.fetches += 1
         known = shard.unreadable
         response = shard.fetch(request)
-        if shard.unreadable > known:  # each is logged once, because the client receives no reason
-            which = list(shard.problems[known : known + _NAMED])
-            _logger.warning("committed offsets cannot be read", extra={"shard": partition, "which": which})
-        # After the read, so that no other process owned the shard group at that moment (data rule "one writer per
-        # shard").
+        if shard.unreadable > known:  # each one is logged once, because the client receives only an error code
+            offsets = list(shard.problems[known : known + _MAX_LISTED])
+            _logger.warning("committed offsets cannot be read", extra={"shard": partition, "which": offsets})
+        # The lease is checked after the read, so no other process owned the shard group at the moment of the read (data
+        # rule "one writer per shard").
         return response if self._ownership.valid() else FetchResponse(ErrorCode.NOT_COORDINATOR)
 
     def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> asyncio.Future[DeleteResponse]:
@@ -260,59 +267,65 @@ class ManagerRuntime:
         partition = self.partition_of(group)
         shard = self._serving[partition]
         if shard is None:
-            return self._done(DeleteResponse(self._refusal(partition)))
+            return self._completed(DeleteResponse(self._error_code(partition)))
         self.counters.deletes += 1
         return self._append(shard, shard.delete_offsets(group, topics), DeleteResponse)
 
     def delete_group(self, group: str) -> asyncio.Future[int]:
-        """Deletes all offsets of a group and returns an error code (69 if it has none). Works as `commit`."""
+        """Deletes all offsets of a group. Works as `commit`; the response is an error code, GROUP_ID_NOT_FOUND if the
+        group has no offsets."""
         partition = self.partition_of(group)
         shard = self._serving[partition]
         if shard is None:
-            return self._done(self._refusal(partition))
+            return self._completed(self._error_code(partition))
         self.counters.deletes += 1
         return self._append(shard, shard.delete_group(group), int)
 
     def list_groups(self) -> tuple[int, Sequence[str]]:
-        """Returns the groups with offsets in the served shard groups; an error code (14, 15) says that owned shard
-        groups are missing."""
+        """Returns an error code and the groups with offsets in the served shard groups. The code is
+        COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE if shard groups that this process owns are missing
+        from the list, and NOT_COORDINATOR if the lease has expired."""
         groups = [group for shard in self._serving if shard is not None for group in shard.groups()]
-        states = {shard_group.life.state for shard_group in self._shard_groups if shard_group.wanted}
+        states = {shard_group.lifecycle.state for shard_group in self._shard_groups if shard_group.assigned}
         if states and not self._ownership.valid():
             return ErrorCode.NOT_COORDINATOR, ()
         if ShardState.FAILED in states:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, groups
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if states - {ShardState.ACTIVE} else ErrorCode.NONE, groups
 
-    def settled(self, group: str) -> asyncio.Future[None]:
-        """Returns a future that ends once every earlier commit to the group has ended and can no longer take effect.
-        Its result is the retriable `TimedOut` if that takes longer than a claim and a commit."""
-        return self._shard_group(self.partition_of(group)).settled()
+    def wait_for_writes(self, group: str) -> asyncio.Future[None]:
+        """Returns a future that completes once every earlier write to the group's shard group has ended, so that none
+        can take effect later. The future raises the retriable `TimedOut` if this takes longer than the timeouts of a
+        claim and a commit together."""
+        return self._shard_group(self.partition_of(group)).wait_for_writes()
 
-    def _append_expiry(
-        self, shard: Shard, prepared: CoordinatorResult[ExpiryReport]
+    def _append_expiration(
+        self, shard: Shard, result: CoordinatorResult[ExpiryReport]
     ) -> asyncio.Future[ExpiryReport | None]:
-        return self._append(shard, prepared, lambda _: None)
+        return self._append(shard, result, lambda _: None)
 
     def _append(
-        self, shard: Shard, prepared: CoordinatorResult[Any], refuse: Callable[[int], Any]
+        self, shard: Shard, result: CoordinatorResult[Any], error_response: Callable[[int], Any]
     ) -> asyncio.Future[Any]:
-        if not prepared.records:
-            # A response without an append (no such group, a condition that does not hold) is a read, as in a fetch.
-            return self._done(prepared.response if self._ownership.valid() else refuse(ErrorCode.NOT_COORDINATOR))
-        self.counters.commit_records += len(prepared.records)
-        return self._shard_group(shard.partition).append(shard, prepared, refuse)
+        if not result.records:
+            # A response without records (group not found, a condition that does not hold) is the result of a read, so
+            # the lease is checked as in a fetch.
+            return self._completed(
+                result.response if self._ownership.valid() else error_response(ErrorCode.NOT_COORDINATOR)
+            )
+        self.counters.commit_records += len(result.records)
+        return self._shard_group(shard.partition).append(shard, result, error_response)
 
     def _shard_group(self, partition: int) -> ShardGroup:
         return self._shard_groups[shard_group_of(partition, self._partitions)]
 
-    def _refusal(self, partition: int) -> int:
+    def _error_code(self, partition: int) -> int:
         if self._closing or not self._shard_groups:
             return ErrorCode.NOT_COORDINATOR
-        # A shard group that serves has its shards in `_serving`, so this is never 0.
-        return self._shard_group(partition).refusal or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        # This is never 0, because the shards of an active shard group are in `_serving`.
+        return self._shard_group(partition).error_code or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    def _done(self, response: Any) -> asyncio.Future[Any]:
+    def _completed(self, response: Any) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_result(response)
         return future
@@ -320,15 +333,16 @@ class ManagerRuntime:
     # --- status --------------------------------------------------------------------------------------
 
     def dump(self, partition: int) -> Sequence[tuple[OffsetKey, OffsetValue]]:
-        """Returns the readable offsets of a shard of this process, served or not (see `ShardStatus.role`), sorted. They
-        are current only if it is served. Raises `CoordinatorLoadInProgress` during a load."""
+        """Returns the readable offsets of a shard, sorted, whether this process serves it or not (see
+        `ShardStatus.role`). They are current only if this process serves the shard. Raises `CoordinatorLoadInProgress`
+        during a load."""
         shard_group = self._shard_group(partition)
         if shard_group.loading or (self._standby is not None and self._standby.loading is shard_group):
             raise CoordinatorLoadInProgress(f"shard {partition}", "it is being loaded")
         return list(shard_group.shards[partition].entries())
 
     def status(self) -> Sequence[ShardStatus]:
-        """Returns every shard, by partition."""
+        """Returns the status of every shard, by partition."""
         shard_groups = [self._shard_group(partition) for partition in range(self._partitions)]
         return [
             shard_status(shard_group, partition, self._standby) for partition, shard_group in enumerate(shard_groups)
@@ -336,4 +350,4 @@ class ManagerRuntime:
 
     def metrics(self) -> dict[str, float]:
         """Returns the values of the metrics endpoint."""
-        return {**self.counters.metrics(), "pending_records": self._pressure.pending, **totals(self.status())}
+        return {**self.counters.metrics(), "pending_records": self._backpressure.pending, **totals(self.status())}

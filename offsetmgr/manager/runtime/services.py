@@ -17,13 +17,14 @@ from offsetmgr.manager.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class RuntimeServices:
-    """Shared by the shard groups and their writer threads. ``loading`` bounds the number of concurrent loads."""
+    """Objects that the shard groups and their writer threads share. ``load_permits`` limits the number of concurrent
+    loads."""
 
     log: PartitionLog
     ownership: Ownership
     config: ManagerConfig
-    bridge: LoopProxy
+    loop: LoopProxy
     counters: Counters
-    pressure: Backpressure
+    backpressure: Backpressure
     new_shard: Callable[[int], Shard]
-    loading: threading.Semaphore
+    load_permits: threading.Semaphore

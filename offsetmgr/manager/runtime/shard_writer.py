@@ -1,11 +1,13 @@
-"""`ShardWriterThread`: the thread of an owned shard group, from the claim to the end.
+"""`ShardWriterThread`: the thread that claims, loads and appends to an owned shard group.
 
-It only performs I/O. It reports results to the loop in order; the loop changes the state and answers requests.
+It performs only I/O. It reports results to the event loop in order (`WriterCallbacks`); the loop changes the state and
+answers requests.
 
-Fetches are answered from memory while the outcome of an append is unknown: a commit in doubt was answered with an error
-or not at all, so memory has the last *acknowledged* offsets. No other process can have acknowledged anything since: the
-next owner does so only after the lease has ended, which every fetch checks (data rule "one writer per shard"), and a
-process that claims without owning the shard group appends nothing (see `ownership_protocol`).
+The manager serves fetches from memory while the outcome of an append is unknown. This is correct: a commit in doubt was
+answered with an error or not at all, so memory contains the last *acknowledged* offsets. No other process can have
+acknowledged a commit since: the next owner does so only after the lease has ended, which every fetch checks (data rule
+"one writer per shard"), and a process that claims without owning the shard group appends nothing (see
+`ownership_protocol`).
 """
 
 from __future__ import annotations
@@ -22,59 +24,70 @@ from offsetmgr.manager.log.base import AppendRejected, Fenced, OutcomeUnknown, P
 from offsetmgr.manager.runtime.loop_proxy import LoopEnded
 from offsetmgr.manager.runtime.process_settings import after_load
 from offsetmgr.manager.runtime.services import RuntimeServices
-from offsetmgr.manager.runtime.write_batch import AppendResult, WriteBatch, failed, merged, split_expired, written
+from offsetmgr.manager.runtime.write_batch import (
+    AppendResult,
+    WriteBatch,
+    deadline_passed,
+    failed_results,
+    merge_records,
+    written_results,
+)
 from offsetmgr.manager.shard import Shard
 from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
 
 NON_RETRIABLE_BACKOFF_S: Final = 60.0
-"""Seconds: the longest pause after an error that will hardly pass; each attempt may read a whole topic again."""
-_LEASE_PAUSE_S: Final = 0.05
-_LEAST_SHARE: Final = 0.1
-"""The part of the commit timeout that must be left for an append to be tried."""
-_TAIL: Final = 50_000
-"""Offsets; with more to read it is a load."""
-_TAIL_PART: Final = 1000
+"""The longest pause after an error that is not retriable, because each attempt may read a whole topic again."""
+_LEASE_CHECK_INTERVAL_S: Final = 0.05
+_MIN_TIME_SHARE: Final = 0.1
+"""The fraction of the commit timeout that must remain; otherwise the thread does not try the append."""
+_MAX_TAIL_OFFSETS: Final = 50_000
+"""A read of more offsets than this needs a load permit."""
+_REPLAY_PART: Final = 1000
 
 
 class WriterCallbacks(Protocol):
-    """Reports to the shard group, on the loop."""
+    """The reports of the thread to the shard group. They run on the loop."""
 
     def on_loading(self) -> None:
-        """It starts to claim and to read."""
+        """The thread starts to claim and load the shard group."""
         ...
 
     def on_retry(self, error: Exception) -> None:
-        """That failed and will be retried."""
+        """The claim or the load failed, and the thread will retry it."""
         ...
 
     def on_loaded(self, shards: Mapping[int, Shard], generation: str, as_of: float) -> None:
-        """The shards have the state of the log (of this `PartitionLog.generation`) after the claim, at ``as_of`` of
-        `lease.boottime`: the shard group can be served, and the shards belong to the loop."""
+        """The load is complete, and the shards now belong to the loop, which can serve them. They contain every record
+        of the log with this `PartitionLog.generation` up to the time ``as_of`` (`lease.boottime`), which is after the
+        claim."""
         ...
 
     def on_topic_recreated(self) -> None:
-        """The log differs from the one that the shards were read from: they must be read again."""
+        """The topic was recreated since the shards were read, so they must be loaded again."""
         ...
 
     def on_replay(self, partition: int, part: Mapping[bytes, bytes | None], position: int) -> None:
-        """Records appended while the outcome was unknown, of one partition; see `Shard.replay_newest`."""
+        """Passes records of one partition that the log contains after an unknown outcome, for `Shard.replay_newest`."""
         ...
 
     def on_recovered(self) -> None:
-        """After an unknown outcome the log was read to its end, and `on_replay` has reported all of it."""
+        """After an unknown outcome, the thread has read the log to its end and passed all records to `on_replay`."""
         ...
 
     def on_ended(self, outcomes: Sequence[AppendResult], batches: int, seconds: float) -> None:
-        """The oldest ``batches`` have ended, in order, after this time."""
+        """The append of the oldest ``batches`` batches ended after ``seconds`` seconds, with these outcomes in
+        order."""
         ...
 
     def on_finished(self, fenced: str) -> None:
-        """The thread ends; ``fenced`` names the other writer, or is empty. It appends nothing any more."""
+        """The thread ends and appends nothing any more. ``fenced`` is the error if another writer claimed the shard
+        group, else empty."""
         ...
 
 
 class ShardWriterThread:
-    """``shards`` belong to the thread until `WriterCallbacks.on_loaded`."""
+    """Claims, loads and appends to one shard group. ``shards`` belong to the thread until
+    `WriterCallbacks.on_loaded`."""
 
     def __init__(
         self,
@@ -89,13 +102,13 @@ class ShardWriterThread:
         self._log = services.log
         self._ownership = services.ownership
         self._config = services.config
-        self._bridge = services.bridge
+        self._loop = services.loop
         self._listener = listener
         self._shards: dict[int, Shard] | None = dict(shards)
         self._partitions = sorted(shards)
         self._generation = generation
         self._new_shard = services.new_shard
-        self._loading = services.loading
+        self._load_permits = services.load_permits
         self._positions: dict[int, int] = {}
         self._queue: queue.SimpleQueue[WriteBatch | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -108,11 +121,11 @@ class ShardWriterThread:
         self._thread.start()
 
     def put(self, batch: WriteBatch) -> None:
-        """Adds a batch after all earlier ones."""
+        """Queues a batch behind all earlier ones."""
         self._queue.put(batch)
 
     def stop(self) -> None:
-        """Appends the queued records and accepts no others."""
+        """Stops the thread after it has appended the queued batches."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._queue.put(None)
@@ -123,7 +136,7 @@ class ShardWriterThread:
 
     @property
     def loading(self) -> bool:
-        """Returns whether it has not handed over its shards yet."""
+        """Whether the shards still belong to the thread."""
         return self._shards is not None
 
     # --- the thread ----------------------------------------------------------------------------------
@@ -131,44 +144,43 @@ class ShardWriterThread:
     def _run(self) -> None:
         fenced = ""
         try:
-            self._live()
+            self._claim_and_serve()
         except Fenced as error:
             fenced = str(error)
         except LoopEnded:
             pass
         finally:
             self._close_writer()
-            self._bridge.post(self._listener.on_finished, fenced)
+            self._loop.post(self._listener.on_finished, fenced)
 
-    def _live(self) -> None:
+    def _claim_and_serve(self) -> None:
         """Claims and serves until it is stopped; claims again after an unknown outcome."""
         pause = self._config.retry_pause
         while not self._stopping.is_set():
             try:
-                if self._take_over():
+                if self._claim_and_load():
                     pause = self._config.retry_pause
                     self._serve()
             except (Fenced, LoopEnded):
                 raise
-            except Exception as error:  # any error is logged, because the shard group must not stay without an owner
+            except Exception as error:  # any error is retried, since the shard group must not stay without an owner
                 self._close_writer()
-                self._bridge.post(self._listener.on_retry, error)
+                self._loop.post(self._listener.on_retry, error)
                 self._stopping.wait(pause)
-                pause = min(
-                    pause * 2, self._config.most_retry_pause if is_retriable(error) else NON_RETRIABLE_BACKOFF_S
-                )
+                pause = min(pause * 2, self._config.max_retry_pause if is_retriable(error) else NON_RETRIABLE_BACKOFF_S)
 
-    def _take_over(self) -> bool:
-        """Claims the shard group and reads the log. Returns False if this process does not own it (yet)."""
+    def _claim_and_load(self) -> bool:
+        """Claims the shard group and reads the log. Returns False if this process does not own the shard group now, or
+        if the thread was stopped."""
         while not self._ownership.valid():
-            if self._stopping.wait(_LEASE_PAUSE_S):
+            if self._stopping.wait(_LEASE_CHECK_INTERVAL_S):
                 return False
-        self._bridge.post(self._listener.on_loading)
-        if not self._of_one_log(self._log.generation(self._config.claim_timeout)):
+        self._loop.post(self._listener.on_loading)
+        if not self._discard_other_log(self._log.generation(self._config.claim_timeout)):
             return False
         self._writer = self._log.writer(self._shard_group)
         self._writer.claim(self._config.claim_timeout)
-        # In this order, and after the claim: see `ownership_protocol`.
+        # The lease must be checked after the claim: see `ownership_protocol`.
         if not self._ownership.valid() or self._stopping.is_set():
             self._close_writer()
             return False
@@ -179,12 +191,13 @@ class ShardWriterThread:
             self._close_writer()
         return done
 
-    def _of_one_log(self, generation: str) -> bool:
-        """Before the claim: discards shards of another log; returns False if they belong to the loop."""
+    def _discard_other_log(self, generation: str) -> bool:
+        """Discards shards that were read from another log. Returns False if they belong to the loop, which then has to
+        reload them."""
         if generation in ("", self._generation):
             return True
         if self._shards is None:
-            self._bridge.run(self._listener.on_topic_recreated)
+            self._loop.run(self._listener.on_topic_recreated)
             return False
         self._shards = {partition: self._new_shard(partition) for partition in self._partitions}
         self._generation = generation
@@ -195,19 +208,19 @@ class ShardWriterThread:
             shards[partition] = self._new_shard(partition)
         load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
         load.plan(ends, self._config.claim_timeout)
-        if not with_load_permit(load, self._loading, self._stopping):
+        if not with_load_permit(load, self._load_permits, self._stopping):
             return False
         check_same_log(self._log, self._generation, self._config.claim_timeout)
         if self._config.own_process:
             after_load()
         self._positions = {partition: shard.position for partition, shard in shards.items()}
         self._shards = None
-        self._bridge.post(self._listener.on_loaded, shards, self._generation, as_of)
+        self._loop.post(self._listener.on_loaded, shards, self._generation, as_of)
         return True
 
     def _read_tail(self, ends: Mapping[int, int]) -> bool:
-        """After an unknown outcome. The new records are at most those that were being appended, so they go to the
-        loop."""
+        """Reads the end of the log after an append with an unknown outcome. There are few new records, at most those of
+        the append, so the loop replays them."""
         behind = {partition: end for partition, end in ends.items() if end > self._positions[partition]}
         newest: dict[int, dict[bytes, bytes | None]] = {partition: {} for partition in behind}
         reader = self._log.reader()
@@ -220,18 +233,19 @@ class ShardWriterThread:
             return False
         check_same_log(self._log, self._generation, self._config.claim_timeout)
         for partition, found in newest.items():
-            self._hand_over(partition, found, reached[partition])
+            self._replay_on_loop(partition, found, reached[partition])
             self._positions[partition] = reached[partition]
-        self._bridge.post(self._listener.on_recovered)
+        self._loop.post(self._listener.on_recovered)
         return True
 
-    def _hand_over(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
-        """In parts, so that the loop can do other work in between; the last part moves the shard's position."""
+    def _replay_on_loop(self, partition: int, newest: Mapping[bytes, bytes | None], position: int) -> None:
+        """Lets the loop replay the records in parts, so that it can do other work in between. The last part advances
+        the shard's position."""
         items = list(newest.items())
-        while len(items) > _TAIL_PART:
-            part, items = dict(items[:_TAIL_PART]), items[_TAIL_PART:]
-            self._bridge.run(self._listener.on_replay, partition, part, self._positions[partition])
-        self._bridge.run(self._listener.on_replay, partition, dict(items), position)
+        while len(items) > _REPLAY_PART:
+            part, items = dict(items[:_REPLAY_PART]), items[_REPLAY_PART:]
+            self._loop.run(self._listener.on_replay, partition, part, self._positions[partition])
+        self._loop.run(self._listener.on_replay, partition, dict(items), position)
 
     # --- appends -------------------------------------------------------------------------------------
 
@@ -241,69 +255,69 @@ class ShardWriterThread:
             batches = self._next_batches()
             if not batches:
                 return
-            began = time.monotonic()
-            outcomes = self._outcomes(batches)
-            self._bridge.post(self._listener.on_ended, outcomes, len(batches), time.monotonic() - began)
+            started_at = time.monotonic()
+            outcomes = self._append_in_time(batches)
+            self._loop.post(self._listener.on_ended, outcomes, len(batches), time.monotonic() - started_at)
             fenced = next((outcome.error for outcome in outcomes if isinstance(outcome.error, Fenced)), None)
             if fenced is not None:
                 raise fenced
 
     def _next_batches(self) -> Sequence[WriteBatch]:
-        """Waits for a batch and until the log accepts it, and takes further batches up to the limits; returns none if
-        it is stopped."""
+        """Waits for a batch and until the broker is likely to accept an append. Takes further batches up to the limits
+        of a transaction. Returns an empty sequence if the thread is stopped."""
         first = self._queue.get()
         if first is None:
             return ()
-        if self._writer is not None and (rest := self._writer.ready_at - time.monotonic()) > 0:
-            time.sleep(rest)
+        if self._writer is not None and (wait_s := self._writer.ready_at - time.monotonic()) > 0:
+            time.sleep(wait_s)
         batches, records, size = [first], first.count, first.bytes
-        while records < self._config.transaction_records and size < self._config.transaction_bytes:
+        while records < self._config.max_transaction_records and size < self._config.max_transaction_bytes:
             try:
                 batch = self._queue.get_nowait()
             except queue.Empty:
                 break
             if batch is None:
-                self._queue.put(None)  # the queue is empty behind it
+                self._queue.put(None)  # stop after this transaction; no batch follows the None
                 break
             batches.append(batch)
             records += batch.count
             size += batch.bytes
         return batches
 
-    def _outcomes(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
-        """Appends the batches that have time left."""
-        latest = time.monotonic() + _LEAST_SHARE * self._config.commit_timeout
-        late = sum(batch.deadline < latest for batch in batches)  # the oldest come first
-        outcomes = failed(batches[:late], split_expired())
-        return outcomes + self._append(batches[late:]) if late < len(batches) else outcomes
+    def _append_in_time(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
+        """Appends the batches whose deadline is far enough away, and rejects the others."""
+        min_deadline = time.monotonic() + _MIN_TIME_SHARE * self._config.commit_timeout
+        expired = sum(batch.deadline < min_deadline for batch in batches)  # the oldest batches come first
+        outcomes = failed_results(batches[:expired], deadline_passed())
+        return outcomes + self._append(batches[expired:]) if expired < len(batches) else outcomes
 
     def _append(self, batches: Sequence[WriteBatch]) -> list[AppendResult]:
-        """One transaction for all batches; if a record is too large, the batches are divided, so that only its request
-        fails."""
+        """Appends all batches in one transaction. If a record is too large, splits the batches, so that only the
+        request with this record fails."""
         if self._writer is None:
-            return failed(batches, AppendRejected("commit", "the outcome of the previous append is unknown"))
-        records = merged(batches)
+            return failed_results(batches, AppendRejected("commit", "the outcome of the previous append is unknown"))
+        records = merge_records(batches)
         timeout = batches[0].deadline - time.monotonic()
         if timeout <= 0:
-            return failed(batches, split_expired())
+            return failed_results(batches, deadline_passed())
         try:
-            return written(batches, self._note(self._writer.append(records, timeout)), records)
+            return written_results(batches, self._advance(self._writer.append(records, timeout)), records)
         except TooLarge as error:
-            halves = _halves(batches)
-            if halves is None:
-                return failed(batches, error)
-            return self._append(halves[0]) + self._append(halves[1])
+            split = _split(batches)
+            if split is None:
+                return failed_results(batches, error)
+            return self._append(split[0]) + self._append(split[1])
         except AppendRejected as error:
-            return failed(batches, error)
+            return failed_results(batches, error)
         except Fenced as error:
             self._close_writer()
-            return failed(batches, error)
-        except Exception as error:  # after an unexpected error the outcome is unknown, too
+            return failed_results(batches, error)
+        except Exception as error:  # after an unexpected error the outcome is unknown too
             self._close_writer()
             unknown = error if isinstance(error, OutcomeUnknown) else OutcomeUnknown("commit", _text(error))
-            return failed(batches, unknown, certain=False)
+            return failed_results(batches, unknown, certain=False)
 
-    def _note(self, last: Mapping[int, int]) -> Mapping[int, int]:
+    def _advance(self, last: Mapping[int, int]) -> Mapping[int, int]:
         for partition, offset in last.items():
             self._positions[partition] = offset + 1
         return last
@@ -314,23 +328,24 @@ class ShardWriterThread:
             self._writer = None
 
 
-def with_load_permit(load: ShardLoader, turns: threading.Semaphore, stopping: threading.Event) -> bool:
-    """Runs a load; a long one waits for its permit and a short one does not. Returns False if it was stopped."""
-    if load.offsets_to_read <= _TAIL:
+def with_load_permit(load: ShardLoader, permits: threading.Semaphore, stopping: threading.Event) -> bool:
+    """Runs a load. A long load waits for a permit, a short one does not. Returns False if it was stopped."""
+    if load.offsets_to_read <= _MAX_TAIL_OFFSETS:
         return load.run()
-    while not turns.acquire(timeout=_LEASE_PAUSE_S):
+    while not permits.acquire(timeout=_LEASE_CHECK_INTERVAL_S):
         if stopping.is_set():
             return False
     try:
         return load.run()
     finally:
-        turns.release()
+        permits.release()
 
 
 def check_same_log(log: PartitionLog, generation: str, timeout: float) -> None:
-    """Checks that the log still has this generation after it was read. Raises `OffsetMgrError`."""
+    """Checks after a read that the log still has this generation. Raises `OffsetMgrError` if the topic was
+    recreated."""
     if log.generation(timeout) not in ("", generation):
-        raise CoordinatorNotAvailable("offsets topic", "it was recreated while it was read")
+        raise CoordinatorNotAvailable("offsets topic", "it was recreated while this manager read it")
 
 
 def is_retriable(error: Exception) -> bool:
@@ -338,12 +353,12 @@ def is_retriable(error: Exception) -> bool:
     return isinstance(error, OffsetMgrError) and error.retriable
 
 
-def _halves(batches: Sequence[WriteBatch]) -> tuple[Sequence[WriteBatch], Sequence[WriteBatch]] | None:
+def _split(batches: Sequence[WriteBatch]) -> tuple[Sequence[WriteBatch], Sequence[WriteBatch]] | None:
     if len(batches) > 1:
         middle = len(batches) // 2
         return batches[:middle], batches[middle:]
     if len(batches[0].entries) > 1:
-        first, second = batches[0].halves()
+        first, second = batches[0].split()
         return [first], [second]
     return None
 

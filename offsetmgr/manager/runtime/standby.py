@@ -1,8 +1,8 @@
 """`StandbyReplica`: a thread that follows the log of all shard groups that this process does not own.
 
-The loop decides what is followed (`Plan`); the thread reads, hands the records to the loop, and waits for the next
-plan, so a slow loop slows the thread down and nothing accumulates. A shard group with a large lag is loaded first
-(`shard_loader`), one at a time.
+The loop decides which partitions the thread reads (`StandbyTask`). The thread reads records, passes them to the loop
+and waits for the next task, so a slow loop slows the thread down and no records accumulate. Each shard group is first
+loaded to the log's end (`shard_loader`), one at a time, and then followed.
 """
 
 from __future__ import annotations
@@ -32,52 +32,54 @@ from offsetmgr.manager.shard_loader import ShardLoader, truncated_partitions
 from offsetmgr.records.base import FormatMismatch
 
 _logger: Final = logging.getLogger(__name__)
-_PAUSE_S: Final = 1.0
+_RETRY_PAUSE_S: Final = 1.0
 
 
-class Plan(NamedTuple):
-    """The next work of the thread."""
+class StandbyTask(NamedTuple):
+    """The next task of the thread: a load, or partitions to follow."""
 
     load: ShardGroup | None
-    """The shard group to load to the log's end; its shards belong to the thread until it reports the end."""
+    """The shard group to load to the log's end, or None. Its shards belong to the thread until the thread reports the
+    end of the load."""
     follow: Mapping[int, tuple[int, int]]
-    """Else the partitions to read: their turn (a partition that was removed and added has another one), and the
-    offset."""
+    """If there is no load, the partitions to read, each with its follow id and its offset. A partition that was removed
+    and added again has a new follow id."""
 
 
 class StandbyReplica:
-    """Methods run on the loop unless they say otherwise. No load starts while ``busy``: owned shard groups come
-    first."""
+    """Keeps the shards of shard groups that this process does not own up to date. Its methods run on the loop, except
+    those of the thread. No load starts while ``owned_loading`` returns True, because owned shard groups have
+    priority."""
 
     def __init__(
         self,
         log: PartitionLog,
         config: ManagerConfig,
-        bridge: LoopProxy,
+        loop: LoopProxy,
         counters: Counters,
         new_shard: Callable[[int], Shard],
-        loading: threading.Semaphore,
-        busy: Callable[[], bool],
+        load_permits: threading.Semaphore,
+        owned_loading: Callable[[], bool],
     ) -> None:
         self.ends: dict[int, tuple[int, float]] = {}
-        """The last known end offsets, and the time of the request (`lease.boottime`)."""
+        """The last known end offset of each partition, and the time of its request (`lease.boottime`)."""
         self.load: ShardLoader | None = None
         self.loading: ShardGroup | None = None
         self.last_error = ""
         self._log = log
         self._config = config
-        self._bridge = bridge
+        self._loop = loop
         self._counters = counters
         self._new_shard = new_shard
-        self._turns = loading
-        self._busy = busy
-        self._turn = 0
-        self._pause = _PAUSE_S
+        self._load_permits = load_permits
+        self._owned_loading = owned_loading
+        self._last_follow_id = 0
+        self._pause = _RETRY_PAUSE_S
         self._waiting: dict[int, ShardGroup] = {}
         self._unreadable: set[int] = set()
-        """Shard groups that are not followed, see `_leave_alone`."""
+        """The shard groups that are not followed because their records are unreadable (see `_stop_following`)."""
         self._following: dict[int, tuple[int, ShardGroup]] = {}
-        self._let_go: Callable[[], None] | None = None
+        self._after_load: Callable[[], None] | None = None
         self._stopping = threading.Event()
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="offsetmgr-standby", daemon=True)
@@ -86,7 +88,7 @@ class StandbyReplica:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stops following; returns once the thread has ended."""
+        """Stops following all shard groups. Returns once the thread has ended."""
         self._stopping.set()
         self._waiting.clear()
         self._following.clear()
@@ -94,74 +96,79 @@ class StandbyReplica:
             await self._ended.wait()
 
     def add(self, shard_group: ShardGroup) -> None:
-        """Adds a shard group whose shards follow the log from now on."""
+        """Adds a shard group, whose shards are loaded and then follow the log."""
         self._unreadable.discard(shard_group.number)
         if not self._stopping.is_set():
             self._waiting[shard_group.number] = shard_group
 
-    def release(self, shard_group: ShardGroup, then: Callable[[], None]) -> None:
-        """Stops using the shard group's shards and then calls ``then``: at once, unless it is loading them. (The load
-        continues, because the new owner would have to begin with the same one.)"""
+    def release(self, shard_group: ShardGroup, when_free: Callable[[], None]) -> None:
+        """Stops using the shards of a shard group and then calls ``when_free``: at once, or after the load if the
+        thread is loading them. (The load continues, because the new owner would have to start the same load.)"""
         self._waiting.pop(shard_group.number, None)
         for partition in shard_group.partitions:
             self._following.pop(partition, None)
         if self.loading is shard_group:
-            self._let_go = then
+            self._after_load = when_free
         else:
-            then()
+            when_free()
 
     def follows(self, shard_group: ShardGroup) -> bool:
-        """Returns whether its shards follow the log after a first load."""
+        """Returns whether the shards of a shard group follow the log after their load."""
         return shard_group.partitions[0] in self._following
 
     @property
     def load_progress(self) -> tuple[int, int]:
-        """Returns the offsets read and to be read by the current load."""
+        """The number of offsets that the current load has read, and the number that it has to read."""
         return (0, 0) if self.load is None else (self.load.offsets_read, self.load.offsets_to_read)
 
     @property
     def caught_up(self) -> bool:
-        """Returns whether every standby shard group has been loaded to the log's end once."""
+        """Whether every added shard group has been loaded to the log's end."""
         return not self._waiting and self.loading is None
 
     # --- calls of the thread -------------------------------------------------------------------------
 
-    def _plan(self) -> Plan:
+    def _next_task(self) -> StandbyTask:
         now = boottime()
         for _, shard_group in list(self._following.values()):
-            if shard_group.too_old(now):
+            if shard_group.is_outdated(now):
                 self.release(shard_group, lambda: None)
                 self.add(shard_group)
-        if self._waiting and not self._busy() and not self._stopping.is_set():
-            shard_group = self._waiting.pop(next(iter(self._waiting)))  # one that failed waits behind the others
-            if shard_group.too_old(now):
+        if self._waiting and not self._owned_loading() and not self._stopping.is_set():
+            shard_group = self._waiting.pop(
+                next(iter(self._waiting))
+            )  # a shard group whose load failed is behind the others
+            if shard_group.is_outdated(now):
                 shard_group.reset()
             self.loading, self.load = shard_group, None
-            return Plan(shard_group, {})
-        follow = {p: (turn, shard_group.shards[p].position) for p, (turn, shard_group) in self._following.items()}
-        return Plan(None, follow)
+            return StandbyTask(shard_group, {})
+        follow = {
+            p: (follow_id, shard_group.shards[p].position) for p, (follow_id, shard_group) in self._following.items()
+        }
+        return StandbyTask(None, follow)
 
-    def _loaded(
+    def _on_loaded(
         self, shard_group: ShardGroup, shards: Mapping[int, Shard], generation: str, as_of: float | None
-    ) -> Plan:
-        """``as_of`` None: the load failed."""
+    ) -> StandbyTask:
+        """Takes back the shards after a load. ``as_of`` is the time up to which they are current; None if the load
+        failed."""
         shard_group.shards, shard_group.generation = dict(shards), generation
         self.loading = None
         if as_of is not None:
             shard_group.current_at = as_of
-        let_go, self._let_go = self._let_go, None
-        if let_go is not None:
-            let_go()
+        after_load_callback, self._after_load = self._after_load, None
+        if after_load_callback is not None:
+            after_load_callback()
         elif as_of is None and shard_group.number not in self._unreadable:
             self.add(shard_group)
         elif as_of is not None and not self._stopping.is_set():
-            self._turn += 1
-            self._following |= dict.fromkeys(shard_group.partitions, (self._turn, shard_group))
-        return self._plan()
+            self._last_follow_id += 1
+            self._following |= dict.fromkeys(shard_group.partitions, (self._last_follow_id, shard_group))
+        return self._next_task()
 
-    def _replay(self, records: Sequence[LogRecord]) -> Plan:
+    def _replay(self, records: Sequence[LogRecord]) -> StandbyTask:
         """Applies the records of partitions that are still followed. (A partition cannot have been removed and added
-        meanwhile: only this thread's `_loaded` adds it.)"""
+        meanwhile: only this thread's `_on_loaded` adds it.)"""
         shards = {partition: shard_group.shards[partition] for partition, (_, shard_group) in self._following.items()}
         for partition, offset, key, value, _ in records:
             shard = shards.get(partition)
@@ -169,23 +176,22 @@ class StandbyReplica:
                 try:
                     shard.replay(offset, key, value)
                 except FormatMismatch as error:
-                    self._leave_alone(self._following[partition][1], error)
+                    self._stop_following(self._following[partition][1], error)
                     shards.pop(partition)
         self._counters.standby_records += len(records)
-        return self._plan()
+        return self._next_task()
 
-    def _leave_damaged(self, error: CorruptRecords) -> None:
+    def _stop_following_damaged(self, error: CorruptRecords) -> None:
         if error.partition in self._following:
-            self._leave_alone(self._following[error.partition][1], error)
+            self._stop_following(self._following[error.partition][1], error)
 
-    def _leave_alone(self, shard_group: ShardGroup, error: FormatMismatch | CorruptRecords) -> None:
-        """This process cannot read the shard group's records: it follows the other shard groups only (a new owner logs
-        the error again)."""
+    def _stop_following(self, shard_group: ShardGroup, error: FormatMismatch | CorruptRecords) -> None:
+        """Stops following a shard group whose records this process cannot read. It continues with the other shard
+        groups."""
         shard_group.last_error = str(error)
-        owner = (
-            self._let_go if self.loading is shard_group else None
-        )  # who waits for the end of this load still gets the shard group
-        self.release(shard_group, owner or (lambda: None))
+        # If an owner waits for the end of this load, it must still receive the shard group.
+        waiting_owner = self._after_load if self.loading is shard_group else None
+        self.release(shard_group, waiting_owner or (lambda: None))
         self._unreadable.add(shard_group.number)
         _logger.error(
             "a shard group is no longer followed",
@@ -193,15 +199,16 @@ class StandbyReplica:
         )
 
     def _note_generation(self, generation: str) -> None:
-        """Loads shards of another log again."""
+        """Adds the shard groups again whose shards were read from another log."""
         for shard_group in {shard_group.number: shard_group for _, shard_group in self._following.values()}.values():
             if generation not in ("", shard_group.generation):
                 self.release(shard_group, lambda: None)
                 self.add(shard_group)
 
     def _note_ends(self, ends: Mapping[int, int], reached: Mapping[int, int], asked_at: float) -> None:
-        """Records the current ends and the positions: a partition that was read up to the previous ends was current
-        then. All records were replayed, so only markers and gaps follow the last one."""
+        """Records the end offsets and the positions. If a shard group was read up to the previous ends, its shards were
+        current at the time when these were requested. All records up to ``reached`` were replayed, so only markers and
+        gaps can follow the last record of a shard."""
         for partition, (_, shard_group) in self._following.items():
             if partition in reached:
                 shard_group.shards[partition].replay_newest({}, reached[partition])
@@ -213,7 +220,7 @@ class StandbyReplica:
         self.ends |= {partition: (end, asked_at) for partition, end in ends.items()}
         self.last_error = ""
 
-    def _stumbled(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self.last_error = f"{type(error).__name__}: {error}"
         self._counters.standby_failures += 1
         _logger.warning("standbys cannot follow the log", extra={"why": self.last_error})
@@ -227,10 +234,10 @@ class StandbyReplica:
             except LoopEnded:
                 return
             except CorruptRecords as error:
-                self._bridge.post(self._leave_damaged, error)
-            except Exception as error:  # any error is logged, because standbys must not fall behind
+                self._loop.post(self._stop_following_damaged, error)
+            except Exception as error:  # any error is logged and retried, because standbys must not fall behind
                 self._pause_after(error)
-        self._bridge.post(self._ended.set)
+        self._loop.post(self._ended.set)
 
     def _follow(self) -> None:
         reader = self._log.reader()
@@ -240,39 +247,39 @@ class StandbyReplica:
             reader.close()
 
     def _read_with(self, reader: LogReader) -> None:
-        turns: dict[int, int] = {}
-        looked = -float("inf")
-        plan = self._bridge.run(self._plan)
+        followed: dict[int, int] = {}
+        last_check = -float("inf")
+        task = self._loop.run(self._next_task)
         while not self._stopping.is_set():
-            if plan.load is not None:
-                plan = self._load(plan.load)
+            if task.load is not None:
+                task = self._load(task.load)
                 continue
-            wanted = {partition: turn for partition, (turn, _) in plan.follow.items()}
-            if wanted != turns:
-                reader.follow(_starts(reader, turns, plan.follow))
-                turns = wanted
-            if turns and time.monotonic() - looked > self._config.lag_interval:
-                asked_at, looked = boottime(), time.monotonic()
-                self._bridge.run(self._note_generation, self._log.generation(self._config.claim_timeout))
-                ends = self._log.end_offsets(sorted(turns), self._config.claim_timeout)
-                self._bridge.run(self._note_ends, ends, {p: reader.position(p) for p in turns}, asked_at)
-            plan = self._bridge.run(self._replay, self._poll(reader, turns))
+            planned = {partition: follow_id for partition, (follow_id, _) in task.follow.items()}
+            if planned != followed:
+                reader.follow(_starts(reader, followed, task.follow))
+                followed = planned
+            if followed and time.monotonic() - last_check > self._config.lag_interval:
+                asked_at, last_check = boottime(), time.monotonic()
+                self._loop.run(self._note_generation, self._log.generation(self._config.claim_timeout))
+                ends = self._log.end_offsets(sorted(followed), self._config.claim_timeout)
+                self._loop.run(self._note_ends, ends, {p: reader.position(p) for p in followed}, asked_at)
+            task = self._loop.run(self._replay, self._poll(reader, followed))
 
-    def _poll(self, reader: LogReader, turns: Mapping[int, int]) -> Sequence[LogRecord]:
-        if turns:
+    def _poll(self, reader: LogReader, followed: Mapping[int, int]) -> Sequence[LogRecord]:
+        if followed:
             return reader.poll(self._config.standby_records, self._config.standby_poll)
         self._stopping.wait(self._config.standby_poll)
         return ()
 
     def _pause_after(self, error: Exception) -> None:
-        """Pauses one second, and longer after repeated errors that will hardly pass."""
-        self._bridge.post(self._stumbled, error)
-        self._pause = _PAUSE_S if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
+        """Pauses for one second, and longer after repeated errors that are not retriable."""
+        self._loop.post(self._record_failure, error)
+        self._pause = _RETRY_PAUSE_S if is_retriable(error) else min(self._pause * 2, NON_RETRIABLE_BACKOFF_S)
         self._stopping.wait(self._pause)
 
-    def _load(self, shard_group: ShardGroup) -> Plan:
+    def _load(self, shard_group: ShardGroup) -> StandbyTask:
         shards, generation, as_of = dict(shard_group.shards), shard_group.generation, boottime()
-        done = False
+        loaded = False
         try:
             found = self._log.generation(self._config.claim_timeout)
             if found not in ("", generation):
@@ -282,21 +289,21 @@ class StandbyReplica:
                 shards[partition] = self._new_shard(partition)
             load = self.load = ShardLoader(self._log, shards, self._stopping.is_set)
             load.plan(ends, self._config.claim_timeout)
-            read = with_load_permit(load, self._turns, self._stopping)
+            read = with_load_permit(load, self._load_permits, self._stopping)
             check_same_log(self._log, generation, self._config.claim_timeout)
-            done = read
+            loaded = read
             if self._config.own_process:
                 after_load()
         except (FormatMismatch, CorruptRecords) as error:
-            self._bridge.post(self._leave_alone, shard_group, error)
+            self._loop.post(self._stop_following, shard_group, error)
         except Exception as error:
             self._pause_after(error)
-        return self._bridge.run(self._loaded, shard_group, shards, generation, as_of if done else None)
+        return self._loop.run(self._on_loaded, shard_group, shards, generation, as_of if loaded else None)
 
 
-def _starts(reader: LogReader, turns: Mapping[int, int], follow: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+def _starts(reader: LogReader, followed: Mapping[int, int], follow: Mapping[int, tuple[int, int]]) -> dict[int, int]:
     """Returns the offsets to read from: the reader's position for partitions that it already follows."""
     return {
-        partition: reader.position(partition) if turns.get(partition) == turn else position
-        for partition, (turn, position) in follow.items()
+        partition: reader.position(partition) if followed.get(partition) == follow_id else position
+        for partition, (follow_id, position) in follow.items()
     }

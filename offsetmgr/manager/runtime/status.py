@@ -1,4 +1,4 @@
-"""The status of the runtime: `ShardStatus` for `manager status`, `Counters` for the metrics endpoint."""
+"""The status of the runtime: `ShardStatus` for the command `manager status`, `Counters` for the metrics endpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Role(Enum):
 
 
 class ShardStatus(NamedTuple):
-    """One shard, as `manager status` shows it."""
+    """The status of one shard, as `manager status` prints it."""
 
     partition: int
     shard_group: int
@@ -30,31 +30,33 @@ class ShardStatus(NamedTuple):
     end_offset: int | None
     """The last known end of the log; None if unknown."""
     lag: int | None
-    """The offsets between the two (including markers and compacted records); 0 for an owner that serves."""
+    """The number of offsets from ``position`` to ``end_offset``, including markers and compacted records; 0 for an
+    owner that serves."""
     offsets: int
     groups: int
     load_read: int
     load_total: int
-    """The offsets that the current or last load of its shard group has read, and those that it has to read."""
+    """``load_read`` is the number of offsets that the current or last load of the shard group has read; ``load_total``
+    is the number that it has to read."""
     recovering: bool
-    """Whether the outcome of an append is being determined."""
+    """Whether the owner is determining the outcome of an append."""
     unreadable: int
-    """Keys with an invalid record or with a value of an unknown version."""
+    """The number of keys with an invalid record or with a value of an unknown version."""
     unknown_keys: int
-    """Keys of unknown versions: of a newer manager or of another program."""
+    """The number of keys with an unknown version, written by a newer manager or by another program."""
     last_error: str
 
 
 class Counters:
-    """Counters since the start of the process. Plain numbers, so that counting costs nothing."""
+    """Counters since the start of the process. They are plain numbers, so that counting is cheap."""
 
     def __init__(self) -> None:
         self.commits = 0
         self.commit_records = 0
         self.fetches = 0
         self.deletes = 0
-        self.refusals: Counter[int] = Counter()
-        """Failed commits and deletes by error code."""
+        self.errors: Counter[int] = Counter()
+        """The number of failed commits and deletes, by error code."""
         self.timeouts = 0
         self.transactions = 0
         self.transaction_seconds = 0.0
@@ -63,14 +65,14 @@ class Counters:
         self.loads = 0
         self.load_seconds = 0.0
         self.failures = 0
-        """Failed claims and loads."""
+        """The number of failed claims and loads."""
         self.expired = 0
         self.standby_records = 0
         self.standby_failures = 0
 
     def metrics(self) -> dict[str, float]:
         """Returns the counters by name, for `server.metrics`."""
-        figures: dict[str, float] = {
+        values: dict[str, float] = {
             "commits_total": self.commits,
             "commit_records_total": self.commit_records,
             "fetches_total": self.fetches,
@@ -87,6 +89,6 @@ class Counters:
             "standby_records_total": self.standby_records,
             "standby_failures_total": self.standby_failures,
         }
-        for code, count in sorted(self.refusals.items()):
-            figures[f'commit_errors_total{{code="{code}"}}'] = count
-        return figures
+        for code, count in sorted(self.errors.items()):
+            values[f'commit_errors_total{{code="{code}"}}'] = count
+        return values

@@ -22,39 +22,40 @@ class _StatusSnapshot(NamedTuple):
 
 
 def shard_status(shard_group: ShardGroup, partition: int, standby: StandbyReplica | None) -> ShardStatus:
-    """Returns the status of a shard. (Of a shard in a loading thread, it reads only single numbers.)"""
+    """Returns the status of a shard. If a loading thread owns the shard, this reads only single numbers, which is
+    safe."""
     shard = shard_group.shards[partition]
-    standing = _standing(shard_group, standby)
-    serves = shard_group.life.state is ShardState.ACTIVE
-    known = None if standby is None else standby.ends.get(partition)
-    end = shard.position if serves else None if known is None else known[0]
+    group_status = _group_status(shard_group, standby)
+    serves = shard_group.lifecycle.state is ShardState.ACTIVE
+    known_end = None if standby is None else standby.ends.get(partition)
+    end = shard.position if serves else None if known_end is None else known_end[0]
     return ShardStatus(
         partition=partition,
         shard_group=shard_group.number,
-        role=standing.role,
-        state=standing.state,
+        role=group_status.role,
+        state=group_status.state,
         since=shard_group.since,
         position=shard.position,
         end_offset=end,
         lag=None if end is None else max(0, end - shard.position),
         offsets=shard.offset_count,
         groups=shard.group_count,
-        load_read=standing.load_read,
-        load_total=standing.load_total,
+        load_read=group_status.load_read,
+        load_total=group_status.load_total,
         recovering=shard_group.recovering,
         unreadable=shard.unreadable,
         unknown_keys=shard.unknown_keys,
-        last_error=standing.last_error,
+        last_error=group_status.last_error,
     )
 
 
-def _standing(shard_group: ShardGroup, standby: StandbyReplica | None) -> _StatusSnapshot:
-    if shard_group.owned or shard_group.wanted:
+def _group_status(shard_group: ShardGroup, standby: StandbyReplica | None) -> _StatusSnapshot:
+    if shard_group.owned or shard_group.assigned:
         return _StatusSnapshot(
-            Role.OWNER, shard_group.life.state.value, *shard_group.load_progress, shard_group.last_error
+            Role.OWNER, shard_group.lifecycle.state.value, *shard_group.load_progress, shard_group.last_error
         )
     if standby is None:
-        return _StatusSnapshot(Role.NONE, shard_group.life.state.value, 0, 0, shard_group.last_error)
+        return _StatusSnapshot(Role.NONE, shard_group.lifecycle.state.value, 0, 0, shard_group.last_error)
     if standby.loading is shard_group:
         return _StatusSnapshot(Role.STANDBY, "loading", *standby.load_progress, standby.last_error)
     if standby.follows(shard_group):
@@ -64,7 +65,7 @@ def _standing(shard_group: ShardGroup, standby: StandbyReplica | None) -> _Statu
 
 def totals(statuses: Sequence[ShardStatus]) -> dict[str, float]:
     """Returns the totals by name, for `server.metrics`."""
-    figures: dict[str, float] = {
+    values: dict[str, float] = {
         "cache_entries": sum(status.offsets for status in statuses),
         "cache_groups": sum(status.groups for status in statuses),
         "unreadable_records": sum(s.unreadable + s.unknown_keys for s in statuses if s.role is Role.OWNER),
@@ -72,7 +73,7 @@ def totals(statuses: Sequence[ShardStatus]) -> dict[str, float]:
     }
     for role in Role:
         states = [status.state for status in statuses if status.role is role]
-        figures |= {
+        values |= {
             f'shards{{role="{role.value}",state="{state}"}}': states.count(state) for state in sorted(set(states))
         }
-    return figures
+    return values

@@ -1,8 +1,8 @@
-"""`WriteBatch`: commits for one transaction, and `AppendResult`: the outcome for some of them.
+"""`WriteBatch`: the requests that one transaction appends. `AppendResult`: the outcome for some of these requests.
 
-Group commit: everything that one iteration of the event loop brings for a shard group is one batch; the shard group's
-thread puts all batches that arrived during its last transaction into the next one. So a single commit does not wait,
-and under load a transaction carries thousands of records for the cost of one.
+This is a group commit: all requests of one iteration of the event loop for a shard group form one batch, and the thread
+of the shard group appends all batches that arrived during its last transaction in the next one. So a single commit does
+not wait, and under load a transaction with thousands of records costs no more than one with a single record.
 """
 
 from __future__ import annotations
@@ -22,49 +22,54 @@ Records: TypeAlias = dict[int, list[Record]]
 
 
 class PendingRequest(NamedTuple):
-    """A request whose records wait for the append; one for each request and not for each partition."""
+    """A request whose records wait for the append."""
 
     shard: Shard
-    prepared: CoordinatorResult[Any]
-    answer: asyncio.Future[Any]
-    refuse: Callable[[int], Any]
-    """Returns the response for an error code."""
-    at: int
-    """The position of its records among those of its shard in the batch."""
+    result: CoordinatorResult[Any]
+    future: asyncio.Future[Any]
+    error_response: Callable[[int], Any]
+    """Creates the response for an error code."""
+    record_index: int
+    """The index of its first record among the records of its shard in the batch."""
 
 
 class WriteBatch:
-    """Filled on the loop, then handed to the shard group's thread and not changed any more."""
+    """A batch of requests. The loop fills it and then passes it to the thread of the shard group; from then on it does
+    not change."""
 
     __slots__ = ("bytes", "count", "deadline", "entries", "records")
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        """Monotonic seconds at which its oldest request must be answered."""
+        """The time (seconds of `time.monotonic`) until which its oldest request must be answered."""
         self.entries: list[PendingRequest] = []
         self.records: Records = {}
         self.count = 0
         self.bytes = 0
 
     def add(
-        self, shard: Shard, prepared: CoordinatorResult[Any], answer: asyncio.Future[Any], refuse: Callable[[int], Any]
+        self,
+        shard: Shard,
+        result: CoordinatorResult[Any],
+        future: asyncio.Future[Any],
+        error_response: Callable[[int], Any],
     ) -> None:
-        """Adds the records of a request, in the order of the calls."""
+        """Adds the records of a request after those of earlier requests."""
         records = self.records.get(shard.partition)
         if records is None:
             records = self.records[shard.partition] = []
-        self.entries.append(PendingRequest(shard, prepared, answer, refuse, len(records)))
-        records += prepared.records
-        self.count += len(prepared.records)
-        self.bytes += sum([len(key) + len(value or b"") for key, value in prepared.records])
+        self.entries.append(PendingRequest(shard, result, future, error_response, len(records)))
+        records += result.records
+        self.count += len(result.records)
+        self.bytes += sum([len(key) + len(value or b"") for key, value in result.records])
 
-    def halves(self) -> tuple[WriteBatch, WriteBatch]:
-        """Returns the first half of the requests and the rest."""
+    def split(self) -> tuple[WriteBatch, WriteBatch]:
+        """Returns two batches: the first half of the requests, and the rest."""
         middle = len(self.entries) // 2
         parts = WriteBatch(self.deadline), WriteBatch(self.deadline)
         for part, entries in zip(parts, (self.entries[:middle], self.entries[middle:]), strict=True):
             for entry in entries:
-                part.add(entry.shard, entry.prepared, entry.answer, entry.refuse)
+                part.add(entry.shard, entry.result, entry.future, entry.error_response)
         return parts
 
 
@@ -72,14 +77,14 @@ class AppendResult(NamedTuple):
     """The outcome of an append of ``entries``."""
 
     entries: Sequence[PendingRequest]
-    firsts: Mapping[int, int]
-    """The offset of the first record of each partition, if it was written."""
+    first_offsets: Mapping[int, int]
+    """The offset of the first record of the batch in each partition; empty after an error."""
     error: OffsetMgrError | None = None
     certain: bool = True
-    """Whether an error means that nothing was written."""
+    """Whether, after an error, certainly nothing was written."""
 
 
-def merged(batches: Sequence[WriteBatch]) -> Records:
+def merge_records(batches: Sequence[WriteBatch]) -> Records:
     """Returns the records of all batches, in order."""
     if len(batches) == 1:
         return batches[0].records
@@ -90,8 +95,9 @@ def merged(batches: Sequence[WriteBatch]) -> Records:
     return records
 
 
-def written(batches: Sequence[WriteBatch], last: Mapping[int, int], records: Records) -> list[AppendResult]:
-    """Returns the outcomes of an append of ``records`` (`merged` of the batches) with these last offsets."""
+def written_results(batches: Sequence[WriteBatch], last: Mapping[int, int], records: Records) -> list[AppendResult]:
+    """Returns the results of a successful append of ``records``, which are the merged records of the batches. ``last``
+    is the offset of the last record of each partition."""
     next_first = {partition: offset - len(records[partition]) + 1 for partition, offset in last.items()}
     outcomes = []
     for batch in batches:
@@ -101,11 +107,13 @@ def written(batches: Sequence[WriteBatch], last: Mapping[int, int], records: Rec
     return outcomes
 
 
-def failed(batches: Sequence[WriteBatch], error: OffsetMgrError, *, certain: bool = True) -> list[AppendResult]:
-    """Returns the same outcome for all."""
+def failed_results(batches: Sequence[WriteBatch], error: OffsetMgrError, *, certain: bool = True) -> list[AppendResult]:
+    """Returns the same error for all batches."""
     return [AppendResult(batch.entries, {}, error, certain) for batch in batches]
 
 
-def split_expired() -> AppendRejected:
-    """Returns the error of requests whose time was over before the append."""
-    return AppendRejected("commit", "it waited for earlier ones until its timeout", "are enough brokers up?")
+def deadline_passed() -> AppendRejected:
+    """Returns the error for requests whose deadline passed before the append."""
+    return AppendRejected(
+        "commit", "it waited for earlier commits until its timeout", "check that enough brokers are up"
+    )

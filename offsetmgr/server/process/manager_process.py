@@ -290,8 +290,8 @@ class ManagerProcess:
             return text(503, "starting or stopping")
         if self._managing is not None and not self._managing.ownership.valid():
             return text(503, "no lease: the managers' group cannot be reached")
-        if self._managing is not None and self._managing.unfit:
-            return text(503, self._managing.unfit)
+        if self._managing is not None and self._managing.topic_fault:
+            return text(503, self._managing.topic_fault)
         if self._front is not None and (trouble := self._front.trouble()):
             return text(503, trouble)
         waiting = [s for s in self.status()["shards"] if s["role"] == "owner" and s["state"] != "ACTIVE"]

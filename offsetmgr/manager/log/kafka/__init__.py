@@ -1,6 +1,7 @@
-"""`KafkaLog`: the offsets topic on a cluster, through confluent-kafka.
+"""`KafkaLog`: the log on the offsets topic of a Kafka cluster, through confluent-kafka.
 
-One transactional producer writes each shard group; consumers with ``read_committed`` read.
+One transactional producer writes each shard group. Consumers with the isolation level ``read_committed`` read the
+partitions.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
 
 
 class KafkaLog:
-    """The methods are those of `offsetmgr.manager.log.base.PartitionLog`.
+    """Implements `offsetmgr.manager.log.base.PartitionLog`.
 
-    ``partitions`` is the result of `offsetmgr.manager.log.kafka.topic_admin.ensure_topic`; ``properties`` are
-    librdkafka's (``security.protocol``, ...). ``transaction_timeout_ms`` limits how long a dead writer delays readers
-    if no other writer claims its shard group. ``max_message_bytes`` is that of
-    `offsetmgr.manager.log.topic.OffsetsTopicState`. ``group`` is the group id of the readers, which has no other use.
+    ``partitions`` is the number of partitions that `offsetmgr.manager.log.kafka.topic_admin.ensure_topic` returned.
+    ``properties`` are settings of librdkafka (``security.protocol``, ...). ``transaction_timeout_ms`` limits how long a
+    dead writer delays readers if no other writer claims its shard group. ``max_message_bytes`` is the limit in
+    `offsetmgr.manager.log.topic.OffsetsTopicState`. ``group`` is the group id of the readers; they commit nothing, but
+    librdkafka requires an id.
 
     Any thread may call its methods.
     """
@@ -81,9 +83,10 @@ class KafkaLog:
         )
 
     def generation(self, timeout: float) -> str:
-        """Returns the topic id; empty from brokers before 2.8 (KIP-516).
+        """Returns the topic id; empty for brokers before 2.8 (KIP-516).
 
-        Raises `UnsuitableTopic` for a recreated topic that cannot be an offsets topic: no process may read or write it.
+        If the topic was recreated, raises `UnsuitableTopic` unless the new one is suitable: no process may read or
+        write an unsuitable topic.
         """
         found = self._offsets.topic_id(timeout)
         if found and found != self._generation:
@@ -99,17 +102,17 @@ class KafkaLog:
         return self._offsets.starts(partitions, timeout)
 
     def end_offsets(self, partitions: Sequence[int], timeout: float) -> Mapping[int, int]:
-        """Returns the end offsets, never below those that writers of this object know."""
-        return self._offsets.ends(partitions, timeout, self._known_ends.least)
+        """Returns the end offsets, never below an end that a writer of this object knows."""
+        return self._offsets.ends(partitions, timeout, self._known_ends.lower_bound)
 
     def close(self) -> None:
-        """Closes the log. The owners of writers and readers close them."""
+        """Closes the connections. The callers of `writer` and `reader` close the writers and readers themselves."""
         self._offsets.close()
 
 
 def transactional_id(topic: str, shard_group: int) -> str:
-    """Returns the id that every writer of a shard group uses: principals need rights for the prefix
-    ``{topic}-shard-group-``."""
+    """Returns the transactional id that every writer of a shard group uses. The manager's principal needs ACLs for the
+    prefix ``{topic}-shard-group-``."""
     return f"{transactional_id_prefix(topic)}{shard_group}"
 
 

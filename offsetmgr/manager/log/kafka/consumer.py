@@ -1,8 +1,8 @@
-"""`AssignedConsumer`: a consumer of given partitions of one topic with exact positions.
+"""`AssignedConsumer`: a consumer of assigned partitions of one topic that reports exact positions.
 
-Partitions are assigned and never subscribed to, and it commits nothing: the group id exists only because the client
-library requires one. A position passes markers and aborted records too: after the last record the end-of-partition
-event of the client reports it.
+It assigns partitions and never subscribes or commits; it has a group id only because the client library requires one. A
+position advances past transaction markers and aborted records too: the client's end-of-partition event reports the
+offset after the last record.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from offsetmgr.manager.log.base import CorruptRecords
 from offsetmgr.manager.log.kafka.settings import SILENT
 
 Message: TypeAlias = Any
-"""`ck.Message`, whose types allow for fields that only events lack: a partition, an offset, a key."""
+"""A `ck.Message`. Its declared types make partition, offset and key optional, although only events lack them."""
 
 Run: TypeAlias = tuple[int, list[Message]]
-"""A partition and consecutive records of it."""
+"""A partition and consecutive records from it."""
 
-_ASK_S: Final = 5.0
-_PASSING: Final = frozenset(
+_REQUEST_TIMEOUT_S: Final = 5.0
+_TRANSIENT_CODES: Final = frozenset(
     {
         ck.KafkaError._ALL_BROKERS_DOWN,
         ck.KafkaError._TRANSPORT,
@@ -35,17 +35,18 @@ _PASSING: Final = frozenset(
         ck.KafkaError._MAX_POLL_EXCEEDED,
     }
 )
-"""The client continues by itself after these errors, and callers have their own timeouts."""
+"""After these errors the client continues by itself; callers have their own timeouts."""
 
-_DAMAGED: Final = frozenset({ck.KafkaError._BAD_MSG, ck.KafkaError._BAD_COMPRESSION})
-"""The client repeats the fetch after these errors and does not move."""
+_CORRUPT_CODES: Final = frozenset({ck.KafkaError._BAD_MSG, ck.KafkaError._BAD_COMPRESSION})
+"""After these errors the client repeats the same fetch without end."""
 
 _error: Final[Callable[[Message], ck.KafkaError | None]] = ck.Message.error
 _partition: Final[Callable[[Message], Any]] = ck.Message.partition
 
 
 class AssignedConsumer:
-    """For one thread at a time, including `close`: the client library does not survive anything else."""
+    """Consumes assigned partitions. Only one thread may use it at a time, including `close`, because the client library
+    crashes otherwise."""
 
     def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
         self.positions: dict[int, int] = {}
@@ -53,52 +54,53 @@ class AssignedConsumer:
         self._corrupt: CorruptRecords | None = None
         self._topic = topic
         self._failures: deque[OffsetMgrError] = deque()
-        self._client = ck.Consumer({**settings, "error_cb": self._remember}, logger=SILENT)
+        self._client = ck.Consumer({**settings, "error_cb": self._on_client_error}, logger=SILENT)
 
     def assign(self, starts: Mapping[int, int]) -> None:
-        """Adds these partitions, from these offsets on."""
+        """Adds these partitions and reads them from these offsets on."""
         if starts:
             self._client.incremental_assign([ck.TopicPartition(self._topic, p, at) for p, at in starts.items()])
             self.positions.update(starts)
 
     def unassign(self, partitions: Iterable[int]) -> None:
         """Removes these partitions."""
-        gone = list(partitions)
-        if gone:
-            self._client.incremental_unassign([ck.TopicPartition(self._topic, p) for p in gone])
-            for partition in gone:
+        removed = list(partitions)
+        if removed:
+            self._client.incremental_unassign([ck.TopicPartition(self._topic, p) for p in removed])
+            for partition in removed:
                 del self.positions[partition]
 
-    def take(self, most: int, timeout: float) -> list[Run]:
-        """Returns at most so many records that have arrived; waits (seconds) if there are none, and returns nothing if
-        only a position moved.
+    def take(self, max_records: int, timeout: float) -> list[Run]:
+        """Returns up to ``max_records`` records that have arrived. Waits up to ``timeout`` seconds if there are none.
+        Returns nothing if only a position advanced.
 
-        Raises `OffsetMgrError` for an unreadable partition after the records before the error; `CorruptRecords` at once
-        and from then on, so that a damaged batch never counts as read.
+        If a partition is unreadable, it first returns the records before the error and then raises `OffsetMgrError`.
+        For a damaged batch it raises `CorruptRecords` at once and in every later call, so that the batch never counts
+        as read.
         """
-        self._check()
-        messages: list[Message] = self._client.consume(most, 0)
+        self._raise_failures()
+        messages: list[Message] = self._client.consume(max_records, 0)
         if not messages:
-            first = self._client.poll(timeout)  # consume would wait for its maximum number of records
+            first = self._client.poll(timeout)  # `consume` would wait until it has the maximum number of records
             if first is None:
                 return []
-            messages = [first, *self._client.consume(most - 1, 0)] if most > 1 else [first]
+            messages = [first, *self._client.consume(max_records - 1, 0)] if max_records > 1 else [first]
         events: list[Message] = []
         if any(map(_error, messages)):
             events = [message for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
         runs = self._runs(messages)
         for event in events:
-            self._happened(event)
+            self._handle_event(event)
         if self._corrupt is not None or not runs:
-            self._check()
+            self._raise_failures()
         return runs
 
     def close(self) -> None:
         """Closes the connections; commits nothing."""
         self._client.close()
 
-    def _check(self) -> None:
+    def _raise_failures(self) -> None:
         if self._corrupt is not None:
             raise self._corrupt
         if self._failures:
@@ -115,7 +117,7 @@ class AssignedConsumer:
             self.positions[partition] = run[-1].offset() + 1
         return runs
 
-    def _happened(self, event: Message) -> None:
+    def _handle_event(self, event: Message) -> None:
         error, partition = event.error(), event.partition()
         assert error is not None
         code = error.code()
@@ -123,24 +125,26 @@ class AssignedConsumer:
             if partition in self.positions:
                 self.positions[partition] = max(self.positions[partition], event.offset())
         elif code == ck.KafkaError._AUTO_OFFSET_RESET and partition in self.positions:
-            self._look_into_range(partition)
-        elif code in _DAMAGED and partition is not None and partition >= 0:
+            self._handle_out_of_range(partition)
+        elif code in _CORRUPT_CODES and partition is not None and partition >= 0:
             offset = event.offset()
             self._corrupt = CorruptRecords(self._topic, partition, -1 if offset is None else offset, error.str())
-        elif code not in _PASSING:
-            where = self._name(partition) if partition is not None and partition >= 0 else f"topic {self._topic}"
+        elif code not in _TRANSIENT_CODES:
+            where = (
+                self._partition_name(partition) if partition is not None and partition >= 0 else f"topic {self._topic}"
+            )
             self._failures.append(error_of(error, where))
 
-    def _look_into_range(self, partition: int) -> None:
-        """The log has no such offset: its start has moved (then reading continues there), or it is shorter than
-        before."""
+    def _handle_out_of_range(self, partition: int) -> None:
+        """Handles a position outside the log. If the log's start has advanced past it, reading continues at the start.
+        If the log is shorter than before, the error is reported."""
         position = self.positions[partition]
         try:
             start, end = self._client.get_watermark_offsets(
-                ck.TopicPartition(self._topic, partition), timeout=_ASK_S, cached=False
+                ck.TopicPartition(self._topic, partition), timeout=_REQUEST_TIMEOUT_S, cached=False
             )
         except ck.KafkaException as raised:
-            self._failures.append(error_of(raised.args[0], self._name(partition)))
+            self._failures.append(error_of(raised.args[0], self._partition_name(partition)))
             return
         if position < start:
             self.unassign([partition])
@@ -148,14 +152,14 @@ class AssignedConsumer:
             return
         self._failures.append(
             ServerError(
-                self._name(partition),
+                self._partition_name(partition),
                 f"it ends at {end}, but has been read up to {position}: it was truncated, or the topic was recreated",
                 "restart this manager, so that it loads the partition again",
             )
         )
 
-    def _name(self, partition: int) -> str:
+    def _partition_name(self, partition: int) -> str:
         return f"{self._topic}-{partition}"
 
-    def _remember(self, error: ck.KafkaError) -> None:
+    def _on_client_error(self, error: ck.KafkaError) -> None:
         self.last_error = error

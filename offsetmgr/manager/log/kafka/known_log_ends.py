@@ -1,4 +1,4 @@
-"""`KnownLogEnds`: lower bounds of the end offsets, from records that replicas confirmed."""
+"""`KnownLogEnds`: lower bounds of the end offsets, known from records that the replicas confirmed."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Mapping
 
 
 class KnownLogEnds:
-    """Lower bounds that writers raise; a lower end offset from a broker is outdated.
+    """A lower bound of each partition's end offset. Writers raise it; a lower end offset from a broker is outdated.
 
     Any number of threads may use it.
     """
 
     def __init__(self) -> None:
-        self._least: dict[int, int] = {}
+        self._lower_bounds: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def raise_to(self, confirmed: Mapping[int, int]) -> None:
-        """Every in-sync replica confirmed a record at each of these offsets."""
+        """Raises the bounds, because every in-sync replica confirmed a record at each of these offsets."""
         with self._lock:
             for partition, offset in confirmed.items():
-                self._least[partition] = max(self._least.get(partition, 0), offset + 1)
+                self._lower_bounds[partition] = max(self._lower_bounds.get(partition, 0), offset + 1)
 
     def forget(self) -> None:
         """Forgets all bounds, because the topic was recreated."""
         with self._lock:
-            self._least.clear()
+            self._lower_bounds.clear()
 
-    def least(self, partition: int) -> int:
+    def lower_bound(self, partition: int) -> int:
         """Returns the lower bound of the partition's end."""
         with self._lock:
-            return self._least.get(partition, 0)
+            return self._lower_bounds.get(partition, 0)

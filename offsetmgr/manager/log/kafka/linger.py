@@ -1,34 +1,35 @@
-"""`AdaptiveLinger`: how long the writer of a shard group waits between two transactions. Pure.
+"""`AdaptiveLinger`: the time that the writer of a shard group waits between two transactions. Pure.
 
-The broker answers the end of a transaction before it has told every partition, and rejects the next one of the same id
-meanwhile (CONCURRENT_TRANSACTIONS); librdkafka retries only after 20 ms. A wait of a few milliseconds costs less, and
-records that arrive during it join the same transaction. The right wait depends on replicas, disks and load, so it is
-adapted: longer at once after a rejection, shorter little by little.
+The broker answers EndTxn before it has written the markers to every partition. Until then it rejects the next
+transaction of the same id (CONCURRENT_TRANSACTIONS), and librdkafka retries only after 20 ms. A wait of a few
+milliseconds costs less, and records that arrive during the wait join the next transaction. The sufficient wait depends
+on replicas, disks and load, so the wait adapts: each rejection increases it by a large step, and each other transaction
+decreases it by a small step.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-LONGEST_S: Final = 0.005
-"""Seconds."""
-REJECTED_S: Final = 0.018
-"""Seconds: records confirmed as late as this have most likely met a rejection and librdkafka's pause."""
-_FIRST_S: Final = 0.002
-_LONGER_S: Final = 0.001
-_SHORTER_S: Final = 4e-6
-"""With this value one transaction in 250 is rejected while the smallest sufficient wait is constant."""
+MAX_WAIT_S: Final = 0.005
+REJECTION_S: Final = 0.018
+"""If the confirmation of records takes at least this time, the broker has most likely rejected the transaction once,
+and librdkafka has paused."""
+_INITIAL_WAIT_S: Final = 0.002
+_INCREASE_S: Final = 0.001
+_DECREASE_S: Final = 4e-6
+"""With this value the broker rejects one transaction in 250 while the sufficient wait is constant."""
 
 
 class AdaptiveLinger:
-    """``rest`` is the wait in seconds after the end of a transaction."""
+    """Adapts ``wait_s``, the time to wait after the end of a transaction."""
 
     def __init__(self) -> None:
-        self.rest = _FIRST_S
+        self.wait_s = _INITIAL_WAIT_S
 
-    def confirmed(self, seconds: float) -> None:
-        """Records were confirmed this many seconds after the start of their transaction."""
-        if seconds >= REJECTED_S:
-            self.rest = min(self.rest + _LONGER_S, LONGEST_S)
+    def on_confirmed(self, seconds: float) -> None:
+        """Adapts the wait after records were confirmed ``seconds`` after the start of their transaction."""
+        if seconds >= REJECTION_S:
+            self.wait_s = min(self.wait_s + _INCREASE_S, MAX_WAIT_S)
         else:
-            self.rest = max(self.rest - _SHORTER_S, 0.0)
+            self.wait_s = max(self.wait_s - _DECREASE_S, 0.0)

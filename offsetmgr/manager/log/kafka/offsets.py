@@ -1,8 +1,8 @@
-"""`PartitionOffsets`: start and end offsets of partitions, with retries until a plausible answer.
+"""`PartitionOffsets`: requests the start and end offsets of partitions, and retries until the response is plausible.
 
-librdkafka's Admin client is wrong in two cases, both seen: without a response in time it returns an offset below 0 and
-no error; and after it has missed a change of leaders it asks the old one, or with the old epoch, without end. So every
-failure is retried with a new client.
+librdkafka's Admin client has two faults, both observed. If a response does not arrive in time, it returns a negative
+offset and no error. If it has missed a change of leaders, it sends all further requests to the old leader or with the
+old epoch. So every failure is retried with a new client.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from offsetmgr.manager.log.kafka.topics import id_of
 
 _FIRST_ATTEMPT_S: Final = 0.5
 _FIRST_PAUSE_S: Final = 0.002
-_LONGEST_PAUSE_S: Final = 0.25
-_TIME_OF_A_MARKER_S: Final = 0.1
-_FINAL: Final = (AuthenticationFailed, NotAuthorized, UnknownTopicOrPartition, ConfigError)
+_MAX_PAUSE_S: Final = 0.25
+_MARKER_WRITE_S: Final = 0.1
+_NOT_RETRIED: Final = (AuthenticationFailed, NotAuthorized, UnknownTopicOrPartition, ConfigError)
 
 # confluent-kafka declares no types for these.
 _OffsetSpec: Final[Any] = ck_admin.OffsetSpec  # type: ignore[attr-defined]
@@ -38,91 +38,94 @@ _COMMITTED: Final[Any] = ck.IsolationLevel.READ_COMMITTED
 
 
 class PartitionOffsets:
-    """The offsets of one topic. Any number of threads may use it."""
+    """Requests for the offsets of one topic. Any number of threads may use it."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str], topic: str) -> None:
         self._admin = Admin(bootstrap, ConnectionConfig(kafka=properties))
         self._topic = topic
 
     def starts(self, partitions: Sequence[int], timeout: float) -> dict[int, int]:
-        """Returns the first offsets."""
-        return self._ask(partitions, _OffsetSpec.earliest(), timeout, lambda _: 0)
+        """Returns the start offsets."""
+        return self._request_until_complete(partitions, _OffsetSpec.earliest(), timeout, lambda _: 0)
 
-    def ends(self, partitions: Sequence[int], timeout: float, least: Callable[[int], int]) -> dict[int, int]:
-        """Returns the last stable offsets; an offset below ``least`` of its partition is outdated and is asked for
-        again."""
-        return self._ask(partitions, _OffsetSpec.latest(), timeout, least)
+    def ends(self, partitions: Sequence[int], timeout: float, lower_bound: Callable[[int], int]) -> dict[int, int]:
+        """Returns the last stable offsets. An offset below ``lower_bound`` of its partition is outdated, so it is
+        requested again."""
+        return self._request_until_complete(partitions, _OffsetSpec.latest(), timeout, lower_bound)
 
     def topic_id(self, timeout: float) -> str:
-        """Returns the current id of the topic; empty if the brokers have none."""
+        """Returns the current id of the topic; empty if the brokers do not support topic ids."""
         deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT_S, _FIRST_PAUSE_S
-        asked = ck.TopicCollection([self._topic])
+        requests = ck.TopicCollection([self._topic])
         while True:
-            left = max(min(attempt, deadline - time.monotonic()), 0.05)
+            remaining = max(min(attempt, deadline - time.monotonic()), 0.05)
 
-            def ask(client: ck_admin.AdminClient, keys: list[str], left: float) -> Mapping[str, Any]:
-                found: Mapping[str, Any] = client.describe_topics(asked, request_timeout=left)
+            def send(client: ck_admin.AdminClient, keys: list[str], remaining: float) -> Mapping[str, Any]:
+                found: Mapping[str, Any] = client.describe_topics(requests, request_timeout=remaining)
                 return {key: found[key] for key in keys}
 
             try:
-                found = self._admin.ask_each([self._topic], ask, "topic ", left)[self._topic]
+                found = self._admin.ask_each([self._topic], send, "topic ", remaining)[self._topic]
             except OffsetMgrError as error:
                 found = error
             if not isinstance(found, OffsetMgrError):
                 return id_of(found)
-            if time.monotonic() + pause >= deadline or isinstance(found, _FINAL):
+            if time.monotonic() + pause >= deadline or isinstance(found, _NOT_RETRIED):
                 raise found
             self._admin.close()
             attempt *= 2
             time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            pause = min(pause * 2, _MAX_PAUSE_S)
 
     def close(self) -> None:
         """Closes the connections; the next call opens new ones."""
         self._admin.close()
 
-    def _ask(
-        self, partitions: Sequence[int], which: Any, timeout: float, least: Callable[[int], int]
+    def _request_until_complete(
+        self, partitions: Sequence[int], spec: Any, timeout: float, lower_bound: Callable[[int], int]
     ) -> dict[int, int]:
         deadline, attempt, pause = time.monotonic() + timeout, _FIRST_ATTEMPT_S, _FIRST_PAUSE_S
         offsets: dict[int, int] = {}
         while missing := [partition for partition in partitions if partition not in offsets]:
-            left = max(min(attempt, deadline - time.monotonic()), 0.05)
-            found, failure = self._try(missing, which, left)
-            past = [partition for partition, offset in found.items() if offset < least(partition)]
-            offsets.update((partition, offset) for partition, offset in found.items() if partition not in past)
-            if past and failure is None:
-                failure = TimedOut(f"end of {self._topic}-{past[0]}", "no broker knows of its newest records yet")
+            remaining = max(min(attempt, deadline - time.monotonic()), 0.05)
+            found, failure = self._request_once(missing, spec, remaining)
+            outdated = [partition for partition, offset in found.items() if offset < lower_bound(partition)]
+            offsets.update((partition, offset) for partition, offset in found.items() if partition not in outdated)
+            if outdated and failure is None:
+                failure = TimedOut(f"end of {self._topic}-{outdated[0]}", "no broker returns the newest records yet")
             if failure is None:
                 continue
-            if time.monotonic() + pause >= deadline or isinstance(failure, _FINAL):
+            if time.monotonic() + pause >= deadline or isinstance(failure, _NOT_RETRIED):
                 raise failure
-            if not past or pause > _TIME_OF_A_MARKER_S:
+            if not outdated or pause > _MARKER_WRITE_S:
                 self._admin.close()
                 attempt *= 2
             time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            pause = min(pause * 2, _MAX_PAUSE_S)
         return offsets
 
-    def _try(self, partitions: list[int], which: Any, timeout: float) -> tuple[dict[int, int], OffsetMgrError | None]:
-        """Returns the results within ``timeout`` seconds, and the error of the missing ones."""
+    def _request_once(
+        self, partitions: list[int], spec: Any, timeout: float
+    ) -> tuple[dict[int, int], OffsetMgrError | None]:
+        """Sends one request. Returns the offsets that arrived within ``timeout`` seconds, and an error if some are
+        missing."""
 
-        def ask(client: ck_admin.AdminClient, keys: list[int], left: float) -> Mapping[int, Any]:
-            asked = {ck.TopicPartition(self._topic, partition): which for partition in keys}
-            answers = client.list_offsets(asked, isolation_level=_COMMITTED, request_timeout=left)
-            return {found.partition: future for found, future in answers.items()}
+        def send(client: ck_admin.AdminClient, keys: list[int], remaining: float) -> Mapping[int, Any]:
+            requests = {ck.TopicPartition(self._topic, partition): spec for partition in keys}
+            results = client.list_offsets(requests, isolation_level=_COMMITTED, request_timeout=remaining)
+            return {found.partition: future for found, future in results.items()}
 
         try:
-            answers = self._admin.ask_each(partitions, ask, f"{self._topic}-", timeout)
+            results = self._admin.ask_each(partitions, send, f"{self._topic}-", timeout)
         except OffsetMgrError as error:
             return {}, error
         offsets: dict[int, int] = {}
         failure: OffsetMgrError | None = None
-        for partition, value in answers.items():
+        for partition, value in results.items():
             if isinstance(value, OffsetMgrError):
                 failure = value
             elif value.offset < 0:
-                failure = TimedOut(f"offset of {self._topic}-{partition}", "no answer within the timeout")
+                failure = TimedOut(f"offset of {self._topic}-{partition}", "no response within the timeout")
             else:
                 offsets[partition] = int(value.offset)
         return offsets, failure

@@ -1,7 +1,7 @@
-"""The settings of librdkafka that the log depends on, with the reasons.
+"""The settings of librdkafka on which the log depends, with the reasons.
 
-``properties`` are the user's (addresses, TLS, SASL, socket settings) under librdkafka's names. They cannot override the
-settings that the guarantees of the log depend on.
+``properties`` are the user's settings (addresses, TLS, SASL, sockets) under librdkafka's names. They cannot override
+the settings on which the guarantees of the log depend.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 SILENT: Final = logging.getLogger("offsetmgr.librdkafka")
-"""Receives librdkafka's messages; everything that matters arrives as an error."""
+"""Receives the log messages of librdkafka. They are not needed, because the client raises every relevant error."""
 
 _QUICK_RECONNECT: Final = {"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "500"}
 _NO_LOG: Final = {"log_level": 0}
@@ -29,7 +29,7 @@ def producer_settings(
     return {
         **_QUICK_RECONNECT,
         "socket.nagle.disable": "true",
-        # A broker that does not respond must leave time for another one within the timeout of an append.
+        # If a broker does not respond, there must be time for another one within the timeout of an append.
         "socket.timeout.ms": "3000",
         "compression.type": "none",
         **properties,
@@ -38,17 +38,17 @@ def producer_settings(
         "transactional.id": transactional_id,
         # The broker aborts the transaction of a dead writer after this time, if no other writer claims the shard group.
         "transaction.timeout.ms": transaction_timeout_ms,
-        # Records live as long as their transaction: `append` has its own, shorter timeout.
+        # Records do not expire before their transaction. `append` has its own, shorter timeout.
         "message.timeout.ms": transaction_timeout_ms,
         # A deleted topic must not be recreated with the broker's default settings.
         "allow.auto.create.topics": "false",
         "acks": "all",
         "linger.ms": 0,
-        # The limit of the topic applies to a batch, so batches have the same limit.
+        # The limit of the topic applies to a batch, so a batch of the producer has the same limit.
         "message.max.bytes": max_message_bytes,
         "batch.size": max_message_bytes,
         "batch.num.messages": 100_000,
-        "queue.buffering.max.messages": 0,  # no limit: the caller limits an append
+        "queue.buffering.max.messages": 0,  # 0 means no limit; the caller limits the size of an append
         "queue.buffering.max.kbytes": 2_097_151,
         "retry.backoff.ms": 20,
         "retry.backoff.max.ms": 250,
@@ -67,14 +67,15 @@ def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str)
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
         "isolation.level": "read_committed",
-        # Only this event reports what follows the last record (markers, aborted records).
+        # Only this event reports the offsets after the last record (markers, aborted records).
         "enable.partition.eof": "true",
-        # A start that the log no longer contains is checked and never replaced by a guess.
+        # If the log no longer contains the start offset, the consumer checks the reason; librdkafka must not choose an
+        # offset.
         "auto.offset.reset": "error",
         "allow.auto.create.topics": "false",
-        # A changed byte on a broker's disk must not be served as an offset.
+        # A record that is damaged on a broker's disk must not be served as an offset.
         "check.crcs": "true",
-        # The event comes with the first empty fetch, which a broker answers after this time.
+        # The end-of-partition event comes with the first empty fetch, which a broker answers after this time.
         "fetch.wait.max.ms": 50,
         "fetch.error.backoff.ms": 50,
         "max.poll.interval.ms": 86_400_000,
@@ -82,7 +83,7 @@ def follower_settings(bootstrap: str, properties: Mapping[str, str], group: str)
 
 
 def loader_settings(bootstrap: str, properties: Mapping[str, str], group: str) -> dict[str, Any]:
-    """Returns the settings of a reader of whole partitions, which fetches much data ahead."""
+    """Returns the settings of a reader that loads whole partitions, so it prefetches much data."""
     return {
         **follower_settings(bootstrap, properties, group),
         "fetch.message.max.bytes": 4 << 20,

@@ -1,6 +1,6 @@
-"""Creates, finds and checks the offsets topic on the brokers.
+"""Creates and checks the offsets topic on the brokers.
 
-`offsetmgr.manager.log.topic` decides about its settings.
+`offsetmgr.manager.log.topic` determines and checks its settings.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.manager.log.kafka.topics import Topics
 from offsetmgr.manager.log.topic import (
-    BROKERS_OWN,
+    BROKER_TOPICS,
     DEFAULT_PARTITIONS,
     DEFAULT_TOPIC,
-    TRANSACTIONS,
+    TRANSACTIONS_TOPIC,
     ExistingTopic,
     OffsetsTopicState,
     UnsuitableTopic,
@@ -26,7 +26,6 @@ from offsetmgr.manager.log.topic import (
 )
 
 DEFAULT_TIMEOUT_S: Final = 30.0
-"""Seconds."""
 
 
 def ensure_topic(
@@ -39,25 +38,26 @@ def ensure_topic(
     min_insync_replicas: int | None = None,
     timeout: float = DEFAULT_TIMEOUT_S,
 ) -> OffsetsTopicState:
-    """Creates the topic, or finds and checks it; waits until every partition has a leader (``timeout`` seconds).
+    """Creates the topic, or checks the existing one. Waits up to ``timeout`` seconds until every partition has a
+    leader.
 
-    ``properties`` are librdkafka's. Any number of managers may call it at the same time. Raises `UnsuitableTopic`,
-    `PartitionCountChanged`, `TooFewBrokers`, `TimedOut`, and errors of the brokers.
+    ``properties`` are settings of librdkafka. Any number of managers may call it at the same time. Raises
+    `UnsuitableTopic`, `PartitionCountChanged`, `TooFewBrokers`, `TimedOut`, and errors of the brokers.
     """
-    if topic in BROKERS_OWN:
-        raise UnsuitableTopic(f"topic {topic}", "it is the brokers' own, who keep other things in it", "name another")
+    if topic in BROKER_TOPICS:
+        raise UnsuitableTopic(f"topic {topic}", "it is an internal topic of the brokers", "choose another topic name")
 
     with Topics(bootstrap, properties, timeout) as topics:
 
         def create() -> None:
-            own = topics.own_replication() if replication_factor is None else None
-            replicas = replicas_for(topic, topics.brokers(), own, replication_factor)
+            broker_default = topics.broker_replication_factor() if replication_factor is None else None
+            replicas = replicas_for(topic, topics.brokers(), broker_default, replication_factor)
             topics.create(topic, partitions, replicas, settings_for(replicas, min_insync_replicas))
 
-        state = examine(topic, topics.led(topic, create), partitions)
+        state = examine(topic, topics.wait_for_leaders(topic, create), partitions)
         try:
-            transactions = topics.find(TRANSACTIONS)
-        except OffsetMgrError:  # optional: we may lack the authorization
+            transactions = topics.find(TRANSACTIONS_TOPIC)
+        except OffsetMgrError:  # the warnings are optional, and the principal may lack the authorization
             transactions = None
         return (
             state
@@ -69,10 +69,10 @@ def ensure_topic(
 def check_topic(
     bootstrap: str, properties: Mapping[str, str], known: OffsetsTopicState, *, timeout: float = DEFAULT_TIMEOUT_S
 ) -> OffsetsTopicState:
-    """Checks the topic again, for a running manager.
+    """Checks the topic of a running manager again.
 
     Raises `UnsuitableTopic` (also for a deleted topic), `TopicRecreated`, `PartitionCountChanged`, and retriable errors
-    if the brokers cannot be asked.
+    if no broker responds.
     """
     return examine(known.name, _found(bootstrap, properties, known.name, timeout), known.partitions, known.topic_id)
 
@@ -80,7 +80,7 @@ def check_topic(
 def check_successor(
     bootstrap: str, properties: Mapping[str, str], topic: str, partitions: int, *, timeout: float = DEFAULT_TIMEOUT_S
 ) -> OffsetsTopicState:
-    """Checks a topic that was recreated while the manager ran, as a start would have done. Raises the errors of
+    """Checks a topic that was recreated while the manager ran, as at the start of a manager. Raises the errors of
     `check_topic` except `TopicRecreated`."""
     return examine(topic, _found(bootstrap, properties, topic, timeout), partitions)
 

@@ -1,6 +1,6 @@
-"""`Topics`: describes and creates topics for `offsetmgr.manager.log.topic`, which decides about their settings.
+"""`Topics`: describes and creates topics. `offsetmgr.manager.log.topic` determines their settings.
 
-A lookup never creates a topic, whatever ``auto.create.topics.enable`` is.
+A lookup never creates a topic, even if ``auto.create.topics.enable`` is true.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from offsetmgr.core.errors import OffsetMgrError, TimedOut, UnknownTopicOrPartit
 from offsetmgr.kafka.cluster.librdkafka import Admin, error_of
 from offsetmgr.manager.log.topic import ExistingTopic
 
-_PAUSE_S: Final = 0.1
-_PASSING: Final = frozenset(
+_RETRY_INTERVAL_S: Final = 0.1
+_TRANSIENT_CODES: Final = frozenset(
     {ck.KafkaError.UNKNOWN, ck.KafkaError.REQUEST_TIMED_OUT, ck.KafkaError.NOT_CONTROLLER, ck.KafkaError._TIMED_OUT}
 )
-"""Errors of a cluster whose controller has just died."""
+"""Errors that a cluster returns while its controller fails over."""
 
 # confluent-kafka declares no types for these.
 _ConfigResource: Final[Any] = ck_admin.ConfigResource  # type: ignore[attr-defined]
@@ -38,7 +38,7 @@ def id_of(description: Any) -> str:
 
 
 class Topics:
-    """Requests about topics; all together end within about ``timeout`` seconds."""
+    """An admin connection for topics. All requests of one object together end within about ``timeout`` seconds."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str], timeout: float) -> None:
         self._admin = Admin(bootstrap, ConnectionConfig(kafka=dict(properties), timeout_ms=round(timeout * 1000)))
@@ -50,27 +50,29 @@ class Topics:
         self._admin.client()
         return len(self._admin.brokers)
 
-    def own_replication(self) -> int | None:
-        """Returns ``offsets.topic.replication.factor`` of a broker; None if it cannot be read (for example without
+    def broker_replication_factor(self) -> int | None:
+        """Returns ``offsets.topic.replication.factor`` of one broker; None if it is unreadable (for example without
         authorization)."""
         self._admin.client()
         if not self._admin.brokers:
             return None
         settings = self._settings(
-            _ConfigResource(_ResourceType.BROKER, str(next(iter(self._admin.brokers)))), self._left() / 2
+            _ConfigResource(_ResourceType.BROKER, str(next(iter(self._admin.brokers)))), self._remaining() / 2
         )
         entry = None if isinstance(settings, OffsetMgrError) else settings.get("offsets.topic.replication.factor")
         return int(entry.value) if entry is not None and entry.value else None
 
     def find(self, name: str) -> ExistingTopic | None:
         """Returns the topic with its settings; None if it does not exist. Raises `OffsetMgrError`."""
-        asked = ck.TopicCollection([name])
-        found = self._ask(
-            name, lambda client, left: client.describe_topics(asked, request_timeout=left)[name], self._left()
+        names = ck.TopicCollection([name])
+        found = self._request(
+            name,
+            lambda client, remaining: client.describe_topics(names, request_timeout=remaining)[name],
+            self._remaining(),
         )
         if isinstance(found, UnknownTopicOrPartition):
             return None
-        settings = self._settings(_ConfigResource(_ResourceType.TOPIC, name), self._left())
+        settings = self._settings(_ConfigResource(_ResourceType.TOPIC, name), self._remaining())
         if isinstance(found, OffsetMgrError):
             raise found
         if isinstance(settings, UnknownTopicOrPartition):
@@ -86,26 +88,26 @@ class Topics:
         )
 
     def create(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
-        """Creates the topic, with retries while the controller moves. It is no error if another process created it.
-        Raises `OffsetMgrError`."""
+        """Creates the topic, with retries while the controller fails over. It succeeds too if another process has
+        created the topic. Raises `OffsetMgrError`."""
         new = _NewTopic(name, partitions, replication_factor, config=dict(settings))
         while True:
-            created = self._admin.client().create_topics([new], request_timeout=self._left())[name]
+            created = self._admin.client().create_topics([new], request_timeout=self._remaining())[name]
             try:
-                created.result(self._left() + 1)
+                created.result(self._remaining() + 1)
             except ck.KafkaException as raised:
                 error = raised.args[0]
                 if error.code() == ck.KafkaError.TOPIC_ALREADY_EXISTS:
                     return
-                if error.code() not in _PASSING or time.monotonic() + _PAUSE_S >= self._deadline:
+                if error.code() not in _TRANSIENT_CODES or time.monotonic() + _RETRY_INTERVAL_S >= self._deadline:
                     raise error_of(error, f"creation of topic {name}") from None
-                time.sleep(_PAUSE_S)
+                time.sleep(_RETRY_INTERVAL_S)
             else:
                 return
 
-    def led(self, name: str, create: Callable[[], None]) -> ExistingTopic:
-        """Returns the topic once every partition has a leader; calls ``create`` if it does not exist (again if the
-        existing one was being deleted). Raises `TimedOut`."""
+    def wait_for_leaders(self, name: str, create: Callable[[], None]) -> ExistingTopic:
+        """Returns the topic once every partition has a leader. Calls ``create`` if it does not exist, and again if it
+        disappears because it was being deleted. Raises `TimedOut`."""
         while True:
             found = self.find(name)
             if found is None:
@@ -113,12 +115,12 @@ class Topics:
                 found = self.find(name)
             if found is not None and not found.leaderless:
                 return found
-            if time.monotonic() + _PAUSE_S >= self._deadline:
-                missing = (
-                    "it does not appear" if found is None else f"{len(found.leaderless)} partitions have no leader"
+            if time.monotonic() + _RETRY_INTERVAL_S >= self._deadline:
+                missing = "it does not exist" if found is None else f"{len(found.leaderless)} partitions have no leader"
+                raise TimedOut(
+                    f"topic {name}", f"{missing} after {self._timeout:g} s", "check that enough brokers are up"
                 )
-                raise TimedOut(f"topic {name}", f"{missing} after {self._timeout:g} s", "are enough brokers up?")
-            time.sleep(_PAUSE_S)
+            time.sleep(_RETRY_INTERVAL_S)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -133,16 +135,19 @@ class Topics:
         self.close()
 
     def _settings(self, resource: Any, timeout: float) -> Any:
-        def describe(client: ck_admin.AdminClient, left: float) -> Any:
-            (future,) = client.describe_configs([resource], request_timeout=left).values()
+        def describe(client: ck_admin.AdminClient, remaining: float) -> Any:
+            (future,) = client.describe_configs([resource], request_timeout=remaining).values()
             return future
 
-        return self._ask(resource.name, describe, timeout)
+        return self._request(resource.name, describe, timeout)
 
-    def _ask(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout: float) -> Any:
-        """Returns the response about one topic, or the `OffsetMgrError`; ``call`` returns its future."""
-        answers = self._admin.ask_each([name], lambda client, _, left: {name: call(client, left)}, "topic ", timeout)
+    def _request(self, name: str, call: Callable[[ck_admin.AdminClient, float], Any], timeout: float) -> Any:
+        """Sends one request and returns its result, or the `OffsetMgrError`. ``call`` sends the request and returns its
+        future."""
+        answers = self._admin.ask_each(
+            [name], lambda client, _, remaining: {name: call(client, remaining)}, "topic ", timeout
+        )
         return answers[name]
 
-    def _left(self) -> float:
+    def _remaining(self) -> float:
         return max(self._deadline - time.monotonic(), 0.1)

@@ -1,20 +1,20 @@
-"""`KafkaShardGroupWriter`: appends to the partitions of a shard group, one transaction for each append.
+"""`KafkaShardGroupWriter`: appends to the partitions of a shard group, in one transaction for each append.
 
-The transactional id names the shard group and not the process: a claim calls ``init_transactions`` on the same id, and
-Kafka fences all earlier writers.
+The transactional id identifies the shard group and not the process. So a claim, which calls ``init_transactions`` with
+this id, makes Kafka fence all earlier writers.
 
 Failures map to errors as follows:
 
-- The coordinator was not asked to commit, and the abort was answered: `AppendRejected` (or `TooLarge`).
-- The coordinator was not asked to commit, but the abort was not answered in time: the transaction will never be
-  committed, but this producer cannot continue, so it is `OutcomeUnknown`, after which a new writer claims.
-- ``commit_transaction`` was called and has not been answered with success: `OutcomeUnknown`, except if the error
-  requires an abort and the abort succeeds; the coordinator rejects the abort of a transaction that it has begun to
+- The writer had not sent the commit, and the abort succeeded: `AppendRejected` (or `TooLarge`).
+- The writer had not sent the commit, but the abort was not answered in time: `OutcomeUnknown`. The transaction will
+  never be committed, but this producer cannot continue, and after `OutcomeUnknown` a new writer claims.
+- ``commit_transaction`` was called and did not succeed: `OutcomeUnknown`. If the error requires an abort and the abort
+  succeeds, it is `AppendRejected`, because the coordinator rejects the abort of a transaction that it has begun to
   commit.
 - The producer is fenced at any point: `Fenced`.
 
-``claim`` and ``append`` block, mostly without the interpreter's lock, so they run on a thread of the shard group and
-never on an event loop. Any thread may call them and ``close``, one at a time.
+``claim`` and ``append`` block, mostly with the interpreter's lock released, so they run on a thread of the shard group
+and never on an event loop. Any thread may call the methods, but only one at a time.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from offsetmgr.manager.log.kafka.linger import AdaptiveLinger
 from offsetmgr.manager.log.kafka.settings import SILENT
 from offsetmgr.records.base import Record
 
-_FIRST_CLAIM_SLICE_S: Final = 0.05
-_CLIENTS_OWN_PAUSE_S: Final = 0.5
-"""Seconds. While the broker ends the transaction of a predecessor it rejects the claim, and the client retries after
-this time whatever its settings are; a new client tries at once."""
+_FIRST_CLAIM_ATTEMPT_S: Final = 0.05
+_CLIENT_RETRY_PAUSE_S: Final = 0.5
+"""While the broker ends the transaction of an earlier writer, it rejects the claim. The client then retries after this
+time, whatever its settings are; a new client tries at once."""
 _ABORT_SHARE: Final = 0.3
-"""The part of an append's timeout that is reserved for its abort."""
-_LONGEST_ABORT_S: Final = 2.0
+"""The fraction of an append's timeout that is reserved for its abort."""
+_MAX_ABORT_S: Final = 2.0
 
 _FENCED_CODES: Final = frozenset(
     {ck.KafkaError._FENCED, ck.KafkaError.PRODUCER_FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
@@ -48,40 +48,41 @@ _FENCED_CODES: Final = frozenset(
 _TOO_LARGE_CODES: Final = frozenset({ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaError.RECORD_LIST_TOO_LARGE})
 _PURGED_CODES: Final = frozenset({ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT})
 
-NOBODYS_KEY: Final = b"\x7f\xffclaim"
-"""A key of a version that no format has, for tools that read aborted records."""
+CLAIM_KEY: Final = b"\x7f\xffclaim"
+"""The key of the record that a claim writes in an aborted transaction. No format has its version, so tools that read
+aborted records skip it."""
 
-_RAISED: Final = (ck.KafkaException, BufferError, SystemError)
+_CLIENT_EXCEPTIONS: Final = (ck.KafkaException, BufferError, SystemError)
 
 
 class KafkaShardGroupWriter:
-    """The methods are those of `offsetmgr.manager.log.base.ShardGroupWriter`. The constructor starts to connect."""
+    """Implements `offsetmgr.manager.log.base.ShardGroupWriter`. The constructor starts to connect."""
 
     def __init__(
         self, topic: str, shard_group: int, partitions: Sequence[int], settings: Mapping[str, Any], ends: KnownLogEnds
     ) -> None:
         self._topic = topic
         self._partitions = partitions
-        self._ends = ends
+        self._known_ends = ends
         self._what = f"shard group {shard_group} of {topic}"
         self._settings = settings
         self._connection_error: ck.KafkaError | None = None
         self._producer: ck.Producer | None = self._connect()
         self._claimed = False
-        self._pace = AdaptiveLinger()
-        self._ended = 0.0
-        self._used_up: OffsetMgrError | None = None
+        self._linger = AdaptiveLinger()
+        self._last_append_ended_at = 0.0
+        self._terminal_error: OffsetMgrError | None = None
 
     def claim(self, timeout: float) -> None:
         """Works as `ShardGroupWriter.claim`. Raises `TimedOut`, `Fenced`, `AppendRejected` (too few replicas) and
-        errors of the broker; the writer cannot be used then."""
+        errors of the broker. After an error the writer cannot be used any more."""
         self._check_usable()
         deadline = time.monotonic() + timeout
         try:
             self._fence_others(deadline)
-            self._find_ends(deadline)
+            self._confirm_ends(deadline)
         except OffsetMgrError as error:
-            self._give_up(error)
+            self._fail(error)
         self._claimed = True
 
     def append(self, batches: Mapping[int, Sequence[Record]], timeout: float) -> Mapping[int, int]:
@@ -90,94 +91,97 @@ class KafkaShardGroupWriter:
         if not self._claimed:
             raise ValueError("append before claim")
         deadline = time.monotonic() + timeout
-        began = time.monotonic()
-        offsets = self._send(batches, deadline, min(timeout * _ABORT_SHARE, _LONGEST_ABORT_S))
-        self._pace.confirmed(time.monotonic() - began)
+        started_at = time.monotonic()
+        offsets = self._send(batches, deadline, min(timeout * _ABORT_SHARE, _MAX_ABORT_S))
+        self._linger.on_confirmed(time.monotonic() - started_at)
         self._commit(deadline)
-        self._ended = time.monotonic()
+        self._last_append_ended_at = time.monotonic()
         if len(offsets) != len(batches):
-            # The records are written, but the broker recognised a repetition and did not report their offsets.
-            self._give_up(OutcomeUnknown(self._what, "written, at offsets that the broker did not tell"))
-        self._ends.raise_to(offsets)
+            # The records were written, but the broker treated a retry as a duplicate and did not report their offsets.
+            self._fail(
+                OutcomeUnknown(self._what, "the records were written, but the broker did not report their offsets")
+            )
+        self._known_ends.raise_to(offsets)
         return offsets
 
     @property
     def ready_at(self) -> float:
         """Works as `ShardGroupWriter.ready_at`, with `AdaptiveLinger`."""
-        return self._ended + self._pace.rest
+        return self._last_append_ended_at + self._linger.wait_s
 
     def close(self) -> None:
         """Works as `ShardGroupWriter.close`. The next claim ends an unfinished transaction."""
-        if self._used_up is None:
-            self._used_up = LogClosed(self._what, "the writer was closed")
+        if self._terminal_error is None:
+            self._terminal_error = LogClosed(self._what, "the writer was closed")
         self._producer = None
 
     @property
-    def _live(self) -> ck.Producer:
-        """Returns the producer. Only ``self._producer`` may refer to it: a failed producer keeps sending its requests
-        until it is destroyed, and the claim of a discarded writer must not fence a later one. A local variable would
-        keep it alive as long as an exception is kept. (`Producer.close` would wait for all records.)"""
+    def _open_producer(self) -> ck.Producer:
+        """The producer. Only ``self._producer`` may refer to it: a failed producer keeps sending its requests until it
+        is destroyed, and its claim must not fence a later writer. A local variable would keep it alive for as long as
+        an exception with its stack frame exists. (`Producer.close` would wait for all records.)"""
         if self._producer is None:
-            raise self._used_up or LogClosed(self._what, "the writer was closed")
+            raise self._terminal_error or LogClosed(self._what, "the writer was closed")
         return self._producer
 
     def _connect(self) -> ck.Producer:
-        return ck.Producer({**self._settings, "error_cb": self._remember}, logger=SILENT)
+        return ck.Producer({**self._settings, "error_cb": self._on_client_error}, logger=SILENT)
 
-    def _remember(self, error: ck.KafkaError) -> None:
+    def _on_client_error(self, error: ck.KafkaError) -> None:
         if not error.fatal():
             self._connection_error = error
 
     def _check_usable(self) -> None:
-        if self._used_up is not None:
-            raise self._used_up
+        if self._terminal_error is not None:
+            raise self._terminal_error
 
     def _fence_others(self, deadline: float) -> None:
-        slice_ = _FIRST_CLAIM_SLICE_S
+        attempt_s = _FIRST_CLAIM_ATTEMPT_S
         while True:
             left = deadline - time.monotonic()
             try:
-                self._live.init_transactions(min(max(left, 0.001), slice_))
-            except _RAISED as raised:
+                self._open_producer.init_transactions(min(max(left, 0.001), attempt_s))
+            except _CLIENT_EXCEPTIONS as raised:
                 error = _error_in(raised)
-                with contextlib.suppress(*_RAISED):
-                    self._live.poll(0)  # reports the reason
+                with contextlib.suppress(*_CLIENT_EXCEPTIONS):
+                    self._open_producer.poll(0)  # calls the error callback with the reason
                 if not error.retriable() or time.monotonic() >= deadline:
                     raise self._claim_failure(error) from None
-                if error.code() == ck.KafkaError.CONCURRENT_TRANSACTIONS and slice_ < _CLIENTS_OWN_PAUSE_S:
+                if error.code() == ck.KafkaError.CONCURRENT_TRANSACTIONS and attempt_s < _CLIENT_RETRY_PAUSE_S:
                     self._producer = self._connect()
-                    slice_ *= 2
+                    attempt_s *= 2
             else:
                 return
 
-    def _find_ends(self, deadline: float) -> None:
-        """Finds an offset in each partition above everything acknowledged so far, by a record that the in-sync replicas
-        confirm in a transaction that is aborted.
+    def _confirm_ends(self, deadline: float) -> None:
+        """Finds an offset in each partition above every acknowledged record. For this it writes a record that the
+        in-sync replicas confirm, and aborts its transaction.
 
-        A frozen broker that does not know that it has lost its leadership would return an outdated end.
+        Otherwise a frozen broker that has lost its leadership unnoticed could return an outdated end offset.
         """
-        batches = {partition: [(NOBODYS_KEY, None)] for partition in self._partitions}
+        batches = {partition: [(CLAIM_KEY, None)] for partition in self._partitions}
         offsets = self._send(batches, deadline, (deadline - time.monotonic()) * _ABORT_SHARE)
         try:
-            self._live.abort_transaction(max(deadline - time.monotonic(), 0.001))
-        except _RAISED as raised:
+            self._open_producer.abort_transaction(max(deadline - time.monotonic(), 0.001))
+        except _CLIENT_EXCEPTIONS as raised:
             raise self._claim_failure(_error_in(raised)) from None
-        self._ends.raise_to(offsets)
+        self._known_ends.raise_to(offsets)
 
     def _send(self, batches: Mapping[int, Sequence[Record]], deadline: float, reserve: float) -> dict[int, int]:
-        """Begins a transaction and waits until its records are confirmed; returns the last offset of each partition
-        that reported it."""
+        """Begins a transaction, sends the records and waits until they are confirmed. Returns the last offset of each
+        partition for which the broker reported one. ``reserve`` is the time (seconds) before the deadline that is
+        reserved for an abort."""
         reports: dict[int, tuple[ck.KafkaError | None, int]] = {}
         try:
-            self._live.begin_transaction()
+            self._open_producer.begin_transaction()
             self._produce(batches, reports)
-            unsent = self._live.flush(max(deadline - reserve - time.monotonic(), 0.001))
-        except _RAISED as raised:
-            self._abandon(_error_in(raised), deadline)
+            unconfirmed = self._open_producer.flush(max(deadline - reserve - time.monotonic(), 0.001))
+        except _CLIENT_EXCEPTIONS as raised:
+            self._abort_and_raise(_error_in(raised), deadline)
         if failed := [error for error, _ in reports.values() if error is not None]:
-            self._abandon(_first_cause(failed), deadline)
-        if unsent:
-            self._abandon(ck.KafkaError(ck.KafkaError._TIMED_OUT), deadline)
+            self._abort_and_raise(_first_cause(failed), deadline)
+        if unconfirmed:
+            self._abort_and_raise(ck.KafkaError(ck.KafkaError._TIMED_OUT), deadline)
         return {partition: offset for partition, (_, offset) in reports.items() if offset >= 0}
 
     def _produce(
@@ -189,7 +193,10 @@ class KafkaShardGroupWriter:
             offset = message.offset()
             reports[message.partition()] = error, -1 if offset is None else offset
 
-        topic, produce = self._topic, self._live.produce  # a loop is faster than produce_batch, which takes dicts
+        topic, produce = (
+            self._topic,
+            self._open_producer.produce,
+        )  # a loop is faster than `produce_batch`, which needs a dict for each record
         try:
             for partition, records in batches.items():
                 for key, value in records[:-1]:
@@ -201,28 +208,28 @@ class KafkaShardGroupWriter:
 
     def _commit(self, deadline: float) -> None:
         try:
-            self._live.commit_transaction(max(deadline - time.monotonic(), 0.001))
-        except _RAISED as raised:
+            self._open_producer.commit_transaction(max(deadline - time.monotonic(), 0.001))
+        except _CLIENT_EXCEPTIONS as raised:
             error = _error_in(raised)
             if error.txn_requires_abort():
-                self._abandon(error, deadline)
-            self._give_up(self._lost(error))
+                self._abort_and_raise(error, deadline)
+            self._fail(self._commit_error(error))
 
-    def _abandon(self, cause: ck.KafkaError, deadline: float) -> NoReturn:
-        """Aborts the transaction and raises the resulting error of the append."""
+    def _abort_and_raise(self, cause: ck.KafkaError, deadline: float) -> NoReturn:
+        """Aborts the transaction and raises the error of the append."""
         if cause.fatal():
-            self._give_up(self._lost(cause))
+            self._fail(self._commit_error(cause))
         try:
-            self._live.abort_transaction(max(deadline - time.monotonic(), 0.001))
-        except _RAISED as raised:
+            self._open_producer.abort_transaction(max(deadline - time.monotonic(), 0.001))
+        except _CLIENT_EXCEPTIONS as raised:
             error = _error_in(raised)
-            self._give_up(self._lost(error if _is_fenced(error) else cause))
+            self._fail(self._commit_error(error if _is_fenced(error) else cause))
         if cause.code() in _TOO_LARGE_CODES:
             raise TooLarge(self._what, cause.str()) from None
         raise AppendRejected(self._what, _reason(cause)) from None
 
-    def _lost(self, error: ck.KafkaError) -> OffsetMgrError:
-        """Returns the error for an append whose commit was not certainly prevented."""
+    def _commit_error(self, error: ck.KafkaError) -> OffsetMgrError:
+        """Returns the error of an append that may have been committed."""
         if _is_fenced(error):
             return Fenced(self._what, "another writer has claimed it")
         return OutcomeUnknown(self._what, _reason(error))
@@ -233,21 +240,21 @@ class KafkaShardGroupWriter:
         if error.code() == ck.KafkaError._TIMED_OUT:
             if self._connection_error is not None:
                 return error_of(self._connection_error, self._what)
-            return TimedOut(self._what, "the claim was not answered within the timeout")
+            return TimedOut(self._what, "the brokers did not answer the claim within the timeout")
         if error.retriable():
-            hint = "does the topic __transaction_state have the replicas that it needs, and are they up?"
+            hint = "check that the topic __transaction_state has enough replicas, and that they are up"
             return CoordinatorNotAvailable(self._what, _reason(error), hint)
         return error_of(error, self._what)
 
-    def _give_up(self, error: OffsetMgrError) -> NoReturn:
-        self._used_up = error
+    def _fail(self, error: OffsetMgrError) -> NoReturn:
+        self._terminal_error = error
         self._producer = None
         raise error from None
 
 
 def _error_in(raised: Exception) -> ck.KafkaError:
-    """Returns librdkafka's error. confluent-kafka raises a fatal error inside the next callback, which turns it into a
-    SystemError."""
+    """Returns librdkafka's error of an exception. confluent-kafka raises a fatal error inside the next callback, so
+    that it arrives as the cause of a SystemError."""
     source = raised.__cause__ if isinstance(raised, SystemError) else raised
     if isinstance(source, ck.KafkaException):
         found: ck.KafkaError = source.args[0]
@@ -262,7 +269,7 @@ def _is_fenced(error: ck.KafkaError) -> bool:
 
 
 def _first_cause(errors: Sequence[ck.KafkaError]) -> ck.KafkaError:
-    """Returns the root error: records that were discarded because others failed have no information."""
+    """Returns the root error. Records that the client purged because others failed carry no information."""
     return next((error for error in errors if error.code() not in _PURGED_CODES), errors[0])
 
 

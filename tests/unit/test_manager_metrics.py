@@ -1,4 +1,4 @@
-"""What the manager shows of itself: metrics, health over HTTP, logs."""
+"""The metrics, health endpoints and logs of the manager."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from offsetmgr.server.metrics import Metrics
 from offsetmgr.server.network.http import HttpEndpoint, Page, text
 
 
-def test_figures_come_out_as_prometheus_reads_them() -> None:
+def test_metrics_have_the_prometheus_text_format() -> None:
     metrics = Metrics(lambda: {"commits_total": 3, 'shards{state="ACTIVE"}': 2, 'shards{state="LOADING"}': 1})
     metrics.observe("commit", 0.004)
     lines = metrics.text().decode().splitlines()
@@ -30,7 +30,7 @@ def test_figures_come_out_as_prometheus_reads_them() -> None:
     assert 'offsetmgr_request_seconds_bucket{le="0.0025",request="commit"} 0.0' in lines
 
 
-def test_a_figure_with_an_unusable_name_is_a_defect() -> None:
+def test_a_metric_with_an_invalid_name_is_a_defect() -> None:
     metrics = Metrics(lambda: {"no name": 1})
     with pytest.raises(ValueError, match="no name"):
         metrics.text()

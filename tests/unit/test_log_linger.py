@@ -1,4 +1,4 @@
-"""The rest between two transactions of a shard group: how long it is, and what it is good for."""
+"""The wait between two transactions of a shard group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offsetmgr.manager.log.kafka.linger import LONGEST_S, REJECTED_S, AdaptiveLinger
+from offsetmgr.manager.log.kafka.linger import MAX_WAIT_S, REJECTION_S, AdaptiveLinger
 from offsetmgr.manager.log.memory import MemoryLog
 from offsetmgr.manager.protocol_values import CommitRequest
 from offsetmgr.manager.runtime import ManagerConfig, ManagerRuntime
@@ -17,36 +17,36 @@ from offsetmgr.records.avro import AvroRecordFormat
 from offsetmgr.records.base import Record
 
 
-def test_a_refusal_makes_the_rest_longer_at_once_and_every_other_transaction_a_little_shorter() -> None:
-    pace = AdaptiveLinger()
-    first = pace.rest
-    pace.confirmed(REJECTED_S)
-    longer = pace.rest
-    pace.confirmed(0.003)
-    assert first < pace.rest < longer
-    assert longer - first > 100 * (longer - pace.rest), "many in a row must go well before it is as short as it was"
+def test_a_rejection_increases_the_wait_at_once_and_each_other_transaction_decreases_it_a_little() -> None:
+    linger = AdaptiveLinger()
+    first = linger.wait_s
+    linger.on_confirmed(REJECTION_S)
+    longer = linger.wait_s
+    linger.on_confirmed(0.003)
+    assert first < linger.wait_s < longer
+    assert longer - first > 100 * (longer - linger.wait_s), "many in a row must go well before it is as short as it was"
 
 
-def test_the_rest_has_a_bound_and_ends_where_the_broker_needs_none() -> None:
-    pace = AdaptiveLinger()
+def test_the_wait_has_a_maximum_and_drops_to_zero_if_the_broker_needs_none() -> None:
+    linger = AdaptiveLinger()
     for _ in range(20):
-        pace.confirmed(0.030)
-    assert pace.rest == LONGEST_S
+        linger.on_confirmed(0.030)
+    assert linger.wait_s == MAX_WAIT_S
     for _ in range(5_000):
-        pace.confirmed(0.001)
-    assert pace.rest == 0.0
+        linger.on_confirmed(0.001)
+    assert linger.wait_s == 0.0
 
 
 @pytest.mark.parametrize("needed", [0.0005, 0.002, 0.004])
-def test_few_transactions_are_refused_whatever_time_the_broker_needs(needed: float) -> None:
-    pace = AdaptiveLinger()
+def test_few_transactions_are_rejected_whatever_time_the_broker_needs(needed: float) -> None:
+    linger = AdaptiveLinger()
     refused = 0
     for _ in range(10_000):
-        late = pace.rest < needed
+        late = linger.wait_s < needed
         refused += late
-        pace.confirmed(0.022 if late else 0.002)
+        linger.on_confirmed(0.022 if late else 0.002)
     assert refused <= 50
-    assert pace.rest <= needed + 0.001
+    assert linger.wait_s <= needed + 0.001
 
 
 class RestingLog(MemoryLog):
@@ -76,7 +76,7 @@ class RestingLog(MemoryLog):
         return Resting()
 
 
-def test_what_arrives_during_the_rest_goes_into_one_append() -> None:
+def test_commits_that_arrive_during_the_wait_are_in_one_append() -> None:
     log = RestingLog()
 
     def commit(group: str) -> CommitRequest:
@@ -111,5 +111,5 @@ class Always:
     def valid(self) -> bool:
         return True
 
-    def lost(self, shard_group: int, why: str) -> None:
+    def on_fenced(self, shard_group: int, why: str) -> None:
         raise AssertionError(f"shard group {shard_group} was lost: {why}")

@@ -1,4 +1,4 @@
-"""What the runtime does by itself: expiry, figures, and the calls between its threads and its loop."""
+"""The background work of the runtime: expiration, metrics, and calls between its threads and its loop."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from offsetmgr.manager.runtime.loop_proxy import LoopProxy
 from offsetmgr.manager.shard import ShardLimits
 
 
-def test_a_thread_is_given_the_time_out_that_its_call_on_the_loop_raised() -> None:
+def test_a_thread_receives_the_timeout_error_that_its_call_on_the_loop_raised() -> None:
     def fails() -> None:
         raise TimeoutError("its own")
 
     async def work() -> None:
-        bridge = LoopProxy(asyncio.get_running_loop())
+        proxy = LoopProxy(asyncio.get_running_loop())
         with pytest.raises(TimeoutError, match="its own"):
-            await asyncio.wait_for(asyncio.to_thread(bridge.run, fails), 5)
+            await asyncio.wait_for(asyncio.to_thread(proxy.run, fails), 5)
 
     scenario(work)
 
 
-def test_a_question_for_members_that_is_never_answered_does_not_stop_the_house() -> None:
+def test_a_request_for_members_without_an_answer_does_not_stop_the_housekeeping() -> None:
     log, asked = MemoryLog(PARTITIONS), []
 
     async def members(groups: Sequence[str]) -> Mapping[str, bool]:
@@ -58,7 +58,10 @@ def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
         return {group: group == "active" for group in groups if group != "unknown"}
 
     config = ManagerConfig(
-        limits=ShardLimits(retention_ms=0, activity_ms=HOUR_MS), expiry_interval=0.2, standby=False, members=members
+        limits=ShardLimits(retention_ms=0, max_activity_age_ms=HOUR_MS),
+        expiry_interval=0.2,
+        standby=False,
+        members=members,
     )
 
     async def work() -> None:
@@ -74,7 +77,7 @@ def test_offsets_expire_but_not_those_of_groups_with_members() -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_the_house_ends_though_an_answer_about_members_comes_as_it_is_closed(turns: int) -> None:
+def test_the_housekeeping_ends_though_an_answer_about_members_arrives_during_the_close(turns: int) -> None:
     """Turns of the loop between the two: in one of them the answer is there and nobody has taken it yet."""
     config = ManagerConfig(limits=ShardLimits(retention_ms=0), expiry_interval=0.02, standby=False)
 
@@ -99,7 +102,7 @@ def test_the_house_ends_though_an_answer_about_members_comes_as_it_is_closed(tur
     scenario(work)
 
 
-def test_figures_have_names_that_the_metrics_endpoint_takes() -> None:
+def test_the_metrics_endpoint_accepts_the_names_of_the_metrics() -> None:
     from offsetmgr.server.metrics import Metrics
 
     log = MemoryLog(PARTITIONS)
