@@ -135,7 +135,7 @@ class NewConsumer(ServerProcess):
             jvm=("-Xmx128m", *QUICK_START, *log4j_flags(self.directory)),
         )
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         return True
 
 

@@ -320,7 +320,7 @@ def test_an_old_consumers_settings_can_be_overridden(tmp_path: Path) -> None:
     assert settings["zookeeper.session.timeout.ms"] == 4000
 
 
-class AnswersOnce(ServerProcess):
+class ReadyOnce(ServerProcess):
     """A server that answered, and the next moment is too busy to."""
 
     name = "a server"
@@ -332,10 +332,10 @@ class AnswersOnce(ServerProcess):
     def _command(self) -> list[str]:
         return ["sleep", "60"]
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         return next(self.answers, False)
 
 
-def test_a_server_that_has_answered_once_has_started(tmp_path: Path) -> None:
-    with AnswersOnce(tmp_path) as server:
+def test_a_server_that_was_ready_once_has_started(tmp_path: Path) -> None:
+    with ReadyOnce(tmp_path) as server:
         assert server.running()
