@@ -119,7 +119,7 @@ class MemoryBackend:
     async def list_groups(self) -> tuple[int, Sequence[str]]:
         return self.errors.get("*", 0), sorted(self.offsets)
 
-    async def settled(self, group: str) -> None:
+    async def await_commits(self, group: str) -> None:
         return None
 
     def backpressure(self) -> asyncio.Future[None] | None:

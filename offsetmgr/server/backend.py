@@ -59,7 +59,7 @@ class Backend(Protocol):
         """An error code, and the groups with offsets that this process owns."""
         ...
 
-    def settled(self, group: str) -> Awaitable[None]:
+    def await_commits(self, group: str) -> Awaitable[None]:
         """Completes when every commit to the group that began before the call has ended and can no longer take effect.
         The only method that raises: a retriable `OffsetMgrError` if that is not known in time."""
         ...

@@ -29,7 +29,7 @@ class ManagerBackend:
         self.commit = runtime.commit
         self.delete_offsets = runtime.delete_offsets
         self.delete_group = runtime.delete_group
-        self.settled = runtime.settled
+        self.await_commits = runtime.settled
         self.backpressure = runtime.backpressure
 
     def nodes(self) -> Sequence[ManagerAddress]:

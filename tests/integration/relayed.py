@@ -90,7 +90,7 @@ class MemoryOffsets:
     async def list_groups(self) -> tuple[int, Sequence[str]]:
         return 0, sorted(self.offsets)
 
-    async def settled(self, group: str) -> None:
+    async def await_commits(self, group: str) -> None:
         if self._under_way:
             await asyncio.wait(set(self._under_way))
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from stopwatch import Stopwatch
-from storefronts import A, B, SlowStore, commit, dual, fetch, held, running, until
+from store_backend_setup import A, B, SlowStore, commit, dual, fetch, held, running, until
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, OffsetMetadataTooLarge, TimedOut, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
@@ -40,7 +40,7 @@ def test_a_failure_of_the_second_is_acknowledged_reported_and_repaired(caplog: p
             figures = backend.metrics()
             assert (figures["secondary_pending"], figures["secondary_failing"]) == (1, 1)
             assert figures["secondary_failures_total"] >= 1
-            assert "the secondary store cannot be written" in caplog.text
+            assert "writes to the secondary store fail" in caplog.text
 
             second.heal()
             await until(lambda: held(second) == {A: 6}, "the repair")
@@ -313,7 +313,7 @@ def test_a_catch_up_gives_way_to_what_is_committed_meanwhile() -> None:
 
 
 def test_a_catch_up_waits_for_stores_that_cannot_be_read_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsetmgr.server.storefront.secondary_reconcile._PAUSE_S", 0.05)
+    monkeypatch.setattr("offsetmgr.server.store_backends.secondary_reconcile._PAUSE_S", 0.05)
 
     async def scenario() -> None:
         first, second, store = dual()

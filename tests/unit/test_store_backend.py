@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from storefronts import HERE, A, B, SlowStore, commit, dual, fetch, held, running, until
+from store_backend_setup import HERE, A, B, SlowStore, commit, dual, fetch, held, running, until
 
 from offsetmgr.core.errors import CoordinatorNotAvailable, NotAuthorized, OffsetMetadataTooLarge, Unreachable
 from offsetmgr.core.model import Committed, OffsetAndMetadata
 from offsetmgr.core.offset_store import ChangeOutcome, EditStatus, GroupEdit, GroupEditResult, GroupOffsets
 from offsetmgr.manager.protocol_values import CommitResponse, FetchResponse
 from offsetmgr.server.backend import Backend
-from offsetmgr.server.storefront.store_backend import StoreBackend
+from offsetmgr.server.store_backends.store_backend import StoreBackend
 from offsetmgr.stores.snapshot import SnapshotStore
 from offsetmgr.testing.faulty_store import FaultyStore
 from offsetmgr.testing.memory import MemoryStore
@@ -34,12 +34,12 @@ def test_a_store_that_fails_is_reported_of_until_it_answers_again_even_if_no_cli
     async def scenario() -> None:
         store = FaultyStore(MemoryStore())
         store.fail("read", Unreachable("store", "nobody listens"))
-        async with running(store, look_every=0.02) as backend:
-            await until(backend.trouble, "trouble")
-            assert "nobody listens" in (backend.trouble() or "")
+        async with running(store, probe_interval_s=0.02) as backend:
+            await until(backend.failure, "trouble")
+            assert "nobody listens" in (backend.failure() or "")
             assert backend.metrics()["store_failing"] == 1
             store.heal()
-            await until(lambda: backend.trouble() is None, "the end of the trouble")
+            await until(lambda: backend.failure() is None, "the end of the trouble")
             assert backend.metrics()["store_failing"] == 0
 
     asyncio.run(scenario())
@@ -48,15 +48,15 @@ def test_a_store_that_fails_is_reported_of_until_it_answers_again_even_if_no_cli
 def test_what_a_store_refuses_or_one_group_lacks_is_no_trouble_of_the_store() -> None:
     async def scenario() -> None:
         store = FaultyStore(MemoryStore())
-        async with running(store, look_every=60) as backend:
+        async with running(store, probe_interval_s=60) as backend:
             store.fail("read", NotAuthorized("group g", "not for you"))
             assert (await backend.fetch(fetch("g", 0))).error
-            assert backend.trouble() is None
+            assert backend.failure() is None
             store.heal()
             store.fail("read", CoordinatorNotAvailable("group g", "its broker is away"), group="g")
             assert (await backend.fetch(fetch("h", 0))).error == 0
             await backend.fetch(fetch("g", 0))
-            assert backend.trouble() is None
+            assert backend.failure() is None
 
     asyncio.run(scenario())
 
@@ -66,10 +66,10 @@ def test_either_half_of_a_dual_store_is_reported_of(half: int) -> None:
     async def scenario() -> None:
         *halves, store = dual()
         halves[half].fail("read", Unreachable("half", "nobody listens"))
-        async with running(store, look_every=0.02) as backend:
-            await until(backend.trouble, "trouble")
+        async with running(store, probe_interval_s=0.02) as backend:
+            await until(backend.failure, "trouble")
             halves[half].heal()
-            await until(lambda: backend.trouble() is None, "the end of the trouble")
+            await until(lambda: backend.failure() is None, "the end of the trouble")
 
     asyncio.run(scenario())
 
@@ -339,11 +339,11 @@ def test_a_defect_of_a_store_is_an_error_for_its_clients_and_nothing_worse(caplo
             await backend.settled("g")
 
     asyncio.run(scenario())
-    assert "an edit failed in an unforeseen way" in caplog.text
+    assert "an edit raised an unexpected exception" in caplog.text
 
 
 def test_while_too_much_is_on_its_way_the_listener_is_asked_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsetmgr.server.storefront.store_backend._FULL", 10)
+    monkeypatch.setattr("offsetmgr.server.store_backends.store_backend._FULL", 10)
 
     async def scenario() -> None:
         store = SlowStore()

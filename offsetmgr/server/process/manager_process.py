@@ -34,7 +34,13 @@ from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
 from offsetmgr.server.network.http import HttpEndpoint, Page, text
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.process.config import ServeOptions
-from offsetmgr.server.process.option_objects import _authorizer, _login, _relay, _settings, _tls
+from offsetmgr.server.process.option_objects import (
+    create_proxy,
+    load_authentication,
+    load_authorizer,
+    load_tls,
+    node_config,
+)
 from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.proxy import Proxy
 from offsetmgr.server.security.authorization import (
@@ -43,15 +49,15 @@ from offsetmgr.server.security.authorization import (
 from offsetmgr.stores.cross_cluster_check import CrossClusterCheck
 
 if TYPE_CHECKING:
-    from offsetmgr.server.storefront.store_backend import StoreBackend
+    from offsetmgr.server.store_backends.store_backend import StoreBackend
 
 _log = logging.getLogger(__name__)
 
-_GRACE_S: Final = 2.0
+_CLOSE_GRACE_S: Final = 2.0
 """Seconds that running requests have after the shards were handed over."""
-_LOOK_AGAIN_S: Final = 1.0
+_RETRY_S: Final = 1.0
 """Seconds between attempts to reach a store that could not be reached at the start."""
-_OTHER_CLUSTER: Final = (
+_OTHER_CLUSTER_HINT: Final = (
     "clients would take a number of one log for a record of another; name brokers of the store's cluster, or, if the "
     "topics of both clusters are equal copies (same records at the same offsets), add --translate none"
 )
@@ -64,12 +70,12 @@ def run_manager(options: ServeOptions) -> None:
     """
     before = signal.getsignal(signal.SIGHUP)
     try:
-        asyncio.run(_serve_until_told(options))
+        asyncio.run(_serve_until_signalled(options))
     finally:
         signal.signal(signal.SIGHUP, before)  # the loop restores the default handler, which ends the process
 
 
-async def _serve_until_told(options: ServeOptions) -> None:
+async def _serve_until_signalled(options: ServeOptions) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -77,25 +83,25 @@ async def _serve_until_told(options: ServeOptions) -> None:
     loop.add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP does nothing: settings are read at the start only")
     process = ManagerProcess(options)
     starting = asyncio.create_task(process.start())
-    told = asyncio.create_task(stop.wait())
+    stop_requested = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({starting, stop_requested}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            await told
+            await stop_requested
             what = "shards are handed over" if options.store is None else "requests under way are finished"
             _log.info("stopping: %s (again to interrupt at once)", what)
         else:
-            await _interrupted(starting)
+            await _cancel_start(starting)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
     finally:
-        told.cancel()
+        stop_requested.cancel()
         await process.close()
     _log.info("stopped")
 
 
-async def _interrupted(starting: asyncio.Task[None]) -> None:
+async def _cancel_start(starting: asyncio.Task[None]) -> None:
     """Cancels a start that was interrupted; afterwards the opened resources are known and can be closed."""
     starting.cancel()
     await asyncio.wait({starting})
@@ -112,26 +118,26 @@ class ManagerProcess:
         self._started = time.time()
         self._cluster_id: str | None = None
         self._ready = False
-        self._managing: ManagerNode | None = None
+        self._node: ManagerNode | None = None
         self._relay: Proxy | None = None
-        self._front: StoreBackend | None = None
-        self._own_offsets_there = False
+        self._store_backend: StoreBackend | None = None
+        self._store_is_relayed_cluster = False
         """Whether the store is the relayed brokers' own groups; members' commits are then forwarded to them."""
         self.listener: ServerListener | None = None
 
     async def start(self) -> None:
         """Returns when clients are served, or will be as soon as the shards are loaded. Raises `OffsetMgrError`."""
         options = self._options
-        authentication, authorizer = _login(options), _authorizer(options)
+        authentication, authorizer = load_authentication(options), load_authorizer(options)
         DECODING.tags, DECODING.string_bytes = options.limits.tags, options.limits.name_bytes
-        tls = _tls(options)
+        tls = load_tls(options)
         security = Security.of(options.connection.kafka)
         upstream = BackingClusterClient(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)
         self._open.push_async_callback(upstream.close)
         if options.store is None:
             await upstream.require(FENCES_WRITERS)
         self._cluster_id = await upstream.cluster_id()
-        relay = self._relay = _relay(options, security, authorizer)
+        relay = self._relay = create_proxy(options, security, authorizer)
         if relay is not None:
             self._open.push_async_callback(relay.close)
         # The port first: the other managers learn its number.
@@ -148,26 +154,26 @@ class ManagerProcess:
         listener = ServerListener(service, *options.listen, tls=tls)
         await listener.start()
         self.listener = listener
-        self._open.push_async_callback(service.close, _GRACE_S)
+        self._open.push_async_callback(service.close, _CLOSE_GRACE_S)
         # All ports before the other managers rebalance for this one, so that a port in use is detected first.
         if metrics is not None:
-            await self._start_figures(metrics)
+            await self._start_metrics(metrics)
         if relay is not None:
             await self._open_relay_ports(relay, service, listener, tls)
         host, port = options.advertise or (options.listen[0], listener.port)
         node_id = await self._start_backend(backend, host, port)
         if relay is not None:
-            backend.now = relay.guard(backend.now, watch=not self._own_offsets_there)
-        asked = authorizer if relay is None else relay.authorizer
-        endpoint = ApiContext(backend.now, node_id, upstream, asked, authentication)
+            backend.bound = relay.guard(backend.bound, watch=not self._store_is_relayed_cluster)
+        endpoint_authorizer = authorizer if relay is None else relay.authorizer
+        endpoint = ApiContext(backend.bound, node_id, upstream, endpoint_authorizer, authentication)
         apis = endpoint_apis(endpoint)
         if relay is not None:
             apis = relay.apis(endpoint, apis, host)
 
-        def may_look(principal: str | None, operation: Operation) -> bool:
+        def may_inspect(principal: str | None, operation: Operation) -> bool:
             return authorizer.group(principal or "", operation, "*")
 
-        apis.append(inspection_api(self, may_look))
+        apis.append(inspection_api(self, may_inspect))
         if relay is not None:
             relay.start()
         service.apis.update({api.key: api for api in apis})
@@ -179,8 +185,12 @@ class ManagerProcess:
         self, relay: Proxy, service: SocketServer, listener: ServerListener, tls: ssl.SSLContext | None
     ) -> None:
         options = self._options
-        asked = options.relay_ports
-        ports = ProxyPorts(listener.port + 1) if asked is None else ProxyPorts(asked.start, len(asked))
+        endpoint_authorizer = options.relay_ports
+        ports = (
+            ProxyPorts(listener.port + 1)
+            if endpoint_authorizer is None
+            else ProxyPorts(endpoint_authorizer.start, len(endpoint_authorizer))
+        )
         await relay.open_ports(service, options.listen[0], ports, tls, options.connection.timeout_ms / 1000)
         _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.ports().items()}})
 
@@ -200,7 +210,7 @@ class ManagerProcess:
         return await self._start_manager(backend, host, port)
 
     async def _start_store(self, backend: _LateBound, node: ManagerAddress) -> None:
-        from offsetmgr.server.storefront.store_backend import StoreBackend
+        from offsetmgr.server.store_backends.store_backend import StoreBackend
         from offsetmgr.stores.uri import open_store
 
         assert self._options.store is not None
@@ -215,65 +225,65 @@ class ManagerProcess:
                 "migrate them first: migrate plan --partition-map",
             )
         if self._relay is not None:
-            self._own_offsets_there = await asyncio.to_thread(_is_in, store, self._cluster_id)
-        front = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
+            self._store_is_relayed_cluster = await asyncio.to_thread(_stores_in_cluster, store, self._cluster_id)
+        store_backend = StoreBackend(store, node, commit_timeout=self._options.commit_timeout)
         try:
-            await self._compare(front, store)
+            await self._check_cluster(store_backend, store)
         except OffsetMgrError as error:
             if not error.retriable:
                 raise
-            front.refusal = f"the store {store.uri} fails: {error}"
+            store_backend.unavailable_reason = f"the store {store.uri} fails: {error}"
             _log.warning("the store fails", extra={"store": store.uri, "error": str(error)})
-            comparing = asyncio.get_running_loop().create_task(self._compare_later(front, store))
-            self._open.callback(comparing.cancel)
-        front.start()
-        self._front = front
-        self._open.push_async_callback(front.close)
-        backend.now = front
+            retrying = asyncio.get_running_loop().create_task(self._retry_cluster_check(store_backend, store))
+            self._open.callback(retrying.cancel)
+        store_backend.start()
+        self._store_backend = store_backend
+        self._open.push_async_callback(store_backend.close)
+        backend.bound = store_backend
 
-    async def _compare(self, front: StoreBackend, store: OffsetStore) -> None:
+    async def _check_cluster(self, store_backend: StoreBackend, store: OffsetStore) -> None:
         """Checks whether the store's offsets belong to the logs whose offsets the clients commit. Raises
         `OtherCluster`, and what the store raises."""
         from offsetmgr.stores.kafka import KafkaStore
 
         options = self._options
         with KafkaStore(options.bootstrap, options.connection) as brokers:
-            crossing = await asyncio.to_thread(
+            check = await asyncio.to_thread(
                 CrossClusterCheck, brokers, store, options.translate, ("cluster of the topics", "store")
             )
-        if crossing.foreign and options.translate is None:
-            why = f"its offsets belong to another Kafka cluster than the topics: {crossing.compared.how}"
-            raise OtherCluster(f"store {store.uri}", why, _OTHER_CLUSTER)
-        front.keeps_epochs = crossing.compared.keeps_epochs
-        _log.info("numbers", extra={"store": store.uri, "relation": crossing.text()})
+        if check.foreign and options.translate is None:
+            why = f"its offsets belong to another Kafka cluster than the topics: {check.compared.how}"
+            raise OtherCluster(f"store {store.uri}", why, _OTHER_CLUSTER_HINT)
+        store_backend.keeps_epochs = check.compared.keeps_epochs
+        _log.info("numbers", extra={"store": store.uri, "relation": check.text()})
 
-    async def _compare_later(self, front: StoreBackend, store: OffsetStore) -> None:
+    async def _retry_cluster_check(self, store_backend: StoreBackend, store: OffsetStore) -> None:
         """For a store that could not be reached at the start: no client is served until its cluster is known."""
-        while front.refusal is not None:
-            await asyncio.sleep(_LOOK_AGAIN_S)
+        while store_backend.unavailable_reason is not None:
+            await asyncio.sleep(_RETRY_S)
             try:
-                await self._compare(front, store)
+                await self._check_cluster(store_backend, store)
             except OffsetMgrError as error:
-                front.refusal = f"the store {store.uri} fails: {error}"
+                store_backend.unavailable_reason = f"the store {store.uri} fails: {error}"
                 if not error.retriable:
                     _log.error("no client is served", extra={"store": store.uri, "error": str(error)})
                     return
             else:
-                front.refusal = None
+                store_backend.unavailable_reason = None
                 _log.info("the store answers; clients are served", extra={"store": store.uri})
 
     async def _start_manager(self, backend: _LateBound, host: str, port: int) -> int:
-        managing = self._managing = ManagerNode(_settings(self._options, self._relay), host, port)
-        self._open.push_async_callback(managing.close)
-        await managing.open()
-        backend.now = ManagerBackend(
-            managing.runtime, managing.ownership, managing.topic.partitions, managing.topic.name
+        manager_node = self._node = ManagerNode(node_config(self._options, self._relay), host, port)
+        self._open.push_async_callback(manager_node.close)
+        await manager_node.open()
+        backend.bound = ManagerBackend(
+            manager_node.runtime, manager_node.ownership, manager_node.topic.partitions, manager_node.topic.name
         )
-        return (await managing.join()).node_id
+        return (await manager_node.join()).node_id
 
     # --- metrics and status --------------------------------------------------------------------------
 
-    async def _start_figures(self, metrics: Metrics) -> None:
+    async def _start_metrics(self, metrics: Metrics) -> None:
         assert self._options.metrics_listen is not None
         pages = {
             "/metrics": lambda: Page(200, CONTENT_TYPE, metrics.text()),
@@ -288,12 +298,12 @@ class ManagerProcess:
     def _readiness(self) -> Page:
         if not self._ready:
             return text(503, "starting or stopping")
-        if self._managing is not None and not self._managing.ownership.valid():
+        if self._node is not None and not self._node.ownership.valid():
             return text(503, "no lease: the managers' group cannot be reached")
-        if self._managing is not None and self._managing.unfit:
-            return text(503, self._managing.unfit)
-        if self._front is not None and (trouble := self._front.trouble()):
-            return text(503, trouble)
+        if self._node is not None and self._node.unfit:
+            return text(503, self._node.unfit)
+        if self._store_backend is not None and (failure := self._store_backend.failure()):
+            return text(503, failure)
         waiting = [s for s in self.status()["shards"] if s["role"] == "owner" and s["state"] != "ACTIVE"]
         if waiting:
             why = next((f"; shard {s['partition']}: {s['last_error']}" for s in waiting if s["last_error"]), "")
@@ -302,11 +312,11 @@ class ManagerProcess:
 
     def status(self) -> dict[str, Any]:
         """See `AdminBackend.status`."""
-        managing = self._managing
-        shards = [] if managing is None else [_shard_json(s._asdict()) for s in managing.runtime.status()]
-        alarms = [] if managing is None else managing.alarms
-        if self._front is not None and (trouble := self._front.trouble()):
-            alarms.append(trouble)
+        manager_node = self._node
+        shards = [] if manager_node is None else [_shard_json(s._asdict()) for s in manager_node.runtime.status()]
+        alarms = [] if manager_node is None else manager_node.alarms
+        if self._store_backend is not None and (failure := self._store_backend.failure()):
+            alarms.append(failure)
         if self._relay is not None:
             alarms.extend(self._relay.alarms())
         return {
@@ -314,36 +324,36 @@ class ManagerProcess:
             "store": self._options.store or f"topic {self._options.topic}",
             "record_format": self._options.record_format,
             "started": int(self._started * 1000),
-            "lease": managing is None or managing.ownership.valid(),
+            "lease": manager_node is None or manager_node.ownership.valid(),
             "relay": self._options.relay,
             "shards": shards,
             "alarms": alarms,
         }
 
-    def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
+    def dump(self, partition: int, after: Sequence[Any] | None, max_rows: int) -> Sequence[Mapping[str, Any]]:
         """See `AdminBackend.dump`."""
-        if self._managing is None or not 0 <= partition < self._options.partitions:
+        if self._node is None or not 0 <= partition < self._options.partitions:
             raise NotCoordinator(f"shard {partition}", "no shard of this number is here")
-        found = self._managing.runtime.dump(partition)
+        found = self._node.runtime.dump(partition)
         if after is not None:
             try:
-                behind = (str(after[0]), str(after[1]), int(after[2]))
+                last_key = (str(after[0]), str(after[1]), int(after[2]))
             except (IndexError, ValueError, TypeError):
                 raise MalformedData("dump", "after is [group, topic, partition]") from None
-            found = [entry for entry in found if tuple(entry[0]) > behind]
-        return [{**key._asdict(), **value._asdict()} for key, value in found[:most]]
+            found = [entry for entry in found if tuple(entry[0]) > last_key]
+        return [{**key._asdict(), **value._asdict()} for key, value in found[:max_rows]]
 
 
 class _LateBound:
     """A backend that is created after the objects that use it."""
 
-    now: Backend
+    bound: Backend
 
     def backpressure(self) -> asyncio.Future[None] | None:
-        return self.now.backpressure()
+        return self.bound.backpressure()
 
     def metrics(self) -> Mapping[str, float]:
-        return self.now.metrics() if hasattr(self, "now") else {}
+        return self.bound.metrics() if hasattr(self, "bound") else {}
 
 
 def check_servable(store: OffsetStore) -> None:
@@ -356,7 +366,7 @@ def check_servable(store: OffsetStore) -> None:
         )
 
 
-def _is_in(store: OffsetStore, cluster_id: str | None) -> bool:
+def _stores_in_cluster(store: OffsetStore, cluster_id: str | None) -> bool:
     """Whether the store, or a part of it, is the native groups of this cluster. Raises `OffsetMgrError`."""
     from offsetmgr.stores.dual import DualStore
 

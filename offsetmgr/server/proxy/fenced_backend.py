@@ -224,11 +224,11 @@ class MemberFencingBackend:
             del self._deleting[group]
             self._deleted.pop(group).set_result(None)
 
-    async def settled(self, group: str) -> None:
+    async def await_commits(self, group: str) -> None:
         """Also waits for running deletions, so that a joining member finds them done."""
         while (deleted := self._deleted.get(group)) is not None:
             await asyncio.shield(deleted)
-        await self._inner.settled(group)
+        await self._inner.await_commits(group)
 
     # --- delegated to the inner backend --------------------------------------------------------------
 

@@ -21,7 +21,7 @@ Commits between two steps.  Let C create generation g+1 and answer a JoinGroup w
 - Before M reads that answer no client knows g+1; commits of g are accepted, as if they had come before it.
 - When M reads it, `joined` drops all evidence, in one step: from now on g is refused (ILLEGAL_GENERATION).  A
   Heartbeat of g that is still on its way back may say "valid" and is not believed (the serial has changed).
-- Then the relay waits until the commits begun before have ended (`Backend.settled`), asks once more whether M owns
+- Then the relay waits until the commits begun before have ended (`Backend.await_commits`), asks once more whether M owns
   the group, and only then passes the answer on.  So a client that knows g+1 fetches after the last commit of g.  (After
   a commit that was answered as failed while the outcome was unknown: it may still take effect, before any later one.
   Its member was valid, and gets the same error as from Kafka.)

@@ -107,7 +107,7 @@ class ProxiedMembership:
         generation = read_joined(request.version, frame).generation
         self._gate.joined(asked.group, tenure, generation, static=asked.instance_id is not None)
         try:
-            await self._backend.settled(asked.group)
+            await self._backend.await_commits(asked.group)
         except OffsetMgrError:
             return refusal(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, asked.member_id)
         if not self._still_ours(asked.group, tenure):

@@ -120,7 +120,7 @@ class Proxy:
         """Whether groups have members; groups for which that is unknown are omitted.
 
         The result stays valid until the caller yields control: no generation has been returned since the real
-        coordinator was asked, and a joining member waits for everything that has begun by then (`Backend.settled`).
+        coordinator was asked, and a joining member waits for everything that has begun by then (`Backend.await_commits`).
         """
         backend = self._backend
         if backend is None:

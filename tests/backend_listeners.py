@@ -16,12 +16,12 @@ from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.process.config import ServeOptions
 from offsetmgr.server.process.manager_process import ManagerProcess
-from offsetmgr.server.storefront.store_backend import StoreBackend
+from offsetmgr.server.store_backends.store_backend import StoreBackend
 
 NODE_ID = 1_000_000_001
 
 
-class StoreFront(LoopThread):
+class StoreListener(LoopThread):
     """The endpoint before ``store``; Metadata and ListOffsets are answered from the brokers at ``cluster``, if given.
 
     ``announce`` False hides what the listener offers beyond Kafka's protocol, as an older one would.
@@ -61,7 +61,7 @@ class StoreFront(LoopThread):
             await self._upstream.close()
 
 
-class ManagerFront(LoopThread):
+class ManagerListener(LoopThread):
     """An offset manager over a topic of the brokers at ``cluster``."""
 
     def __init__(self, cluster: str, topic: str, **options: Any) -> None:
