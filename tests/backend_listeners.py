@@ -11,7 +11,7 @@ from offsetmgr.core.offset_store import OffsetStore
 from offsetmgr.kafka.client.backing_cluster import BackingClusterClient
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.process.config import ServeOptions
@@ -50,7 +50,7 @@ class StoreListener(LoopThread):
         if not self._announce:
             self.backend.features = dict  # type: ignore[method-assign]
         await self.backend.start()
-        apis = endpoint_apis(ApiContext(self.backend, NODE_ID, self._upstream))
+        apis = listener_apis(ApiContext(self.backend, NODE_ID, self._upstream))
         self._service.backpressure = self.backend.backpressure
         self._service.apis.update({api.key: api for api in apis})
 

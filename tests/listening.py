@@ -16,7 +16,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.protocol.schema_codec import decode_response, encode_request
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.backing_cluster import BackingCluster
 from offsetmgr.server.network.api import ForwardingHandler
@@ -161,7 +161,7 @@ class Listening(LoopThread):
         self._upstream = self._cluster() if self._cluster else None
         endpoint = ApiContext(self.backend, NODE_ID, self._upstream, self._authorizer, self._authentication)
         self.service = SocketServer(
-            endpoint_apis(endpoint),
+            listener_apis(endpoint),
             limits=self._limits,
             requires_login=self._authentication is not None,
             fallback=self._fallback,

@@ -1,4 +1,4 @@
-"""`ManagerBackend`: the offset manager behind the listener."""
+"""`ManagerBackend`: serves the offsets of the offset manager behind the listener."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ManagerBackend:
-    """See `offsetmgr.server.backend.Backend`. Methods that need no translation are the runtime's own."""
+    """Implements `offsetmgr.server.backend.Backend` with the manager's runtime and its ownership of shard groups."""
 
     def __init__(self, runtime: ManagerRuntime, ownership: OwnershipManager, partitions: int, topic: str) -> None:
         self._runtime = runtime
@@ -33,7 +33,7 @@ class ManagerBackend:
         self.backpressure = runtime.backpressure
 
     def nodes(self) -> Sequence[ManagerAddress]:
-        # A manager inside a program (`offsetmgr.manager.embedded`) has no port: it shares the work, and clients cannot
+        # A manager inside a program (`offsetmgr.manager.embedded`) has no port: it owns shards, but clients cannot #
         # reach it.
         return [ManagerAddress(node.node_id, node.host, node.port) for node in self._ownership.nodes() if node.port]
 

@@ -13,7 +13,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.kafka.client.security import Security
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.brokers import ProxyPorts
@@ -137,7 +137,7 @@ class RunningRelay(LoopThread):
         self.relay = Proxy(self.real, Security(), self._authorizer, self._reserved)
         self.guarded = self.relay.guard(self.kept)
         endpoint = ApiContext(self.guarded, NODE_ID, authorizer=self.relay.authorizer)
-        apis = self.relay.apis(endpoint, endpoint_apis(endpoint), "127.0.0.1")
+        apis = self.relay.apis(endpoint, listener_apis(endpoint), "127.0.0.1")
         self.service = SocketServer(apis, fallback=self.relay.fallback, backpressure=self.guarded.backpressure)
         listener = ServerListener(self.service, "127.0.0.1", 0)
         await listener.start()

@@ -29,7 +29,7 @@ class Client:
         self.unsent = 0
         self.was_cut = False
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         self.was_cut = True
 
 

@@ -25,7 +25,7 @@ from offsetmgr.kafka.protocol.channel import Address
 from offsetmgr.kafka.protocol.conditional_commit import CONDITIONAL_FEATURE
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.security.authorization import AuthorizationRules, Operation, Rule
 
@@ -116,7 +116,7 @@ def every_version(api_key: int) -> Any:
 
 
 def test_the_table_says_of_every_version_whether_it_is_flexible_as_kafkas_schemas_do() -> None:
-    apis = endpoint_apis(ApiContext(MemoryBackend(), NODE_ID))
+    apis = listener_apis(ApiContext(MemoryBackend(), NODE_ID))
     assert {api.key: (api.lowest, api.highest) for api in apis} == ADVERTISED
     for api in apis:
         for version in range(api.lowest, api.highest + 1):

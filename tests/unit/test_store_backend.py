@@ -191,11 +191,11 @@ def test_a_commit_that_takes_too_long_is_reported_so_and_one_not_begun_by_then_i
             waiting = asyncio.ensure_future(backend.commit(commit("g", 2)))
 
             assert (await begun, await waiting) == (CommitResponse(15), CommitResponse(15))
-            settled = asyncio.ensure_future(backend.settled("g"))
+            ended = asyncio.ensure_future(backend.await_commits("g"))
             await asyncio.sleep(0.02)
-            assert not settled.done()
+            assert not ended.done()
             store.go.set()
-            await settled
+            await ended
 
         assert store.data["g"][A].offset == 1
         assert len(store.streams) == 1
@@ -336,14 +336,14 @@ def test_a_defect_of_a_store_is_an_error_for_its_clients_and_nothing_worse(caplo
         async with running(Broken()) as backend:
             assert await backend.commit(commit("g", 5)) == CommitResponse(0, {("t", 0): -1})
             assert await backend.fetch(fetch("g")) == FetchResponse(-1, ())
-            await backend.settled("g")
+            await backend.await_commits("g")
 
     asyncio.run(scenario())
     assert "an edit raised an unexpected exception" in caplog.text
 
 
 def test_while_too_much_is_on_its_way_the_listener_is_asked_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offsetmgr.server.store_backends.store_backend._FULL", 10)
+    monkeypatch.setattr("offsetmgr.server.store_backends.store_backend._MAX_PENDING", 10)
 
     async def scenario() -> None:
         store = SlowStore()

@@ -21,13 +21,13 @@ class AdminBackend(Protocol):
         """Everything that `manager status` shows for one process, in JSON's types."""
         ...
 
-    def dump(self, partition: int, after: Sequence[Any] | None, most: int) -> Sequence[Mapping[str, Any]]:
-        """The next ``most`` offsets of a shard after the given (group, topic, partition), sorted. Raises
+    def dump(self, partition: int, after: Sequence[Any] | None, max_rows: int) -> Sequence[Mapping[str, Any]]:
+        """The next ``max_rows`` offsets of a shard after the given (group, topic, partition), sorted. Raises
         `OffsetMgrError` if this process does not have the shard in memory."""
         ...
 
 
-def inspection_api(inspected: AdminBackend, allowed: Callable[[str | None, Operation], bool]) -> Api:
+def admin_api(backend: AdminBackend, allowed: Callable[[str | None, Operation], bool]) -> Api:
     """``allowed`` tests whether a principal may do this with all groups."""
 
     def handle(request: ApiRequest) -> bytes:
@@ -42,21 +42,21 @@ def inspection_api(inspected: AdminBackend, allowed: Callable[[str | None, Opera
             return _answer(
                 {"error": f"this needs the operation {needed.value} on all groups (*)", "kind": "not-authorized"}
             )
-        return _answer(_found(inspected, question))
+        return _answer(_result(backend, question))
 
     return Api(INSPECT, "Inspect", VERSION, VERSION, _NEVER_FLEXIBLE, handle)
 
 
-def _found(inspected: AdminBackend, question: dict[str, Any]) -> Mapping[str, Any]:
+def _result(backend: AdminBackend, question: dict[str, Any]) -> Mapping[str, Any]:
     what = question.get("what")
     try:
         if what == "status":
-            return inspected.status()
+            return backend.status()
         if what == "dump":
-            partition, most = question.get("partition"), question.get("most", MOST_ROWS)
-            if not isinstance(partition, int) or not isinstance(most, int):
+            partition, max_rows = question.get("partition"), question.get("most", MOST_ROWS)
+            if not isinstance(partition, int) or not isinstance(max_rows, int):
                 return {"error": "partition and most are numbers"}
-            return {"rows": inspected.dump(partition, question.get("after"), max(1, min(most, MOST_ROWS)))}
+            return {"rows": backend.dump(partition, question.get("after"), max(1, min(max_rows, MOST_ROWS)))}
     except OffsetMgrError as error:
         return {"error": str(error)}
     return {"error": f"no process here knows {what!r}"}

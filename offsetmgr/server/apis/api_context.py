@@ -68,7 +68,7 @@ def encoded(request: ApiRequest, message: Mapping[str, Any]) -> bytes:
     return encode_response(request.api_key, request.version, message)
 
 
-def by_size(
+def run_by_size(
     request: ApiRequest, encode: Callable[P, bytes], *args: P.args, **kwargs: P.kwargs
 ) -> bytes | asyncio.Future[bytes]:
     """The result of ``encode``: at once for a small request, from the codec thread for a large one."""
@@ -79,7 +79,7 @@ def by_size(
 
 async def encoded_by_size(request: ApiRequest, message: Mapping[str, Any]) -> bytes:
     """Like `encoded`, but in the codec thread if the request is large, because the response is as large."""
-    made = by_size(request, encoded, request, message)
+    made = run_by_size(request, encoded, request, message)
     return made if isinstance(made, bytes) else await made
 
 

@@ -21,14 +21,14 @@ from offsetmgr.server.apis.api_context import (
     NOT_ASKED,
     ApiContext,
     authorized_operations,
-    by_size,
     decoded,
     encoded,
     encoded_by_size,
     portions,
+    run_by_size,
     too_many,
 )
-from offsetmgr.server.network.api import HANG_UP, Answer, ApiRequest
+from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 _GROUP: Final = 0
@@ -45,7 +45,7 @@ _NO_CLUSTER: Final = {"cluster_id": "", "controller_id": -1, "brokers": [], "end
 _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
 
-async def metadata(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
     """If the real cluster cannot list all of its topics, the handler closes the client's connection: the response has
     no field for that error, and an empty list would be wrong."""
     message = decoded(request)
@@ -61,7 +61,7 @@ async def metadata(endpoint: ApiContext, request: ApiRequest) -> Answer:
         raise InvalidRequest("Metadata", f"it names {len(names)} topics")
     refused: list[dict[str, Any]] = []
     if names is not None:
-        codes = await _errors(endpoint, request, names)
+        codes = await _errors(context, request, names)
         refused = [
             {"error_code": code, "name": name, "topic_id": None, "partitions": []}
             for name, code in zip(names, codes, strict=True)
@@ -69,10 +69,10 @@ async def metadata(endpoint: ApiContext, request: ApiRequest) -> Answer:
         ]
         names = [name for name, code in zip(names, codes, strict=True) if not code]
     try:
-        layouts = await _layouts(endpoint, names, ids)
+        layouts = await _layouts(context, names, ids)
     except OffsetMgrError:
         if names is None:
-            return HANG_UP
+            return CLOSE_CONNECTION
         layouts = [TopicLayout(name, None, ErrorCode.LEADER_NOT_AVAILABLE) for name in names]
         layouts += [TopicLayout(None, topic_id, ErrorCode.LEADER_NOT_AVAILABLE) for topic_id in ids]
     operations = (
@@ -82,43 +82,43 @@ async def metadata(endpoint: ApiContext, request: ApiRequest) -> Answer:
     )
     if names is None:
         layouts = [layout for layout in layouts if layout.name is not None]
-        codes = await _errors(endpoint, request, [layout.name or "" for layout in layouts])
+        codes = await _errors(context, request, [layout.name or "" for layout in layouts])
         layouts = [layout for layout, code in zip(layouts, codes, strict=True) if not code]
     elif ids:
         layouts = [
             layout
             for layout in layouts
-            if layout.name is None or endpoint.topic_allowed(request, Operation.DESCRIBE, layout.name)
+            if layout.name is None or context.topic_allowed(request, Operation.DESCRIBE, layout.name)
         ]
     told: dict[str, Any] = {
         "error_code": 0,
-        "brokers": _nodes(endpoint),
-        "cluster_id": await _cluster_id(endpoint),
-        "controller_id": endpoint.node_id,
-        "topics": await _encoded_topics(endpoint, request, layouts, operations, refused),
+        "brokers": _nodes(context),
+        "cluster_id": await _cluster_id(context),
+        "controller_id": context.node_id,
+        "topics": await _encoded_topics(context, request, layouts, operations, refused),
     }
     if message.get("include_cluster_authorized_operations"):
         told["cluster_authorized_operations"] = authorized_operations(ACL_DESCRIBE)
     return await encoded_by_size(request, told)
 
 
-async def _errors(endpoint: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
+async def _errors(context: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
     """See `ApiContext.topic_error`. Yields to other clients in between."""
     codes: list[int] = []
     for part in portions(names, _NAMES):
-        codes += [endpoint.topic_error(request, Operation.DESCRIBE, name) for name in part]
+        codes += [context.topic_error(request, Operation.DESCRIBE, name) for name in part]
         await asyncio.sleep(0)
     return codes
 
 
-async def describe_cluster(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def describe_cluster(context: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     if message.get("endpoint_type", _BROKERS) != _BROKERS:
         why = "controllers are not reached through an offset manager"
         return encoded(
             request, {**_NO_CLUSTER, "error_code": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, "error_message": why}
         )
-    cluster_id = await _cluster_id(endpoint)
+    cluster_id = await _cluster_id(context)
     if cluster_id is None:
         return encoded(request, {**_NO_CLUSTER, "error_code": ErrorCode.REQUEST_TIMED_OUT, "error_message": None})
     operations = authorized_operations(ACL_DESCRIBE) if message["include_cluster_authorized_operations"] else NOT_ASKED
@@ -129,17 +129,17 @@ async def describe_cluster(endpoint: ApiContext, request: ApiRequest) -> Answer:
             "error_message": None,
             "endpoint_type": _BROKERS,
             "cluster_id": cluster_id,
-            "controller_id": endpoint.node_id,
+            "controller_id": context.node_id,
             "brokers": [
                 {"broker_id": node["node_id"], "host": node["host"], "port": node["port"], "is_fenced": False}
-                for node in _nodes(endpoint)
+                for node in _nodes(context)
             ],
             "cluster_authorized_operations": operations,
         },
     )
 
 
-def find_coordinator(endpoint: ApiContext, request: ApiRequest) -> bytes | Awaitable[bytes]:
+def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaitable[bytes]:
     """One key, or (from version 4, KIP-699) many.
 
     Unlike at a broker, every client is allowed: the response reveals only the hash of a name, and an unauthorized
@@ -149,7 +149,7 @@ def find_coordinator(endpoint: ApiContext, request: ApiRequest) -> bytes | Await
     message = decoded(request)
     kind = message.get("key_type", _GROUP)
     if "coordinator_keys" not in message:
-        return encoded(request, _coordinator(endpoint, kind, message["key"]))
+        return encoded(request, _coordinator(context, kind, message["key"]))
     keys = message["coordinator_keys"]
     if too_many(request, keys):
         refused = {
@@ -157,50 +157,52 @@ def find_coordinator(endpoint: ApiContext, request: ApiRequest) -> bytes | Await
             "error_code": ErrorCode.INVALID_REQUEST,
             "error_message": "more keys than one request may have",
         }
-        return by_size(request, lambda: encoded(request, {"coordinators": [{"key": key, **refused} for key in keys]}))
+        return run_by_size(
+            request, lambda: encoded(request, {"coordinators": [{"key": key, **refused} for key in keys]})
+        )
     if len(keys) <= _KEYS_BATCH and len(request.frame) <= LARGE_BYTES:
-        return encoded(request, {"coordinators": _coordinators(endpoint, kind, keys)})
-    return _many_coordinators(endpoint, request, kind, keys)
+        return encoded(request, {"coordinators": _coordinators(context, kind, keys)})
+    return _many_coordinators(context, request, kind, keys)
 
 
-async def _many_coordinators(endpoint: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
+async def _many_coordinators(context: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
     """A few keys at a time; yields to other clients in between."""
     data = bytearray()
     for part in portions(keys, _KEYS_BATCH):
-        some = _coordinators(endpoint, kind, part)
+        some = _coordinators(context, kind, part)
         data += encode_items(request.api_key, request.version, "coordinators", some)
         await asyncio.sleep(0)
     return await encoded_by_size(request, {"coordinators": EncodedItems(len(keys), data)})
 
 
-def _coordinators(endpoint: ApiContext, kind: int, keys: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"key": key, **_coordinator(endpoint, kind, key)} for key in keys]
+def _coordinators(context: ApiContext, kind: int, keys: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"key": key, **_coordinator(context, kind, key)} for key in keys]
 
 
-def _coordinator(endpoint: ApiContext, kind: int, key: str) -> dict[str, Any]:
+def _coordinator(context: ApiContext, kind: int, key: str) -> dict[str, Any]:
     if kind != _GROUP:
         why = "an offset manager coordinates the offsets of groups: no transactions, no share groups"
         return {**_NO_NODE, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
-    node = endpoint.backend.coordinator(key)
+    node = context.backend.coordinator(key)
     if node is None:
         return {**_NO_NODE, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": None}
     return {**node._asdict(), "error_code": 0, "error_message": None}
 
 
-async def _layouts(endpoint: ApiContext, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
-    if endpoint.cluster is not None:
+async def _layouts(context: ApiContext, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
+    if context.cluster is not None:
         if names is None or len(names) <= _NAMES:
-            return await endpoint.cluster.topics(names, ids)
-        layouts = list(await endpoint.cluster.topics([], ids)) if ids else []
+            return await context.cluster.topics(names, ids)
+        layouts = list(await context.cluster.topics([], ids)) if ids else []
         for at in range(0, len(names), _NAMES):
-            layouts += await endpoint.cluster.topics(names[at : at + _NAMES], ())
+            layouts += await context.cluster.topics(names[at : at + _NAMES], ())
         return layouts
     unknown = [TopicLayout(name, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in names or ()]
     return unknown + [TopicLayout(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) for topic_id in ids]
 
 
 async def _encoded_topics(
-    endpoint: ApiContext,
+    context: ApiContext,
     request: ApiRequest,
     layouts: Sequence[TopicLayout],
     operations: int,
@@ -210,7 +212,7 @@ async def _encoded_topics(
     data = bytearray(encode_items(request.api_key, request.version, "topics", refused))
     for at in range(0, len(layouts), _BATCH):
         some = [
-            {**_topic(endpoint, layout), "topic_authorized_operations": operations}
+            {**_topic(context, layout), "topic_authorized_operations": operations}
             for layout in layouts[at : at + _BATCH]
         ]
         data += encode_items(request.api_key, request.version, "topics", some)
@@ -218,22 +220,22 @@ async def _encoded_topics(
     return EncodedItems(len(refused) + len(layouts), data)
 
 
-async def _cluster_id(endpoint: ApiContext) -> str | None:
+async def _cluster_id(context: ApiContext) -> str | None:
     """None while unknown: clients ask again with every Metadata."""
-    if endpoint.cluster is None:
-        return endpoint.name
+    if context.cluster is None:
+        return context.name
     try:
-        return await endpoint.cluster.cluster_id()
+        return await context.cluster.cluster_id()
     except OffsetMgrError:
         return None
 
 
-def _nodes(endpoint: ApiContext) -> list[dict[str, Any]]:
-    return [node._asdict() for node in endpoint.backend.nodes()]
+def _nodes(context: ApiContext) -> list[dict[str, Any]]:
+    return [node._asdict() for node in context.backend.nodes()]
 
 
-def _topic(endpoint: ApiContext, layout: TopicLayout) -> dict[str, Any]:
-    us = [endpoint.node_id]
+def _topic(context: ApiContext, layout: TopicLayout) -> dict[str, Any]:
+    us = [context.node_id]
     return {
         "error_code": layout.error,
         "name": layout.name,
@@ -243,7 +245,7 @@ def _topic(endpoint: ApiContext, layout: TopicLayout) -> dict[str, Any]:
             {
                 "error_code": part.error,
                 "partition_index": part.partition,
-                "leader_id": -1 if part.leader is None else endpoint.node_id,
+                "leader_id": -1 if part.leader is None else context.node_id,
                 "leader_epoch": part.leader_epoch,
                 "replica_nodes": us,
                 "isr_nodes": us,

@@ -21,11 +21,11 @@ from offsetmgr.server.apis.api_context import (
     NOT_ASKED,
     ApiContext,
     authorized_operations,
-    by_size,
     decoded,
     encoded,
     encoded_by_size,
     portions,
+    run_by_size,
     too_many,
 )
 from offsetmgr.server.network.api import Answer, ApiRequest
@@ -44,20 +44,20 @@ _DELETED_BATCH: Final = 200
 """Number of groups processed before the handler yields to other clients."""
 
 
-async def list_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
     """Hand-written, a few groups at a time, since there may be a million. Omits groups that the client may not see."""
     message = decoded(request)
     states = {state.lower() for state in message.get("states_filter", ())}
     types = {kind.lower() for kind in message.get("types_filter", ())}
     wanted = (not states or EMPTY.lower() in states) and (not types or CLASSIC in types)
-    error, groups = await endpoint.backend.list_groups()
+    error, groups = await context.backend.list_groups()
     version = request.version
     flexible = version >= LIST_FLEXIBLE
     behind = _behind_name(version)
     number, parts = 0, bytearray()
     for at in range(0, len(groups) if wanted and not error else 0, _BATCH):
         for group in groups[at : at + _BATCH]:
-            if endpoint.group_allowed(request, Operation.DESCRIBE, group):
+            if context.group_allowed(request, Operation.DESCRIBE, group):
                 parts += string(group, flexible=flexible)
                 parts += behind
                 number += 1
@@ -78,7 +78,7 @@ def _behind_name(version: int) -> bytes:
     return said + NO_TAGS if flexible else said
 
 
-async def describe_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     asked = bool(message.get("include_authorized_operations"))
     groups = message["groups"]
@@ -86,7 +86,7 @@ async def describe_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
         return await too_many_described(request, groups)
     data = bytearray()
     for part in portions(groups, _DESCRIBED_BATCH):
-        some = [await _described(endpoint, request, group, operations_asked=asked) for group in part]
+        some = [await _described(context, request, group, operations_asked=asked) for group in part]
         data += encode_items(request.api_key, request.version, "groups", some)
         await asyncio.sleep(0)
     return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
@@ -100,7 +100,7 @@ async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> byte
             request, {"groups": [{**NOBODY, "group_id": g, "error_code": ErrorCode.INVALID_REQUEST} for g in groups]}
         )
 
-    made = by_size(request, refused)
+    made = run_by_size(request, refused)
     return made if isinstance(made, bytes) else await made
 
 
@@ -116,20 +116,18 @@ NOBODY: Final[dict[str, Any]] = {
 """A described group of which only the name, omitted here, is known."""
 
 
-async def _described(
-    endpoint: ApiContext, request: ApiRequest, group: str, *, operations_asked: bool
-) -> dict[str, Any]:
+async def _described(context: ApiContext, request: ApiRequest, group: str, *, operations_asked: bool) -> dict[str, Any]:
     told: dict[str, Any] = {**NOBODY, "group_id": group}
-    if not endpoint.group_allowed(request, Operation.DESCRIBE, group):
+    if not context.group_allowed(request, Operation.DESCRIBE, group):
         return {**told, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
-    found = await endpoint.backend.fetch(FetchRequest(group))
+    found = await context.backend.fetch(FetchRequest(group))
     if found.error and found.error != ErrorCode.GROUP_ID_NOT_FOUND:
         return {**told, "error_code": found.error}
     if operations_asked:
         told["authorized_operations"] = authorized_operations(
             ACL_DESCRIBE,
-            *([ACL_READ] if endpoint.group_allowed(request, Operation.READ, group) else []),
-            *([ACL_DELETE] if endpoint.group_allowed(request, Operation.DELETE, group) else []),
+            *([ACL_READ] if context.group_allowed(request, Operation.READ, group) else []),
+            *([ACL_DELETE] if context.group_allowed(request, Operation.DELETE, group) else []),
         )
     if found.topics:
         return {**told, "group_state": EMPTY}
@@ -139,10 +137,10 @@ async def _described(
     return {**told, "group_state": DEAD}
 
 
-async def delete_groups(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:
     async def deleted(group: str) -> dict[str, Any]:
-        allowed = endpoint.group_allowed(request, Operation.DELETE, group)
-        error = await endpoint.backend.delete_group(group) if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
+        allowed = context.group_allowed(request, Operation.DELETE, group)
+        error = await context.backend.delete_group(group) if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
         return {"group_id": group, "error_code": error}
 
     groups = list(dict.fromkeys(decoded(request)["groups_names"]))  # each once: the second deletion would find nothing

@@ -9,7 +9,7 @@ from typing import Any, Final
 from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.client.backing_cluster import FoundOffset, OffsetQuery
-from offsetmgr.server.apis.api_context import ApiContext, by_size, decoded, encoded
+from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, run_by_size
 from offsetmgr.server.network.api import Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
@@ -29,20 +29,20 @@ def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
     return asked, message.get("isolation_level") == _READ_COMMITTED
 
 
-async def list_offsets(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
     """Leader epochs from clients are not forwarded: clients know only the leaders that the manager reported."""
     asked, committed = request.prepared or prepare(request)
-    codes = {name: endpoint.topic_error(request, Operation.DESCRIBE, name) for name in asked}
+    codes = {name: context.topic_error(request, Operation.DESCRIBE, name) for name in asked}
     allowed = {name: parts for name, parts in asked.items() if not codes[name]}
     found: dict[str, list[FoundOffset]] = {}
     for portion in _portions(allowed):
-        for name, offsets in (await _found(endpoint, portion, read_committed=committed)).items():
+        for name, offsets in (await _found(context, portion, read_committed=committed)).items():
             found.setdefault(name, []).extend(offsets)
         await asyncio.sleep(0)
     for name, parts in asked.items():
         if codes[name]:
             found[name] = _failed(parts, codes[name])
-    answer = by_size(request, _answer, request, [(name, found[name]) for name in asked])
+    answer = run_by_size(request, _answer, request, [(name, found[name]) for name in asked])
     return answer if isinstance(answer, bytes) else await answer
 
 
@@ -67,14 +67,14 @@ def _portions(asked: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, 
 
 
 async def _found(
-    endpoint: ApiContext, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
+    context: ApiContext, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
 ) -> dict[str, Sequence[FoundOffset]]:
-    if endpoint.cluster is None:
+    if context.cluster is None:
         return {name: _failed(parts, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name, parts in asked.items()}
     if not asked:
         return {}
     try:
-        return dict(await endpoint.cluster.list_offsets(asked, read_committed=read_committed))
+        return dict(await context.cluster.list_offsets(asked, read_committed=read_committed))
     except OffsetMgrError:
         return {name: _failed(parts, ErrorCode.LEADER_NOT_AVAILABLE) for name, parts in asked.items()}
 

@@ -12,8 +12,16 @@ from offsetmgr.kafka.protocol.codec_thread import in_codec_thread
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse, DeleteResponse, FetchRequest, FetchResponse
 from offsetmgr.records.base import PartitionCommit
 from offsetmgr.server.apis import commit_codec, fetch_codec
-from offsetmgr.server.apis.api_context import ApiContext, by_size, decoded, encoded, encoded_by_size, portions, too_long
-from offsetmgr.server.network.api import Answer, ApiRequest, DeferredResponse, Outcome
+from offsetmgr.server.apis.api_context import (
+    ApiContext,
+    decoded,
+    encoded,
+    encoded_by_size,
+    portions,
+    run_by_size,
+    too_long,
+)
+from offsetmgr.server.network.api import Answer, ApiRequest, DeferredResponse, HandlerResult
 from offsetmgr.server.security.authorization import Operation
 
 _log = logging.getLogger(__name__)
@@ -40,7 +48,7 @@ class _Commit(NamedTuple):
     """Of the whole request."""
 
 
-def prepare_commit(endpoint: ApiContext, request: ApiRequest) -> _Commit:
+def prepare_commit(context: ApiContext, request: ApiRequest) -> _Commit:
     """Decodes an OffsetCommit and checks permissions and limits. Raises `InvalidRequest`."""
     version = request.version
     commit, negative = commit_codec.decode(
@@ -50,10 +58,10 @@ def prepare_commit(endpoint: ApiContext, request: ApiRequest) -> _Commit:
     refused: dict[tuple[str, int], int] = {}
     if _too_many(request, topics):
         return _Commit(commit, topics, refused, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
-    if endpoint.authorizes:
-        if not endpoint.group_allowed(request, Operation.WRITE, commit.group):
+    if context.authorizes:
+        if not context.group_allowed(request, Operation.WRITE, commit.group):
             return _Commit(commit, topics, refused, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        refused = _forbidden(endpoint, request, commit)
+        refused = _forbidden(context, request, commit)
     if any(too_long(request, topic) for topic, _ in topics):
         refused |= {
             (topic, part[0]): ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -66,16 +74,16 @@ def prepare_commit(endpoint: ApiContext, request: ApiRequest) -> _Commit:
     return _Commit(_without(commit, refused) if refused else commit, topics, refused)
 
 
-def offset_commit(endpoint: ApiContext, request: ApiRequest) -> Outcome:
+def offset_commit(context: ApiContext, request: ApiRequest) -> HandlerResult:
     version = request.version
-    commit, topics, refused, error = request.prepared or prepare_commit(endpoint, request)
+    commit, topics, refused, error = request.prepared or prepare_commit(context, request)
     if error or not any(parts for _, parts in commit.topics):
-        return by_size(request, commit_codec.encode, version, topics, CommitResponse(error, errors=refused))
+        return run_by_size(request, commit_codec.encode, version, topics, CommitResponse(error, errors=refused))
 
     def answer(response: CommitResponse) -> Answer | Awaitable[Answer]:
-        return by_size(request, _commit_answer, version, commit, topics, refused, response)
+        return run_by_size(request, _commit_answer, version, commit, topics, refused, response)
 
-    return DeferredResponse(endpoint.backend.commit(commit), answer, _DEFECT)
+    return DeferredResponse(context.backend.commit(commit), answer, _DEFECT)
 
 
 def _too_many(request: ApiRequest, topics: Sequence[tuple[str, Sequence[Any]]]) -> bool:
@@ -100,7 +108,7 @@ def prepare_fetch(request: ApiRequest) -> Sequence[FetchRequest]:
     return fetch_codec.decode(version, request.frame, request.body(flexible=version >= fetch_codec.FLEXIBLE))
 
 
-def offset_fetch(endpoint: ApiContext, request: ApiRequest) -> Outcome:
+def offset_fetch(context: ApiContext, request: ApiRequest) -> HandlerResult:
     version = request.version
     asked = request.prepared or prepare_fetch(request)
     if len(asked) == 1:
@@ -108,23 +116,23 @@ def offset_fetch(endpoint: ApiContext, request: ApiRequest) -> Outcome:
         def answer(found: FetchResponse) -> Answer | Awaitable[Answer]:
             if _partitions(found) > _MANY:
                 return in_codec_thread(fetch_codec.encode, version, asked, [found])
-            return by_size(request, fetch_codec.encode, version, asked, [found])
+            return run_by_size(request, fetch_codec.encode, version, asked, [found])
 
-        return DeferredResponse(_fetched(endpoint, request, asked[0]), answer, _FETCH_DEFECT)
-    return _fetch_many(endpoint, request, asked)
+        return DeferredResponse(_fetched(context, request, asked[0]), answer, _FETCH_DEFECT)
+    return _fetch_many(context, request, asked)
 
 
-async def offset_delete(endpoint: ApiContext, request: ApiRequest) -> Answer:
+async def offset_delete(context: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
     group = message["group_id"]
-    if not endpoint.group_allowed(request, Operation.DELETE, group):
+    if not context.group_allowed(request, Operation.DELETE, group):
         return encoded(request, {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED, "topics": []})
     asked = [(topic["name"], [p["partition_index"] for p in topic["partitions"]]) for topic in message["topics"]]
     if _too_many(request, asked):
         return encoded(request, {"error_code": ErrorCode.INVALID_REQUEST, "topics": []})
-    codes = {name: endpoint.topic_error(request, Operation.DELETE, name) for name, _ in asked}
+    codes = {name: context.topic_error(request, Operation.DELETE, name) for name, _ in asked}
     allowed = [(name, parts) for name, parts in asked if not codes[name]]
-    response = await endpoint.backend.delete_offsets(group, allowed) if allowed or not asked else DeleteResponse()
+    response = await context.backend.delete_offsets(group, allowed) if allowed or not asked else DeleteResponse()
     topics: list[dict[str, Any]] = []
     for name, parts in [] if response.error else asked:
         errors = [codes[name] or response.errors.get((name, p), 0) for p in parts]
@@ -142,11 +150,11 @@ async def offset_delete(endpoint: ApiContext, request: ApiRequest) -> Answer:
 # --- commits ------------------------------------------------------------------------------------------
 
 
-def _forbidden(endpoint: ApiContext, request: ApiRequest, commit: CommitRequest) -> dict[tuple[str, int], int]:
+def _forbidden(context: ApiContext, request: ApiRequest, commit: CommitRequest) -> dict[tuple[str, int], int]:
     return {
         (topic, part[0]): ErrorCode.TOPIC_AUTHORIZATION_FAILED
         for topic, parts in commit.topics
-        if not endpoint.topic_allowed(request, Operation.WRITE, topic)
+        if not context.topic_allowed(request, Operation.WRITE, topic)
         for part in parts
     }
 
@@ -181,19 +189,19 @@ def _both(commit: CommitRequest, response: CommitResponse, refused: dict[tuple[s
 # --- fetches ------------------------------------------------------------------------------------------
 
 
-def _fetched(endpoint: ApiContext, request: ApiRequest, asked: FetchRequest) -> Awaitable[FetchResponse]:
+def _fetched(context: ApiContext, request: ApiRequest, asked: FetchRequest) -> Awaitable[FetchResponse]:
     if asked.topics is not None and _too_many(request, asked.topics):
         return _refused_fetch(ErrorCode.INVALID_REQUEST)
-    if endpoint.authorizes or any(too_long(request, topic) for topic, _ in asked.topics or ()):
-        return _fetch_what_is_allowed(endpoint, request, asked)
-    return endpoint.backend.fetch(asked)
+    if context.authorizes or any(too_long(request, topic) for topic, _ in asked.topics or ()):
+        return _fetch_what_is_allowed(context, request, asked)
+    return context.backend.fetch(asked)
 
 
 async def _refused_fetch(error: int) -> FetchResponse:
     return FetchResponse(error)
 
 
-async def _fetch_many(endpoint: ApiContext, request: ApiRequest, asked: Sequence[FetchRequest]) -> bytes:
+async def _fetch_many(context: ApiContext, request: ApiRequest, asked: Sequence[FetchRequest]) -> bytes:
     """A few groups and a few partitions at a time, since tools fetch everything at once."""
     parts: list[bytes] = []
     for several in portions(asked, _BATCH, lambda one: one.group):
@@ -201,7 +209,7 @@ async def _fetch_many(endpoint: ApiContext, request: ApiRequest, asked: Sequence
         fetches: list[asyncio.Future[FetchResponse]] = []
         for one in several:
             # A backend in memory has completed the fetch when it returns.
-            fetch = asyncio.ensure_future(_fetched(endpoint, request, one))
+            fetch = asyncio.ensure_future(_fetched(context, request, one))
             fetches.append(fetch)
             if fetch.done() and not fetch.cancelled() and not fetch.exception():
                 partitions += _partitions(fetch.result())
@@ -224,7 +232,7 @@ async def _fetch_many(endpoint: ApiContext, request: ApiRequest, asked: Sequence
                 await asyncio.sleep(0)
                 partitions = 0
         await asyncio.sleep(0)
-    made = by_size(request, fetch_codec.encode_batch, parts)
+    made = run_by_size(request, fetch_codec.encode_batch, parts)
     return made if isinstance(made, bytes) else await made
 
 
@@ -232,17 +240,17 @@ def _partitions(found: FetchResponse) -> int:
     return sum(len(parts) for _, parts in found.topics)
 
 
-async def _fetch_what_is_allowed(endpoint: ApiContext, request: ApiRequest, asked: FetchRequest) -> FetchResponse:
+async def _fetch_what_is_allowed(context: ApiContext, request: ApiRequest, asked: FetchRequest) -> FetchResponse:
     """Unauthorized or unknown topics get an error if the request names them, and are omitted if it asks for all."""
-    if not endpoint.group_allowed(request, Operation.READ, asked.group):
+    if not context.group_allowed(request, Operation.READ, asked.group):
         return FetchResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if asked.topics is None:
-        found = await endpoint.backend.fetch(asked)
+        found = await context.backend.fetch(asked)
         return found._replace(
-            topics=[topic for topic in found.topics if endpoint.topic_allowed(request, Operation.READ, topic[0])]
+            topics=[topic for topic in found.topics if context.topic_allowed(request, Operation.READ, topic[0])]
         )
-    codes = {topic: endpoint.topic_error(request, Operation.READ, topic) for topic, _ in asked.topics}
-    found = await endpoint.backend.fetch(asked._replace(topics=[t for t in asked.topics if not codes[t[0]]]))
+    codes = {topic: context.topic_error(request, Operation.READ, topic) for topic, _ in asked.topics}
+    found = await context.backend.fetch(asked._replace(topics=[t for t in asked.topics if not codes[t[0]]]))
     if found.error:
         return found
     refused = [(topic, [(p, -1, -1, "", codes[topic]) for p in parts]) for topic, parts in asked.topics if codes[topic]]

@@ -14,13 +14,13 @@ from offsetmgr.server.security.authentication import Authentication
 _NEVER: Final = 32767
 
 
-def endpoint_apis(endpoint: ApiContext) -> list[Api]:
+def listener_apis(context: ApiContext) -> list[Api]:
     """The table; without authentication it has no SASL APIs."""
-    apis = [*_cluster_apis(endpoint), *_offset_apis(endpoint), *_group_apis(endpoint)]
-    return apis if endpoint.authentication is None else [*apis, *_login_apis(endpoint.authentication)]
+    apis = [*_cluster_apis(context), *_offset_apis(context), *_group_apis(context)]
+    return apis if context.authentication is None else [*apis, *_login_apis(context.authentication)]
 
 
-def _cluster_apis(endpoint: ApiContext) -> list[Api]:
+def _cluster_apis(context: ApiContext) -> list[Api]:
     """APIs about brokers, topics and versions."""
     return [
         Api(
@@ -29,17 +29,17 @@ def _cluster_apis(endpoint: ApiContext) -> list[Api]:
             1,
             10,
             6,
-            partial(list_offsets.list_offsets, endpoint),
+            partial(list_offsets.list_offsets, context),
             prepare=list_offsets.prepare,
         ),
-        Api(ApiKey.METADATA, "Metadata", 0, 13, 9, partial(cluster.metadata, endpoint), prepare=decoded),
+        Api(ApiKey.METADATA, "Metadata", 0, 13, 9, partial(cluster.metadata, context), prepare=decoded),
         Api(
             ApiKey.FIND_COORDINATOR,
             "FindCoordinator",
             0,
             6,
             3,
-            partial(cluster.find_coordinator, endpoint),
+            partial(cluster.find_coordinator, context),
             Concurrency.UNORDERED,
             prepare=decoded,
         ),
@@ -49,14 +49,14 @@ def _cluster_apis(endpoint: ApiContext) -> list[Api]:
             versions.LOWEST,
             versions.HIGHEST,
             versions.FLEXIBLE,
-            partial(versions.api_versions, endpoint),
+            partial(versions.api_versions, context),
             before_login=True,
         ),
-        Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, endpoint)),
+        Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, partial(cluster.describe_cluster, context)),
     ]
 
 
-def _offset_apis(endpoint: ApiContext) -> list[Api]:
+def _offset_apis(context: ApiContext) -> list[Api]:
     """APIs about committed offsets."""
     return [
         Api(
@@ -65,9 +65,9 @@ def _offset_apis(endpoint: ApiContext) -> list[Api]:
             commit_codec.LOWEST,
             commit_codec.HIGHEST,
             commit_codec.FLEXIBLE,
-            partial(offsets.offset_commit, endpoint),
+            partial(offsets.offset_commit, context),
             Concurrency.COMMITS,
-            prepare=partial(offsets.prepare_commit, endpoint),
+            prepare=partial(offsets.prepare_commit, context),
         ),
         Api(
             ApiKey.OFFSET_FETCH,
@@ -75,7 +75,7 @@ def _offset_apis(endpoint: ApiContext) -> list[Api]:
             fetch_codec.LOWEST,
             fetch_codec.HIGHEST,
             fetch_codec.FLEXIBLE,
-            partial(offsets.offset_fetch, endpoint),
+            partial(offsets.offset_fetch, context),
             Concurrency.FETCHES,
             prepare=offsets.prepare_fetch,
         ),
@@ -85,13 +85,13 @@ def _offset_apis(endpoint: ApiContext) -> list[Api]:
             0,
             0,
             _NEVER,
-            partial(offsets.offset_delete, endpoint),
+            partial(offsets.offset_delete, context),
             prepare=decoded,
         ),
     ]
 
 
-def _group_apis(endpoint: ApiContext) -> list[Api]:
+def _group_apis(context: ApiContext) -> list[Api]:
     """APIs about groups."""
     return [
         Api(
@@ -100,7 +100,7 @@ def _group_apis(endpoint: ApiContext) -> list[Api]:
             0,
             6,
             5,
-            partial(groups.describe_groups, endpoint),
+            partial(groups.describe_groups, context),
             prepare=decoded,
         ),
         Api(
@@ -109,10 +109,10 @@ def _group_apis(endpoint: ApiContext) -> list[Api]:
             0,
             5,
             groups.LIST_FLEXIBLE,
-            partial(groups.list_groups, endpoint),
+            partial(groups.list_groups, context),
             prepare=decoded,
         ),
-        Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, endpoint), prepare=decoded),
+        Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2, partial(groups.delete_groups, context), prepare=decoded),
     ]
 
 

@@ -20,7 +20,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,253}[a-zA-Z0-9])?
 
 
 def api_versions(
-    endpoint: ApiContext, request: ApiRequest, spoken: Mapping[int, tuple[int, int]] | None = None
+    context: ApiContext, request: ApiRequest, spoken: Mapping[int, tuple[int, int]] | None = None
 ) -> bytes:
     """An unknown version gets a response in version 0 that contains ours, and the client asks again.
 
@@ -45,6 +45,6 @@ def api_versions(
     if not error:
         answer["supported_features"] = [
             {"name": name, "min_version": 1, "max_version": highest}
-            for name, highest in sorted(endpoint.backend.features().items())
+            for name, highest in sorted(context.backend.features().items())
         ]
     return encode_response(ApiKey.API_VERSIONS, request.version, answer)

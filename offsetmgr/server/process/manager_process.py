@@ -1,8 +1,8 @@
-"""One manager process: the backend, the listener, the metrics, and their shutdown.
+"""`ManagerProcess`: starts and stops the backend, the listener, the relay and the metrics of one manager.
 
-Order of the start: the ports are bound, the topic exists and is suitable, then the process joins the managers' group,
-so a process with assigned shard groups is reachable. Order of the shutdown: the process leaves the group (so that
-others get the shard groups at once), commits in flight end, then clients are disconnected.
+Start: the process binds its ports, creates or checks the offsets topic, then joins the managers' group, so that it is
+reachable when it gets shard groups. Shutdown: the process leaves the group, so that others get its shard groups at
+once; it waits for commits in flight, then disconnects its clients.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from offsetmgr.kafka.client.security import Security
 from offsetmgr.kafka.protocol.primitives import DECODING
 from offsetmgr.kafka.protocol.releases import FENCES_WRITERS
 from offsetmgr.manager.node.manager_node import ManagerNode
-from offsetmgr.server.apis.admin_api import inspection_api
+from offsetmgr.server.apis.admin_api import admin_api
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.apis.table import endpoint_apis
+from offsetmgr.server.apis.table import listener_apis
 from offsetmgr.server.backend import Backend, ManagerAddress
 from offsetmgr.server.manager_backend import ManagerBackend
 from offsetmgr.server.metrics import CONTENT_TYPE, Metrics
@@ -54,17 +54,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CLOSE_GRACE_S: Final = 2.0
-"""Seconds that running requests have after the shards were handed over."""
+"""Seconds for running requests to end after the shards were handed over."""
 _RETRY_S: Final = 1.0
-"""Seconds between attempts to reach a store that could not be reached at the start."""
+"""Seconds between attempts to reach a store that was unreachable at the start."""
 _OTHER_CLUSTER_HINT: Final = (
-    "clients would take a number of one log for a record of another; name brokers of the store's cluster, or, if the "
+    "clients would read other records than those that were committed; name brokers of the store's cluster, or, if the "
     "topics of both clusters are equal copies (same records at the same offsets), add --translate none"
 )
 
 
 def run_manager(options: ServeOptions) -> None:
-    """Runs a manager until SIGINT or SIGTERM; SIGHUP only logs a line.
+    """Runs a manager until SIGINT or SIGTERM; on SIGHUP it only logs that SIGHUP has no effect.
 
     Raises `OffsetMgrError` if it cannot start.
     """
@@ -72,7 +72,7 @@ def run_manager(options: ServeOptions) -> None:
     try:
         asyncio.run(_serve_until_signalled(options))
     finally:
-        signal.signal(signal.SIGHUP, before)  # the loop restores the default handler, which ends the process
+        signal.signal(signal.SIGHUP, before)  # asyncio restores the default handler, which would end the process
 
 
 async def _serve_until_signalled(options: ServeOptions) -> None:
@@ -80,7 +80,11 @@ async def _serve_until_signalled(options: ServeOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP does nothing: settings are read at the start only")
+    loop.add_signal_handler(
+        signal.SIGHUP,
+        _log.warning,
+        "SIGHUP does nothing: settings are read at the start only",
+    )
     process = ManagerProcess(options)
     starting = asyncio.create_task(process.start())
     stop_requested = asyncio.create_task(stop.wait())
@@ -89,7 +93,7 @@ async def _serve_until_signalled(options: ServeOptions) -> None:
         if starting.done():
             starting.result()
             await stop_requested
-            what = "shards are handed over" if options.store is None else "requests under way are finished"
+            what = "handing shards over" if options.store is None else "finishing requests in flight"
             _log.info("stopping: %s (again to interrupt at once)", what)
         else:
             await _cancel_start(starting)
@@ -102,7 +106,7 @@ async def _serve_until_signalled(options: ServeOptions) -> None:
 
 
 async def _cancel_start(starting: asyncio.Task[None]) -> None:
-    """Cancels a start that was interrupted; afterwards the opened resources are known and can be closed."""
+    """Cancels the start and waits until it has ended, so that all opened resources can be closed. Raises its error."""
     starting.cancel()
     await asyncio.wait({starting})
     if not starting.cancelled():
@@ -110,7 +114,7 @@ async def _cancel_start(starting: asyncio.Task[None]) -> None:
 
 
 class ManagerProcess:
-    """Use it in one event loop."""
+    """One manager process. Use it in one event loop."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
@@ -122,11 +126,12 @@ class ManagerProcess:
         self._relay: Proxy | None = None
         self._store_backend: StoreBackend | None = None
         self._store_is_relayed_cluster = False
-        """Whether the store is the relayed brokers' own groups; members' commits are then forwarded to them."""
+        """Whether the store is the relayed cluster itself, so that the cluster holds members' commits too."""
         self.listener: ServerListener | None = None
 
     async def start(self) -> None:
-        """Returns when clients are served, or will be as soon as the shards are loaded. Raises `OffsetMgrError`."""
+        """Starts the process. Clients are served from then on, or as soon as the shards are loaded. Raises
+        `OffsetMgrError`."""
         options = self._options
         authentication, authorizer = load_authentication(options), load_authorizer(options)
         DECODING.tags, DECODING.string_bytes = options.limits.tags, options.limits.name_bytes
@@ -140,7 +145,7 @@ class ManagerProcess:
         relay = self._relay = create_proxy(options, security, authorizer)
         if relay is not None:
             self._open.push_async_callback(relay.close)
-        # The port first: the other managers learn its number.
+        # Bind the port first: the process announces its number to the other managers.
         backend = _LateBound()
         metrics = Metrics(lambda: {**backend.metrics(), **service.metrics()}) if options.metrics_listen else None
         service = SocketServer(
@@ -155,7 +160,7 @@ class ManagerProcess:
         await listener.start()
         self.listener = listener
         self._open.push_async_callback(service.close, _CLOSE_GRACE_S)
-        # All ports before the other managers rebalance for this one, so that a port in use is detected first.
+        # Bind all ports before joining, so that a port in use does not cause a rebalance of the managers.
         if metrics is not None:
             await self._start_metrics(metrics)
         if relay is not None:
@@ -164,16 +169,16 @@ class ManagerProcess:
         node_id = await self._start_backend(backend, host, port)
         if relay is not None:
             backend.bound = relay.guard(backend.bound, watch=not self._store_is_relayed_cluster)
-        endpoint_authorizer = authorizer if relay is None else relay.authorizer
-        endpoint = ApiContext(backend.bound, node_id, upstream, endpoint_authorizer, authentication)
-        apis = endpoint_apis(endpoint)
+        allowed_authorizer = authorizer if relay is None else relay.authorizer
+        context = ApiContext(backend.bound, node_id, upstream, allowed_authorizer, authentication)
+        apis = listener_apis(context)
         if relay is not None:
-            apis = relay.apis(endpoint, apis, host)
+            apis = relay.apis(context, apis, host)
 
         def may_inspect(principal: str | None, operation: Operation) -> bool:
             return authorizer.group(principal or "", operation, "*")
 
-        apis.append(inspection_api(self, may_inspect))
+        apis.append(admin_api(self, may_inspect))
         if relay is not None:
             relay.start()
         service.apis.update({api.key: api for api in apis})
@@ -185,17 +190,17 @@ class ManagerProcess:
         self, relay: Proxy, service: SocketServer, listener: ServerListener, tls: ssl.SSLContext | None
     ) -> None:
         options = self._options
-        endpoint_authorizer = options.relay_ports
+        allowed_authorizer = options.relay_ports
         ports = (
             ProxyPorts(listener.port + 1)
-            if endpoint_authorizer is None
-            else ProxyPorts(endpoint_authorizer.start, len(endpoint_authorizer))
+            if allowed_authorizer is None
+            else ProxyPorts(allowed_authorizer.start, len(allowed_authorizer))
         )
         await relay.open_ports(service, options.listen[0], ports, tls, options.connection.timeout_ms / 1000)
         _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.ports().items()}})
 
     async def close(self) -> None:
-        """Hands the shards over and ends. May be called in any state of the start."""
+        """Hands the shards over and closes everything. May be called at any stage of the start."""
         self._ready = False
         await self._open.aclose()
 
@@ -214,14 +219,14 @@ class ManagerProcess:
         from offsetmgr.stores.uri import open_store
 
         assert self._options.store is not None
-        # No call may take longer than the clients that wait for it.
+        # No call of the store may take longer than clients wait for it.
         timeout_ms = min(self._options.connection.timeout_ms, round(self._options.commit_timeout * 1000))
         store = open_store(self._options.store, replace(self._options.connection, timeout_ms=timeout_ms))
         check_servable(store)
         if store.capabilities.partitions is Partitions.OF_BROKERS:
             raise UsageError(
                 f"store {store.uri}",
-                "holds byte positions of Kafka 0.7, which Kafka's clients would take for offsets",
+                "holds byte positions of Kafka 0.7, which Kafka clients would use as offsets",
                 "migrate them first: migrate plan --partition-map",
             )
         if self._relay is not None:
@@ -233,7 +238,10 @@ class ManagerProcess:
             if not error.retriable:
                 raise
             store_backend.unavailable_reason = f"the store {store.uri} fails: {error}"
-            _log.warning("the store fails", extra={"store": store.uri, "error": str(error)})
+            _log.warning(
+                "the store fails; no client is served until it responds",
+                extra={"store": store.uri, "error": str(error)},
+            )
             retrying = asyncio.get_running_loop().create_task(self._retry_cluster_check(store_backend, store))
             self._open.callback(retrying.cancel)
         store_backend.start()
@@ -242,8 +250,8 @@ class ManagerProcess:
         backend.bound = store_backend
 
     async def _check_cluster(self, store_backend: StoreBackend, store: OffsetStore) -> None:
-        """Checks whether the store's offsets belong to the logs whose offsets the clients commit. Raises
-        `OtherCluster`, and what the store raises."""
+        """Checks that the store's offsets belong to the cluster whose offsets clients commit. Raises `OtherCluster`, or
+        the store's error."""
         from offsetmgr.stores.kafka import KafkaStore
 
         options = self._options
@@ -255,10 +263,11 @@ class ManagerProcess:
             why = f"its offsets belong to another Kafka cluster than the topics: {check.compared.how}"
             raise OtherCluster(f"store {store.uri}", why, _OTHER_CLUSTER_HINT)
         store_backend.keeps_epochs = check.compared.keeps_epochs
-        _log.info("numbers", extra={"store": store.uri, "relation": check.text()})
+        _log.info("compared the clusters of store and topics", extra={"store": store.uri, "relation": check.text()})
 
     async def _retry_cluster_check(self, store_backend: StoreBackend, store: OffsetStore) -> None:
-        """For a store that could not be reached at the start: no client is served until its cluster is known."""
+        """Repeats the check until a store that was unreachable at the start responds. No client is served until
+        then."""
         while store_backend.unavailable_reason is not None:
             await asyncio.sleep(_RETRY_S)
             try:
@@ -266,11 +275,14 @@ class ManagerProcess:
             except OffsetMgrError as error:
                 store_backend.unavailable_reason = f"the store {store.uri} fails: {error}"
                 if not error.retriable:
-                    _log.error("no client is served", extra={"store": store.uri, "error": str(error)})
+                    _log.error(
+                        "the store cannot be served; fix the cause and restart",
+                        extra={"store": store.uri, "error": str(error)},
+                    )
                     return
             else:
                 store_backend.unavailable_reason = None
-                _log.info("the store answers; clients are served", extra={"store": store.uri})
+                _log.info("the store responds; clients are served", extra={"store": store.uri})
 
     async def _start_manager(self, backend: _LateBound, host: str, port: int) -> int:
         manager_node = self._node = ManagerNode(node_config(self._options, self._relay), host, port)
@@ -290,10 +302,10 @@ class ManagerProcess:
             "/health": lambda: text(200, "alive"),
             "/ready": self._readiness,
         }
-        endpoint = HttpEndpoint(*self._options.metrics_listen, pages)
-        port = await endpoint.start()
-        self._open.push_async_callback(endpoint.close)
-        _log.info("figures", extra={"listen": f"{self._options.metrics_listen[0]}:{port}"})
+        context = HttpEndpoint(*self._options.metrics_listen, pages)
+        port = await context.start()
+        self._open.push_async_callback(context.close)
+        _log.info("serving metrics", extra={"listen": f"{self._options.metrics_listen[0]}:{port}"})
 
     def _readiness(self) -> Page:
         if not self._ready:
@@ -333,7 +345,7 @@ class ManagerProcess:
     def dump(self, partition: int, after: Sequence[Any] | None, max_rows: int) -> Sequence[Mapping[str, Any]]:
         """See `AdminBackend.dump`."""
         if self._node is None or not 0 <= partition < self._options.partitions:
-            raise NotCoordinator(f"shard {partition}", "no shard of this number is here")
+            raise NotCoordinator(f"shard {partition}", "this process does not own the shard")
         found = self._node.runtime.dump(partition)
         if after is not None:
             try:
@@ -345,7 +357,7 @@ class ManagerProcess:
 
 
 class _LateBound:
-    """A backend that is created after the objects that use it."""
+    """Stands for the backend in objects that are created before it; `bound` is set later."""
 
     bound: Backend
 
@@ -361,13 +373,13 @@ def check_servable(store: OffsetStore) -> None:
     if store.capabilities.conditional == "file":
         raise UsageError(
             f"store {store.uri}",
-            "is a file: commits of clients cannot be kept in one",
-            "serve zookeeper://, kafka:// or dual:; bring a file's offsets there with offsets import",
+            "is a file, which cannot serve commits of clients",
+            "serve zookeeper://, kafka:// or dual:, and copy the file's offsets there with offsets import",
         )
 
 
 def _stores_in_cluster(store: OffsetStore, cluster_id: str | None) -> bool:
-    """Whether the store, or a part of it, is the native groups of this cluster. Raises `OffsetMgrError`."""
+    """Whether the store, or one store of a dual store, is this Kafka cluster. Raises `OffsetMgrError`."""
     from offsetmgr.stores.dual import DualStore
 
     parts = (store.primary, store.secondary) if isinstance(store, DualStore) else (store,)

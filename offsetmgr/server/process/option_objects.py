@@ -1,4 +1,5 @@
-"""Builds a manager's settings, login, rules and TLS from `ServeOptions`."""
+"""Builds the objects that a manager process needs from `ServeOptions`: configuration, authentication, rules, relay,
+TLS."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class MemberFencingBackend:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deleting: Counter[str] = Counter()
         self._deleted: dict[str, asyncio.Future[None]] = {}
-        self._figures: Counter[str] = Counter()
+        self._counters: Counter[str] = Counter()
 
     # --- commits ------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class MemberFencingBackend:
         )
 
     def _refused(self, code: int) -> asyncio.Future[CommitResponse]:
-        self._figures["relay_commits_refused_total"] += 1
+        self._counters["relay_commits_refused_total"] += 1
         return _done(CommitResponse(code))
 
     async def _find_out(self, key: _Key, instance_id: str | None) -> None:
@@ -130,7 +130,7 @@ class MemberFencingBackend:
         tenure = self._inner.ownership_epoch(group)
         serial = self._gate.epoch(group, tenure)
         sent = self._clock()
-        self._figures["relay_members_asked_total"] += 1
+        self._counters["relay_members_asked_total"] += 1
         try:
             if generation < 0:
                 idle = (await self._coordinators.prove_idle([group], deadline)).get(group)
@@ -257,7 +257,7 @@ class MemberFencingBackend:
         return self._inner.features()
 
     def metrics(self) -> Mapping[str, float]:
-        return {**self._inner.metrics(), **self._figures, "relay_groups_known": len(self._gate)}
+        return {**self._inner.metrics(), **self._counters, "relay_groups_known": len(self._gate)}
 
     async def close(self) -> None:
         """Ends the open questions; their commits fail."""

@@ -31,7 +31,7 @@ from typing import Final
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.primitives import INT16, Cursor
-from offsetmgr.server.network.api import Answer, ApiRequest, Outcome
+from offsetmgr.server.network.api import Answer, ApiRequest, HandlerResult
 from offsetmgr.server.proxy.request_screen import RequestScreen
 from offsetmgr.server.proxy.upstream import UpstreamConnection
 
@@ -86,14 +86,14 @@ class Forwarder:
     def __init__(self, screen: RequestScreen) -> None:
         self._screen = screen
 
-    def handle(self, request: ApiRequest) -> Outcome:
+    def handle(self, request: ApiRequest) -> HandlerResult:
         _, highest = FORWARDED.get(request.api_key, ("", -1))
         if request.version > highest:
             raise InvalidRequest(f"API {request.api_key} version {request.version}", "is not spoken here")
         return self._screen.screened(request, partial(_forward, request))
 
 
-def _forward(request: ApiRequest, upstream: UpstreamConnection) -> Outcome:
+def _forward(request: ApiRequest, upstream: UpstreamConnection) -> HandlerResult:
     if request.api_key == ApiKey.PRODUCE and not _wants_answer(request):
         upstream.post(request)
         return None if upstream.backpressure() is None else _after_backpressure(upstream)

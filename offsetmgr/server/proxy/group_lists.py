@@ -31,9 +31,9 @@ _LISTED_AT_ONCE: Final = 1_000
 class GroupLists:
     """See the module's docstring."""
 
-    def __init__(self, endpoint: ApiContext, coordinators: Coordinators) -> None:
-        self._endpoint = endpoint
-        self._backend = endpoint.backend
+    def __init__(self, context: ApiContext, coordinators: Coordinators) -> None:
+        self._context = context
+        self._backend = context.backend
         self._coordinators = coordinators
 
     def apis(self) -> list[Api]:
@@ -64,7 +64,7 @@ class GroupLists:
             if (
                 (not states or about["group_state"].lower() in states)
                 and (not types or CLASSIC in types)
-                and self._endpoint.group_allowed(request, Operation.DESCRIBE, group)
+                and self._context.group_allowed(request, Operation.DESCRIBE, group)
             ):
                 told = {**about, "group_id": group, "group_type": CLASSIC}
                 data += encode_items(request.api_key, request.version, "groups", [told])
@@ -99,7 +99,7 @@ class GroupLists:
 
     async def _described(self, request: ApiRequest, group: str, operations: bool) -> Message:
         failed = {**NOBODY, "group_id": group}
-        if not self._endpoint.group_allowed(request, Operation.DESCRIBE, group):
+        if not self._context.group_allowed(request, Operation.DESCRIBE, group):
             return {**failed, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
         if code := self._backend.owns(group):
             return {**failed, "error_code": code}

@@ -16,7 +16,7 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import OffsetMgrError
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.server.apis.api_context import ApiContext
-from offsetmgr.server.network.api import HANG_UP, Answer, Api, ApiRequest, Frame
+from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, Api, ApiRequest, Frame
 from offsetmgr.server.proxy.broker_connections import ProxyLinks
 from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.fenced_backend import VALID
@@ -48,14 +48,14 @@ class ProxiedMembership:
 
     def __init__(
         self,
-        endpoint: ApiContext,
+        context: ApiContext,
         links: ProxyLinks,
         gate: MemberFence,
         coordinators: Coordinators,
         clock: Callable[[], float],
     ) -> None:
-        self._endpoint = endpoint
-        self._backend = endpoint.backend
+        self._context = context
+        self._backend = context.backend
         self._links = links
         self._gate = gate
         self._coordinators = coordinators
@@ -67,7 +67,7 @@ class ProxiedMembership:
     async def _handle(self, request: ApiRequest) -> Answer:
         asked = read_request(request)
         group = asked.group
-        if not self._endpoint.group_allowed(request, Operation.READ, group):
+        if not self._context.group_allowed(request, Operation.READ, group):
             return refusal(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, asked.member_id)
         if (code := self._backend.owns(group)) not in _OURS:
             return refusal(request, code, asked.member_id)
@@ -86,7 +86,7 @@ class ProxiedMembership:
             frame = await self._links.of(request.connection).to(coordinator).ask(request)
         except OffsetMgrError:
             self._coordinators.forget(group)
-            return HANG_UP
+            return CLOSE_CONNECTION
         code = read_error(request.api_key, request.version, frame)
         if code in _ELSEWHERE:
             self._coordinators.forget(group)

@@ -16,10 +16,10 @@ from offsetmgr.core.error_code import ErrorCode
 from offsetmgr.core.errors import InvalidRequest, OffsetMgrError
 from offsetmgr.kafka.protocol.api_key import ApiKey
 from offsetmgr.kafka.protocol.schema_codec import Message, decode_response
-from offsetmgr.server.apis import cluster as endpoint_cluster
-from offsetmgr.server.apis import versions as endpoint_versions
+from offsetmgr.server.apis import cluster as cluster_apis
+from offsetmgr.server.apis import versions as versions_api
 from offsetmgr.server.apis.api_context import ApiContext, decoded, encoded, too_many
-from offsetmgr.server.network.api import HANG_UP, Answer, Api, ApiRequest, Frame
+from offsetmgr.server.network.api import CLOSE_CONNECTION, Answer, Api, ApiRequest, Frame
 from offsetmgr.server.proxy import group_requests, response_rewrite
 from offsetmgr.server.proxy.broker_connections import ProxyLinks
 from offsetmgr.server.proxy.forwarder import common
@@ -43,9 +43,9 @@ _PASSED: Final = {
 class MetadataRewriter:
     """See the module's docstring."""
 
-    def __init__(self, endpoint: ApiContext, links: ProxyLinks, screen: RequestScreen, host: str) -> None:
+    def __init__(self, context: ApiContext, links: ProxyLinks, screen: RequestScreen, host: str) -> None:
         """``host`` is the host in the addresses of this manager's ports."""
-        self._endpoint = endpoint
+        self._context = context
         self._links = links
         self._screen = screen
         self._brokers = links.brokers
@@ -53,7 +53,7 @@ class MetadataRewriter:
 
     def apis(self) -> list[Api]:
         """The APIs that replace the listener's own."""
-        versions = endpoint_versions
+        versions = versions_api
         return [
             Api(
                 ApiKey.METADATA,
@@ -61,17 +61,17 @@ class MetadataRewriter:
                 0,
                 response_rewrite.HIGHEST,
                 response_rewrite.FLEXIBLE,
-                _or_hang_up(self._metadata),
+                _or_close_connection(self._metadata),
                 prepare=decoded,
             ),
-            Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, _or_hang_up(self._describe_cluster)),
+            Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0, _or_close_connection(self._describe_cluster)),
             Api(
                 ApiKey.FIND_COORDINATOR,
                 "FindCoordinator",
                 0,
                 6,
                 _FIND_FLEXIBLE,
-                _or_hang_up(self._find_coordinator),
+                _or_close_connection(self._find_coordinator),
                 prepare=decoded,
             ),
             Api(
@@ -80,7 +80,7 @@ class MetadataRewriter:
                 versions.LOWEST,
                 versions.HIGHEST,
                 versions.FLEXIBLE,
-                _or_hang_up(self._api_versions),
+                _or_close_connection(self._api_versions),
                 before_login=True,
             ),
         ]
@@ -90,7 +90,7 @@ class MetadataRewriter:
         part = response_rewrite.find_brokers(frame, request.version)
         await self._brokers.seen(part.brokers)
         named = [b._replace(host=self._host, port=self._brokers.port(b.node_id)) for b in part.brokers]
-        named += [NamedBroker(*manager) for manager in self._endpoint.backend.nodes()]
+        named += [NamedBroker(*manager) for manager in self._context.backend.nodes()]
         return Frame(response_rewrite.replace_brokers(frame, request.version, part, named))
 
     async def _topics_screened(self, request: ApiRequest) -> bytes:
@@ -148,7 +148,7 @@ class MetadataRewriter:
             broker["host"], broker["port"] = (self._host, port) if port is not None else ("", -1)
         message["brokers"] = brokers + [
             {"broker_id": manager.node_id, "host": manager.host, "port": manager.port, "is_fenced": False}
-            for manager in self._endpoint.backend.nodes()
+            for manager in self._context.backend.nodes()
         ]
         return encoded(request, message)
 
@@ -156,7 +156,7 @@ class MetadataRewriter:
         """For groups the managers, for transactions the real broker, behind our port."""
         asked = decoded(request)
         if asked.get("key_type") != _TRANSACTION or too_many(request, asked.get("coordinator_keys", ())):
-            found_here = endpoint_cluster.find_coordinator(self._endpoint, request)
+            found_here = cluster_apis.find_coordinator(self._context, request)
             return found_here if isinstance(found_here, bytes) else await found_here
         frame = await self._links.of(request.connection).data().ask(request)
         message, brokers = await unhurried(partial(_coordinators, request, frame), len(frame))
@@ -179,7 +179,7 @@ class MetadataRewriter:
             if key in broker and broker[key][0] <= highest
         }
         kept = {key: span for key, span in ours.items() if key not in _PASSED}
-        return endpoint_versions.api_versions(self._endpoint, request, {**common(broker), **passed, **kept})
+        return versions_api.api_versions(self._context, request, {**common(broker), **passed, **kept})
 
 
 _REFUSED: Final = {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "is_internal": False, "partitions": []}
@@ -201,7 +201,9 @@ def _asks_for_all(request: ApiRequest) -> bool:
     return topics is None or (request.version == 0 and not topics)
 
 
-def _or_hang_up(handle: Callable[[ApiRequest], Awaitable[Answer]]) -> Callable[[ApiRequest], Awaitable[Answer]]:
+def _or_close_connection(
+    handle: Callable[[ApiRequest], Awaitable[Answer]],
+) -> Callable[[ApiRequest], Awaitable[Answer]]:
     """Closes the client's connection if the cluster cannot answer now, as if the broker were down."""
 
     async def handled(request: ApiRequest) -> Answer:
@@ -212,6 +214,6 @@ def _or_hang_up(handle: Callable[[ApiRequest], Awaitable[Answer]]) -> Callable[[
         except OffsetMgrError as error:
             if not request.connection.closed:
                 _log.info("closing client connection: %s", error)
-            return HANG_UP
+            return CLOSE_CONNECTION
 
     return handled

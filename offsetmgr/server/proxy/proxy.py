@@ -77,15 +77,15 @@ class Proxy:
         self._watch = BrokerCommitMonitor(backend, self._coordinators) if watch else None
         return self._guarded
 
-    def apis(self, endpoint: ApiContext, of_endpoint: Sequence[Api], advertised_host: str) -> list[Api]:
-        """The listener's table with the relay's replacements; ``endpoint`` must use the guarded backend."""
+    def apis(self, context: ApiContext, listener_apis_: Sequence[Api], advertised_host: str) -> list[Api]:
+        """The listener's table with the relay's replacements; ``context`` must use the guarded backend."""
         ours = [
-            *MetadataRewriter(endpoint, self._links, self._screen, advertised_host).apis(),
-            *GroupLists(endpoint, self._coordinators).apis(),
-            *ProxiedMembership(endpoint, self._links, self._gate, self._coordinators, boottime).apis(),
+            *MetadataRewriter(context, self._links, self._screen, advertised_host).apis(),
+            *GroupLists(context, self._coordinators).apis(),
+            *ProxiedMembership(context, self._links, self._gate, self._coordinators, boottime).apis(),
         ]
         replaced = {api.key for api in ours} | FORWARDED.keys()
-        return [api for api in of_endpoint if api.key not in replaced] + ours
+        return [api for api in listener_apis_ if api.key not in replaced] + ours
 
     async def open_ports(
         self, service: SocketServer, host: str, ports: ProxyPorts, tls: ssl.SSLContext | None, timeout: float

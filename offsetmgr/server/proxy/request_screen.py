@@ -33,7 +33,15 @@ from offsetmgr.kafka.protocol.schema_codec import (
     is_known,
     request_is_flexible,
 )
-from offsetmgr.server.network.api import HANG_UP, Answer, ApiRequest, CloseConnection, DeferredWork, Frame, Outcome
+from offsetmgr.server.network.api import (
+    CLOSE_CONNECTION,
+    Answer,
+    ApiRequest,
+    CloseConnection,
+    DeferredWork,
+    Frame,
+    HandlerResult,
+)
 from offsetmgr.server.proxy.access import (
     ACCESS,
     GROUP_RESOURCE,
@@ -97,7 +105,7 @@ class RequestScreen:
         """Whether these bytes may name anything reserved."""
         return bool(self._mark) and self._mark in frame
 
-    def screened(self, request: ApiRequest, forward: Callable[[UpstreamConnection], Outcome]) -> Outcome:
+    def screened(self, request: ApiRequest, forward: Callable[[UpstreamConnection], HandlerResult]) -> HandlerResult:
         """The outcome of a request; ``forward`` forwards it unchanged.
 
         Raises `InvalidRequest` if the relay cannot judge it.
@@ -110,8 +118,12 @@ class RequestScreen:
         return self._outcome(request, access, forward, self._examined(request))
 
     def _outcome(
-        self, request: ApiRequest, access: Access, forward: Callable[[UpstreamConnection], Outcome], verdict: _Verdict
-    ) -> Outcome:
+        self,
+        request: ApiRequest,
+        access: Access,
+        forward: Callable[[UpstreamConnection], HandlerResult],
+        verdict: _Verdict,
+    ) -> HandlerResult:
         session = session_of(request) if request.api_key == ApiKey.FETCH and self._mark else None
         node_id = request.connection.listener.node_id if session is not None else None
         if session is not None and session.id and not self._sessions.given(node_id, session.id):
@@ -125,7 +137,7 @@ class RequestScreen:
         try:
             upstream = self._links.of(request.connection).data()
         except Unreachable:
-            return HANG_UP
+            return CLOSE_CONNECTION
         looks = bool(self._mark) and (access.shown is not None or (session is not None and session.begins))
         if verdict.rest is None and not looks:
             return forward(upstream)
@@ -164,7 +176,7 @@ class RequestScreen:
         try:
             await self._ids.learn(undecided.unknown)
         except OffsetMgrError:
-            return HANG_UP
+            return CLOSE_CONNECTION
         judge = partial(self._judged, request, access, undecided.message)
         verdict = await unhurried(judge, len(request.frame))
         if verdict.answer is not None:
@@ -230,7 +242,7 @@ class RequestScreen:
         self, request: ApiRequest, access: Access, message: Message, codes: list[int], code: int
     ) -> Frame | CloseConnection:
         if request.api_key == ApiKey.PRODUCE and not message["acks"]:
-            return HANG_UP  # a client that asks for no response learns of errors from the closed connection
+            return CLOSE_CONNECTION  # a client that asks for no response learns of errors from the closed connection
         return framed(request, refusal(access, message, codes, code))
 
     async def _answered(
@@ -240,7 +252,7 @@ class RequestScreen:
         try:
             frame = await asked
         except OffsetMgrError:
-            return HANG_UP
+            return CLOSE_CONNECTION
         if request.api_key == ApiKey.FETCH and request.version >= _FETCH_SESSIONS:
             self._sessions.note(request.connection.listener.node_id, session_in(request.version, frame))
         hides = access.shown is not None and self.marks(frame)

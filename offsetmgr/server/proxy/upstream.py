@@ -207,7 +207,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
     def _break_off(self) -> None:
         self._unsent.clear()
         self.close()
-        self._client.cut()
+        self._client.abort()
 
     # --- called by the transport ---------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class Secondary:
         self.failures = 0
         """Number of failed attempts."""
         self.dropped = 0
-        """Values discarded because another client has written a newer one, or because the secondary cannot hold
+        """Values discarded because another client has written another since, or because the secondary cannot hold
         them."""
 
     @property
