@@ -18,7 +18,7 @@ from offsetmgr.server.backend import ManagerAddress
 from offsetmgr.server.network.socket_server import ServerListener, SocketServer
 from offsetmgr.server.proxy.brokers import ProxyPorts
 from offsetmgr.server.proxy.fenced_backend import MemberFencingBackend
-from offsetmgr.server.proxy.foreign_commit_monitor import BrokerCommitMonitor
+from offsetmgr.server.proxy.foreign_commit_monitor import ForeignCommitMonitor
 from offsetmgr.server.proxy.proxy import Proxy
 from offsetmgr.server.security.authorization import Authorizer, ReservedGroups
 
@@ -128,9 +128,9 @@ class RunningRelay(LoopThread):
         return done.result(60)
 
     def bypassed(self) -> dict[str, Any]:
-        """What `BrokerCommitMonitor` finds now."""
-        watch = self.relay._watch
-        assert isinstance(watch, BrokerCommitMonitor)
+        """What `ForeignCommitMonitor` finds now."""
+        watch = self.relay._monitor
+        assert isinstance(watch, ForeignCommitMonitor)
         return self.run(watch.poll())
 
     async def _start(self) -> None:

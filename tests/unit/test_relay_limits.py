@@ -26,11 +26,11 @@ from offsetmgr.kafka.protocol.schema_codec import (
 )
 from offsetmgr.server.apis.api_context import ApiContext
 from offsetmgr.server.network.api import ApiRequest, Frame
-from offsetmgr.server.proxy import metadata_rewrite, request_screen
+from offsetmgr.server.proxy import metadata_rewrite, request_filter
 from offsetmgr.server.proxy.forwarder import Forwarder
 from offsetmgr.server.proxy.group_lists import GroupLists
 from offsetmgr.server.proxy.metadata_rewrite import MetadataRewriter
-from offsetmgr.server.proxy.request_screen import RequestScreen, framed
+from offsetmgr.server.proxy.request_filter import RequestFilter, response_frame
 from offsetmgr.server.proxy.topic_ids import TopicIds
 from offsetmgr.server.security.authorization import AllowAllAuthorizer, AuthorizationRules, ReservedGroups, Rule
 
@@ -55,8 +55,8 @@ ANSWERS: dict[int, Message] = {
 
 
 class Broker:
-    """Stands for `ProxyLinks`, a `ProxyLink`, an `Upstream` and `Brokers`: answers at once, and remembers what it was
-    asked."""
+    """A fake of `UpstreamRegistry`, `ClientUpstreams`, `UpstreamConnection` and `Brokers`. Answers at once, and records
+    the requests."""
 
     address = None
     closed = False
@@ -68,12 +68,12 @@ class Broker:
     def of(self, _connection: Any) -> Broker:
         return self
 
-    def data(self) -> Broker:
+    def for_port(self) -> Broker:
         return self
 
-    apart = data
+    open_separate = for_port
 
-    def end(self, _upstream: Any) -> None:
+    def close_separate(self, _upstream: Any) -> None:
         pass
 
     def ask(self, request: ApiRequest) -> asyncio.Future[bytes]:
@@ -83,9 +83,9 @@ class Broker:
 
     def forward(self, request: ApiRequest) -> Frame:
         self.asked.append(request)
-        return framed(request, ANSWERS[request.api_key])
+        return response_frame(request, ANSWERS[request.api_key])
 
-    async def seen(self, _brokers: Any) -> None:
+    async def record(self, _brokers: Any) -> None:
         pass
 
     def port(self, node_id: int) -> int:
@@ -168,7 +168,7 @@ class Relayed(Listening):
         self.broker, self.coordinators = Broker(), Coordinators()
         broker: Any = self.broker
         self.ids = TopicIds(broker)
-        self.screen = RequestScreen(broker, self.ids, rules or AllowAllAuthorizer(), RESERVED)
+        self.screen = RequestFilter(broker, self.ids, rules or AllowAllAuthorizer(), RESERVED)
         super().__init__(MemoryBackend(), fallback=Forwarder(self.screen))
 
     async def _start(self) -> None:
@@ -260,14 +260,14 @@ def test_groups_are_listed_a_few_at_a_time(relayed: Relayed, monkeypatch: pytest
     assert turns.most <= 1_000
 
 
-# --- what is screened -----------------------------------------------------------------------------
+# --- filtered requests ---------------------------------------------------------------------------
 
 
 def watched(turns: Turns) -> None:
     """Counts the bytes that are decoded and the items that are judged on the event loop."""
-    turns.count(request_screen, "decode_request", lambda _key, _version, frame, _at: len(frame))
-    turns.count(request_screen, "fetched_ids", lambda frame, *_: len(frame))
-    turns.count(RequestScreen, "_code", lambda *_: 1)
+    turns.count(request_filter, "decode_request", lambda _key, _version, frame, _at: len(frame))
+    turns.count(request_filter, "fetched_ids", lambda frame, *_: len(frame))
+    turns.count(RequestFilter, "_code", lambda *_: 1)
 
 
 def test_the_ids_of_a_large_fetch_are_read_in_the_codec_thread(
@@ -285,11 +285,11 @@ def test_the_ids_of_a_large_fetch_are_read_in_the_codec_thread(
 def test_a_large_fetch_of_ids_that_were_not_known_is_judged_in_the_codec_thread(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def learn(_ids: Any) -> None:
+    async def resolve(_ids: Any) -> None:
         relayed.ids._names = {**dict.fromkeys(IDS, "orders"), IDS[1]: TOPIC}
         del relayed.ids._names[IDS[2]]
 
-    monkeypatch.setattr(relayed.ids, "learn", learn)
+    monkeypatch.setattr(relayed.ids, "resolve", resolve)
     turns = Turns(monkeypatch)
     watched(turns)
     with WireClient(relayed.port) as client:
@@ -379,7 +379,7 @@ def test_the_coordinators_of_many_transactions_are_read_and_told_in_the_codec_th
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = Turns(monkeypatch)
-    turns.count(metadata_rewrite, "answer_of", lambda _request, frame: len(frame))
+    turns.count(metadata_rewrite, "decode_broker_response", lambda _request, frame: len(frame))
     with WireClient(relayed.port) as client:
         answer = client.ask(FIND_COORDINATOR, 4, {"key_type": 1, "coordinator_keys": [f"t{n}" for n in range(MANY)]})
         assert {(found["host"], found["port"]) for found in answer["coordinators"]} == {("127.0.0.1", 9201)}
@@ -397,7 +397,7 @@ def test_metadata_of_many_topics_is_encoded_again_in_the_codec_thread(
 ) -> None:
     topics = [{"name": name, "topic_id": None} for name in (*(f"t{n}" for n in range(MANY)), TOPIC)]
     turns = Turns(monkeypatch)
-    turns.count(metadata_rewrite, "answer_of", lambda _request, frame: len(frame))
+    turns.count(metadata_rewrite, "decode_broker_response", lambda _request, frame: len(frame))
     with WireClient(relayed.port) as client:
         answer = client.ask(METADATA, version, {**USUAL, "topics": topics, "allow_auto_topic_creation": False})
     assert [(topic["name"], topic["error_code"]) for topic in answer["topics"]] == [(TOPIC, TOPIC_FORBIDDEN)]

@@ -51,14 +51,14 @@ class Sink:
         self.story.answers.append(self.data)
         self.story.begin_next()
 
-    def break_off(self) -> None:
+    def abort(self) -> None:
         raise AssertionError
 
 
 class Unconnected(UpstreamConnection):
     """Its bytes come from the test."""
 
-    async def _dial(self, security: Security) -> None:
+    async def _connect(self, security: Security) -> None:
         pass
 
     def receive(self, data: bytes) -> None:

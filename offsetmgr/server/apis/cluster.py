@@ -1,7 +1,7 @@
-"""Metadata, DescribeCluster, FindCoordinator: the managers as the cluster's nodes, and the owner of each group.
+"""Metadata, DescribeCluster and FindCoordinator, without the relay.
 
-Only managers appear as brokers, and this manager appears as the leader of each partition, so requests for a leader
-(ListOffsets) come here.
+To clients, the managers are the cluster's brokers, and the manager that owns a group is its coordinator. This manager
+appears as the leader of every partition, so that requests to a leader (ListOffsets) come here.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from offsetmgr.server.security.authorization import Operation
 
 _GROUP: Final = 0
 _BROKERS: Final = 1
-_NAMES: Final = 1_000
-"""Maximum number of topics in one request to the brokers."""
+_MAX_NAMES: Final = 1_000
+"""Maximum number of topics in one request to the backing cluster."""
 _BATCH: Final = 20
 """Number of topics processed before the handler yields to other clients."""
 _KEYS_BATCH: Final = 200
@@ -46,8 +46,10 @@ _NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 
 
 async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
-    """If the real cluster cannot list all of its topics, the handler closes the client's connection: the response has
-    no field for that error, and an empty list would be wrong."""
+    """Returns topics of the backing cluster with the managers as brokers.
+
+    If the cluster cannot list its topics, the client's connection is closed: the response has no field for that error,
+    and an empty list would be wrong."""
     message = decoded(request)
     asked = message["topics"]
     if asked is None or (request.version == 0 and not asked):
@@ -59,10 +61,10 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
         ids = [topic["topic_id"] for topic in asked if topic["name"] is None and topic.get("topic_id")]
     if names is not None and too_many(request, names):
         raise InvalidRequest("Metadata", f"it names {len(names)} topics")
-    refused: list[dict[str, Any]] = []
+    rejected: list[dict[str, Any]] = []
     if names is not None:
         codes = await _errors(context, request, names)
-        refused = [
+        rejected = [
             {"error_code": code, "name": name, "topic_id": None, "partitions": []}
             for name, code in zip(names, codes, strict=True)
             if code
@@ -90,22 +92,22 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
             for layout in layouts
             if layout.name is None or context.topic_allowed(request, Operation.DESCRIBE, layout.name)
         ]
-    told: dict[str, Any] = {
+    response: dict[str, Any] = {
         "error_code": 0,
         "brokers": _nodes(context),
         "cluster_id": await _cluster_id(context),
         "controller_id": context.node_id,
-        "topics": await _encoded_topics(context, request, layouts, operations, refused),
+        "topics": await _encoded_topics(context, request, layouts, operations, rejected),
     }
     if message.get("include_cluster_authorized_operations"):
-        told["cluster_authorized_operations"] = authorized_operations(ACL_DESCRIBE)
-    return await encoded_by_size(request, told)
+        response["cluster_authorized_operations"] = authorized_operations(ACL_DESCRIBE)
+    return await encoded_by_size(request, response)
 
 
 async def _errors(context: ApiContext, request: ApiRequest, names: Sequence[str]) -> list[int]:
-    """See `ApiContext.topic_error`. Yields to other clients in between."""
+    """Returns `ApiContext.topic_error` of each name. Yields to other clients in between."""
     codes: list[int] = []
-    for part in portions(names, _NAMES):
+    for part in portions(names, _MAX_NAMES):
         codes += [context.topic_error(request, Operation.DESCRIBE, name) for name in part]
         await asyncio.sleep(0)
     return codes
@@ -140,11 +142,10 @@ async def describe_cluster(context: ApiContext, request: ApiRequest) -> Answer:
 
 
 def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaitable[bytes]:
-    """One key, or (from version 4, KIP-699) many.
+    """Returns the manager that owns each group. From version 4 on, a request may have many keys (KIP-699).
 
-    Unlike at a broker, every client is allowed: the response reveals only the hash of a name, and an unauthorized
-    client gets its error from the next request. librdkafka would wait for an unauthorized coordinator until its
-    timeout.
+    There is no permission check, unlike at a broker: the response reveals only the hash of a name, and an unauthorized
+    client gets the error from its next request. With an error here, librdkafka would retry until its timeout.
     """
     message = decoded(request)
     kind = message.get("key_type", _GROUP)
@@ -152,13 +153,13 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
         return encoded(request, _coordinator(context, kind, message["key"]))
     keys = message["coordinator_keys"]
     if too_many(request, keys):
-        refused = {
+        rejected = {
             **_NO_NODE,
             "error_code": ErrorCode.INVALID_REQUEST,
             "error_message": "more keys than one request may have",
         }
         return run_by_size(
-            request, lambda: encoded(request, {"coordinators": [{"key": key, **refused} for key in keys]})
+            request, lambda: encoded(request, {"coordinators": [{"key": key, **rejected} for key in keys]})
         )
     if len(keys) <= _KEYS_BATCH and len(request.frame) <= LARGE_BYTES:
         return encoded(request, {"coordinators": _coordinators(context, kind, keys)})
@@ -166,7 +167,7 @@ def find_coordinator(context: ApiContext, request: ApiRequest) -> bytes | Awaita
 
 
 async def _many_coordinators(context: ApiContext, request: ApiRequest, kind: int, keys: Sequence[str]) -> bytes:
-    """A few keys at a time; yields to other clients in between."""
+    """Encodes a few keys at a time, and yields to other clients in between."""
     data = bytearray()
     for part in portions(keys, _KEYS_BATCH):
         some = _coordinators(context, kind, part)
@@ -191,11 +192,11 @@ def _coordinator(context: ApiContext, kind: int, key: str) -> dict[str, Any]:
 
 async def _layouts(context: ApiContext, names: Sequence[str] | None, ids: Sequence[Any]) -> Sequence[TopicLayout]:
     if context.cluster is not None:
-        if names is None or len(names) <= _NAMES:
+        if names is None or len(names) <= _MAX_NAMES:
             return await context.cluster.topics(names, ids)
         layouts = list(await context.cluster.topics([], ids)) if ids else []
-        for at in range(0, len(names), _NAMES):
-            layouts += await context.cluster.topics(names[at : at + _NAMES], ())
+        for at in range(0, len(names), _MAX_NAMES):
+            layouts += await context.cluster.topics(names[at : at + _MAX_NAMES], ())
         return layouts
     unknown = [TopicLayout(name, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in names or ()]
     return unknown + [TopicLayout(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID) for topic_id in ids]
@@ -206,10 +207,10 @@ async def _encoded_topics(
     request: ApiRequest,
     layouts: Sequence[TopicLayout],
     operations: int,
-    refused: Sequence[Mapping[str, Any]],
+    rejected: Sequence[Mapping[str, Any]],
 ) -> EncodedItems:
-    """A few topics at a time, since there may be hundreds of thousands of partitions."""
-    data = bytearray(encode_items(request.api_key, request.version, "topics", refused))
+    """Encodes a few topics at a time, since there may be hundreds of thousands of partitions."""
+    data = bytearray(encode_items(request.api_key, request.version, "topics", rejected))
     for at in range(0, len(layouts), _BATCH):
         some = [
             {**_topic(context, layout), "topic_authorized_operations": operations}
@@ -217,7 +218,7 @@ async def _encoded_topics(
         ]
         data += encode_items(request.api_key, request.version, "topics", some)
         await asyncio.sleep(0)
-    return EncodedItems(len(refused) + len(layouts), data)
+    return EncodedItems(len(rejected) + len(layouts), data)
 
 
 async def _cluster_id(context: ApiContext) -> str | None:
@@ -235,7 +236,7 @@ def _nodes(context: ApiContext) -> list[dict[str, Any]]:
 
 
 def _topic(context: ApiContext, layout: TopicLayout) -> dict[str, Any]:
-    us = [context.node_id]
+    own_node = [context.node_id]
     return {
         "error_code": layout.error,
         "name": layout.name,
@@ -247,8 +248,8 @@ def _topic(context: ApiContext, layout: TopicLayout) -> dict[str, Any]:
                 "partition_index": part.partition,
                 "leader_id": -1 if part.leader is None else context.node_id,
                 "leader_epoch": part.leader_epoch,
-                "replica_nodes": us,
-                "isr_nodes": us,
+                "replica_nodes": own_node,
+                "isr_nodes": own_node,
             }
             for part in layout.partitions
         ],

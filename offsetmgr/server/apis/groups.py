@@ -1,7 +1,7 @@
-"""ListGroups, DescribeGroups, DeleteGroups: groups with offsets in this manager. This listener knows no members; the
-relay adds those of the real coordinator.
+"""ListGroups, DescribeGroups and DeleteGroups, for groups with offsets in this manager. They return no members; the
+relay replaces the first two and adds the real coordinator's members.
 
-As in Kafka, a group created only by commits has the state Empty, the type classic and no protocol type.
+As in Kafka, a group that was created by commits has the state Empty, the type classic and no protocol type.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ _DELETED_BATCH: Final = 200
 
 
 async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
-    """Hand-written, a few groups at a time, since there may be a million. Omits groups that the client may not see."""
+    """Lists the groups that the client may see. The response is encoded by hand, a few groups at a time, since there
+    may be a million."""
     message = decoded(request)
     states = {state.lower() for state in message.get("states_filter", ())}
     types = {kind.lower() for kind in message.get("types_filter", ())}
-    wanted = (not states or EMPTY.lower() in states) and (not types or CLASSIC in types)
+    matches_filters = (not states or EMPTY.lower() in states) and (not types or CLASSIC in types)
     error, groups = await context.backend.list_groups()
     version = request.version
     flexible = version >= LIST_FLEXIBLE
-    behind = _behind_name(version)
+    behind = _fields_after_name(version)
     number, parts = 0, bytearray()
-    for at in range(0, len(groups) if wanted and not error else 0, _BATCH):
+    for at in range(0, len(groups) if matches_filters and not error else 0, _BATCH):
         for group in groups[at : at + _BATCH]:
             if context.group_allowed(request, Operation.DESCRIBE, group):
                 parts += string(group, flexible=flexible)
@@ -67,15 +68,15 @@ async def list_groups(context: ApiContext, request: ApiRequest) -> Answer:
     return head + parts + NO_TAGS if flexible else head + parts
 
 
-def _behind_name(version: int) -> bytes:
-    """The fields after the name of each group: protocol type, state, type."""
+def _fields_after_name(version: int) -> bytes:
+    """Encodes the fields after a group's name: protocol type, state, type."""
     flexible = version >= LIST_FLEXIBLE
-    said = string("", flexible=flexible)
+    data = string("", flexible=flexible)
     if version >= 4:
-        said += string(EMPTY, flexible=True)
+        data += string(EMPTY, flexible=True)
     if version >= 5:
-        said += string(CLASSIC, flexible=True)
-    return said + NO_TAGS if flexible else said
+        data += string(CLASSIC, flexible=True)
+    return data + NO_TAGS if flexible else data
 
 
 async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
@@ -93,18 +94,19 @@ async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
 
 
 async def too_many_described(request: ApiRequest, groups: Sequence[str]) -> bytes:
-    """The response to a DescribeGroups of more groups than allowed."""
+    """Returns the response to a DescribeGroups request with more groups than allowed."""
 
-    def refused() -> bytes:
+    def rejected() -> bytes:
         return encoded(
-            request, {"groups": [{**NOBODY, "group_id": g, "error_code": ErrorCode.INVALID_REQUEST} for g in groups]}
+            request,
+            {"groups": [{**EMPTY_DESCRIPTION, "group_id": g, "error_code": ErrorCode.INVALID_REQUEST} for g in groups]},
         )
 
-    made = run_by_size(request, refused)
-    return made if isinstance(made, bytes) else await made
+    body = run_by_size(request, rejected)
+    return body if isinstance(body, bytes) else await body
 
 
-NOBODY: Final[dict[str, Any]] = {
+EMPTY_DESCRIPTION: Final[dict[str, Any]] = {
     "error_code": 0,
     "error_message": None,
     "group_state": "",
@@ -113,28 +115,28 @@ NOBODY: Final[dict[str, Any]] = {
     "members": [],
     "authorized_operations": NOT_ASKED,
 }
-"""A described group of which only the name, omitted here, is known."""
+"""The description of an unknown group, without its name."""
 
 
 async def _described(context: ApiContext, request: ApiRequest, group: str, *, operations_asked: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {**NOBODY, "group_id": group}
+    description: dict[str, Any] = {**EMPTY_DESCRIPTION, "group_id": group}
     if not context.group_allowed(request, Operation.DESCRIBE, group):
-        return {**told, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
+        return {**description, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
     found = await context.backend.fetch(FetchRequest(group))
     if found.error and found.error != ErrorCode.GROUP_ID_NOT_FOUND:
-        return {**told, "error_code": found.error}
+        return {**description, "error_code": found.error}
     if operations_asked:
-        told["authorized_operations"] = authorized_operations(
+        description["authorized_operations"] = authorized_operations(
             ACL_DESCRIBE,
             *([ACL_READ] if context.group_allowed(request, Operation.READ, group) else []),
             *([ACL_DELETE] if context.group_allowed(request, Operation.DELETE, group) else []),
         )
     if found.topics:
-        return {**told, "group_state": EMPTY}
+        return {**description, "group_state": EMPTY}
     if request.version >= _ERRORS_FOR_UNKNOWN:
         why = f"Group {group} not found."
-        return {**told, "group_state": DEAD, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": why}
-    return {**told, "group_state": DEAD}
+        return {**description, "group_state": DEAD, "error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": why}
+    return {**description, "group_state": DEAD}
 
 
 async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:
@@ -143,7 +145,9 @@ async def delete_groups(context: ApiContext, request: ApiRequest) -> Answer:
         error = await context.backend.delete_group(group) if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
         return {"group_id": group, "error_code": error}
 
-    groups = list(dict.fromkeys(decoded(request)["groups_names"]))  # each once: the second deletion would find nothing
+    groups = list(
+        dict.fromkeys(decoded(request)["groups_names"])
+    )  # a repeated name would get an error for the second deletion
     if too_many(request, groups):
         results = [{"group_id": group, "error_code": ErrorCode.INVALID_REQUEST} for group in groups]
         return await encoded_by_size(request, {"results": results})

@@ -1,4 +1,5 @@
-"""ListOffsets: forwarded to the real cluster, because this manager appears to clients as every partition's leader."""
+"""ListOffsets, without the relay: asks the backing cluster, because this manager appears as the leader of every
+partition."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from offsetmgr.server.network.api import Answer, ApiRequest
 from offsetmgr.server.security.authorization import Operation
 
 _READ_COMMITTED: Final = 1
-_PORTION: Final = 1_000
+_BATCH: Final = 1_000
 """Maximum number of partitions in one request to the brokers."""
 
 
 def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
-    """Decodes a ListOffsets: the partitions by topic, and whether only committed records count. Raises
-    `InvalidRequest`."""
+    """Decodes a ListOffsets request; returns the partitions by topic, and whether the isolation level is
+    READ_COMMITTED. Raises `InvalidRequest`."""
     message = decoded(request)
     asked = {
         topic["name"]: [OffsetQuery(part["partition_index"], part["timestamp"]) for part in topic["partitions"]]
@@ -30,13 +31,14 @@ def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
 
 
 async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
-    """Leader epochs from clients are not forwarded: clients know only the leaders that the manager reported."""
+    """Returns the backing cluster's offsets. Does not forward leader epochs, since clients have them from the manager's
+    own Metadata responses."""
     asked, committed = request.prepared or prepare(request)
     codes = {name: context.topic_error(request, Operation.DESCRIBE, name) for name in asked}
     allowed = {name: parts for name, parts in asked.items() if not codes[name]}
     found: dict[str, list[FoundOffset]] = {}
-    for portion in _portions(allowed):
-        for name, offsets in (await _found(context, portion, read_committed=committed)).items():
+    for batch in _batches(allowed):
+        for name, offsets in (await _found(context, batch, read_committed=committed)).items():
             found.setdefault(name, []).extend(offsets)
         await asyncio.sleep(0)
     for name, parts in asked.items():
@@ -50,20 +52,20 @@ def _answer(request: ApiRequest, found: Sequence[tuple[str, Sequence[FoundOffset
     return encoded(request, {"topics": [_topic(name, offsets) for name, offsets in found]})
 
 
-def _portions(asked: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, Sequence[OffsetQuery]]]:
-    """The same partitions, at most `_PORTION` at a time; the handler yields to other clients in between."""
-    portion: dict[str, Sequence[OffsetQuery]] = {}
+def _batches(asked: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, Sequence[OffsetQuery]]]:
+    """Splits the partitions into batches of at most `_BATCH`; the handler yields to other clients in between."""
+    batch: dict[str, Sequence[OffsetQuery]] = {}
     number = 0
     for name, parts in asked.items():
-        for at in range(0, max(len(parts), 1), _PORTION):
-            some = parts[at : at + _PORTION]
-            if number + len(some) > _PORTION:
-                yield portion
-                portion, number = {}, 0
-            portion[name] = some
+        for at in range(0, max(len(parts), 1), _BATCH):
+            some = parts[at : at + _BATCH]
+            if number + len(some) > _BATCH:
+                yield batch
+                batch, number = {}, 0
+            batch[name] = some
             number += len(some) + 1
-    if portion:
-        yield portion
+    if batch:
+        yield batch
 
 
 async def _found(

@@ -1,4 +1,4 @@
-"""The table of the APIs that the listener answers itself."""
+"""Builds the table of the APIs that the listener answers itself."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from offsetmgr.server.apis.api_context import ApiContext, decoded
 from offsetmgr.server.network.api import Api, Concurrency
 from offsetmgr.server.security.authentication import Authentication
 
-_NEVER: Final = 32767
+_NEVER_FLEXIBLE: Final = 32767
 
 
 def listener_apis(context: ApiContext) -> list[Api]:
-    """The table; without authentication it has no SASL APIs."""
+    """Returns the table. It contains the SASL APIs only if authentication is configured."""
     apis = [*_cluster_apis(context), *_offset_apis(context), *_group_apis(context)]
     return apis if context.authentication is None else [*apis, *_login_apis(context.authentication)]
 
@@ -84,7 +84,7 @@ def _offset_apis(context: ApiContext) -> list[Api]:
             "OffsetDelete",
             0,
             0,
-            _NEVER,
+            _NEVER_FLEXIBLE,
             partial(offsets.offset_delete, context),
             prepare=decoded,
         ),
@@ -117,14 +117,14 @@ def _group_apis(context: ApiContext) -> list[Api]:
 
 
 def _login_apis(authentication: Authentication) -> list[Api]:
-    """APIs of a login."""
+    """APIs for logging in."""
     return [
         Api(
             ApiKey.SASL_HANDSHAKE,
             "SaslHandshake",
             1,
             1,
-            _NEVER,
+            _NEVER_FLEXIBLE,
             partial(sasl.sasl_handshake, authentication),
             before_login=True,
         ),

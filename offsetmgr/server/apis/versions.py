@@ -1,4 +1,4 @@
-"""ApiVersions: supported versions (KIP-35, KIP-511), and features beyond Kafka's protocol (KIP-584)."""
+"""ApiVersions: the supported API versions (KIP-35, KIP-511), and the features beyond Kafka's protocol (KIP-584)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,253}[a-zA-Z0-9])?
 
 
 def api_versions(
-    context: ApiContext, request: ApiRequest, spoken: Mapping[int, tuple[int, int]] | None = None
+    context: ApiContext, request: ApiRequest, supported: Mapping[int, tuple[int, int]] | None = None
 ) -> bytes:
-    """An unknown version gets a response in version 0 that contains ours, and the client asks again.
+    """Returns the body of an ApiVersions response.
 
-    ``spoken`` replaces the server's own table if more is supported behind it (the relay).
+    A request in an unknown version gets a response in version 0 with the supported versions, so that the client can
+    try again. ``supported`` replaces the versions of the server's own table; the relay supports more.
     """
-    if spoken is None:
-        spoken = request.connection.service.versions()
-    ranges = [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(spoken.items())]
+    if supported is None:
+        supported = request.connection.service.versions()
+    ranges = [
+        {"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(supported.items())
+    ]
     if not LOWEST <= request.version <= HIGHEST:
         return encode_response(
             ApiKey.API_VERSIONS, 0, {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": ranges}

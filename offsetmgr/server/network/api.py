@@ -41,8 +41,8 @@ _CLIENT_ID_AT: Final = _HEADER_AT + _HEADER.size
 
 
 class Concurrency(enum.Enum):
-    """Which requests of one connection may run concurrently: requests of the same class (except `EXCLUSIVE`), and
-    `UNORDERED` requests with all others."""
+    """The class of an API's requests. Requests of one connection run concurrently if they have the same class (except
+    `EXCLUSIVE`); `UNORDERED` requests run concurrently with all others."""
 
     EXCLUSIVE = enum.auto()
     UNORDERED = enum.auto()
@@ -123,8 +123,8 @@ class DeferredResponse(NamedTuple):
     result: Awaitable[Any]
     answer: Callable[[Any], Answer | Awaitable[Answer]]
     on_error: Any = None
-    """The argument for ``answer`` if ``result`` raises an unexpected exception, which is logged. None closes the
-    connection instead."""
+    """The argument for ``answer`` if ``result`` raises an unexpected exception, which is logged. The value None closes
+    the connection instead."""
 
 
 class DeferredWork(NamedTuple):
