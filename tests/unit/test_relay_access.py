@@ -181,7 +181,7 @@ def test_the_ids_of_a_fetch_are_read_without_decoding_it(version: int) -> None:
     assert [topic["topic_id"] for topic in decode_request(1, version, bytes(tagged), 0)["topics"]] == ids
 
 
-@pytest.mark.parametrize("version", range(response_rewrite.HIGHEST + 1))
+@pytest.mark.parametrize("version", range(response_rewrite.MAX_VERSION + 1))
 @pytest.mark.parametrize("name", ["__offsetmgr_offsets", "long-" * 20, "t", "absent-topic"])
 def test_a_topic_is_cut_out_of_metadata(version: int, name: str) -> None:
     partition = {

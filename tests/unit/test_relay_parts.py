@@ -187,7 +187,7 @@ def metadata_answer(version: int) -> bytes:
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-@pytest.mark.parametrize("version", range(response_rewrite.HIGHEST + 1))
+@pytest.mark.parametrize("version", range(response_rewrite.MAX_VERSION + 1))
 def test_only_the_brokers_of_a_metadata_answer_change(version: int) -> None:
     before = metadata_answer(version)
     part = response_rewrite.find_brokers(before, version)
@@ -227,7 +227,7 @@ REST = {
     ApiKey.HEARTBEAT: {},
     ApiKey.LEAVE_GROUP: {"members": []},
 }  # fmt: skip
-EVERY = [(key, version) for key, highest in group_requests.HIGHEST.items() for version in range(highest + 1)]
+EVERY = [(key, version) for key, highest in group_requests.MAX_VERSIONS.items() for version in range(highest + 1)]
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)

@@ -117,9 +117,9 @@ def every_version(api_key: int) -> Any:
 
 def test_the_table_says_of_every_version_whether_it_is_flexible_as_kafkas_schemas_do() -> None:
     apis = listener_apis(ApiContext(MemoryBackend(), NODE_ID))
-    assert {api.key: (api.lowest, api.highest) for api in apis} == ADVERTISED
+    assert {api.key: (api.min_version, api.max_version) for api in apis} == ADVERTISED
     for api in apis:
-        for version in range(api.lowest, api.highest + 1):
+        for version in range(api.min_version, api.max_version + 1):
             assert (version >= api.flexible) == load_request_schema(api.key, version).__flexible__
 
 

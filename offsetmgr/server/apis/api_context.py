@@ -95,8 +95,8 @@ def too_long(request: ApiRequest, topic: str) -> bool:
 
 
 def portions(names: Sequence[T], max_items: int, name: Callable[[T], str] = str) -> Iterator[Sequence[T]]:
-    """Splits a long list into parts of at most ``max_items`` items, with at most `_MAX_CHARACTERS` in all of their names.
-    A single item with a longer name is a part of its own.
+    """Splits a long list into parts of at most ``max_items`` items, with at most `_MAX_CHARACTERS` in their
+    names together. A single item with a longer name is a part of its own.
 
     Handlers yield to other clients between two parts: hashing a name of 32,767 characters takes 4 ms.
     """

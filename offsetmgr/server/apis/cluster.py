@@ -51,14 +51,14 @@ async def metadata(context: ApiContext, request: ApiRequest) -> Answer:
     If the cluster cannot list its topics, the client's connection is closed: the response has no field for that error,
     and an empty list would be wrong."""
     message = decoded(request)
-    asked = message["topics"]
-    if asked is None or (request.version == 0 and not asked):
+    requested = message["topics"]
+    if requested is None or (request.version == 0 and not requested):
         names, ids = None, []
     else:
-        if request.version < _NAMELESS and any(topic["name"] is None for topic in asked):
+        if request.version < _NAMELESS and any(topic["name"] is None for topic in requested):
             raise InvalidRequest("Metadata", f"a topic without a name, before version {_NAMELESS}")
-        names = [topic["name"] for topic in asked if topic["name"] is not None]
-        ids = [topic["topic_id"] for topic in asked if topic["name"] is None and topic.get("topic_id")]
+        names = [topic["name"] for topic in requested if topic["name"] is not None]
+        ids = [topic["topic_id"] for topic in requested if topic["name"] is None and topic.get("topic_id")]
     if names is not None and too_many(request, names):
         raise InvalidRequest("Metadata", f"it names {len(names)} topics")
     rejected: list[dict[str, Any]] = []

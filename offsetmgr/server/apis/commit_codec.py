@@ -20,8 +20,8 @@ from offsetmgr.kafka.protocol.primitives import NO_TAGS, Cursor, count, string
 from offsetmgr.manager.protocol_values import CommitRequest, CommitResponse
 from offsetmgr.records.base import PartitionCommit
 
-LOWEST: Final = 2
-HIGHEST: Final = 9
+MIN_VERSION: Final = 2
+MAX_VERSION: Final = 9
 FLEXIBLE: Final = 8
 
 _NO_EPOCH: Final = -1

@@ -17,8 +17,8 @@ from typing import Final
 from offsetmgr.kafka.protocol.primitives import INT16, NO_TAGS, Cursor, count, string
 from offsetmgr.manager.protocol_values import FetchRequest, FetchResponse, PartitionOffset
 
-LOWEST: Final = 1
-HIGHEST: Final = 9
+MIN_VERSION: Final = 1
+MAX_VERSION: Final = 9
 FLEXIBLE: Final = 6
 BATCHED: Final = 8
 

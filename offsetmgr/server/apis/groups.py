@@ -81,13 +81,13 @@ def _fields_after_name(version: int) -> bytes:
 
 async def describe_groups(context: ApiContext, request: ApiRequest) -> Answer:
     message = decoded(request)
-    asked = bool(message.get("include_authorized_operations"))
+    requested = bool(message.get("include_authorized_operations"))
     groups = message["groups"]
     if too_many(request, groups):
         return await too_many_described(request, groups)
     data = bytearray()
     for part in portions(groups, _DESCRIBED_BATCH):
-        some = [await _described(context, request, group, operations_asked=asked) for group in part]
+        some = [await _described(context, request, group, include_operations=requested) for group in part]
         data += encode_items(request.api_key, request.version, "groups", some)
         await asyncio.sleep(0)
     return await encoded_by_size(request, {"groups": EncodedItems(len(groups), data)})
@@ -118,14 +118,16 @@ EMPTY_DESCRIPTION: Final[dict[str, Any]] = {
 """The description of an unknown group, without its name."""
 
 
-async def _described(context: ApiContext, request: ApiRequest, group: str, *, operations_asked: bool) -> dict[str, Any]:
+async def _described(
+    context: ApiContext, request: ApiRequest, group: str, *, include_operations: bool
+) -> dict[str, Any]:
     description: dict[str, Any] = {**EMPTY_DESCRIPTION, "group_id": group}
     if not context.group_allowed(request, Operation.DESCRIBE, group):
         return {**description, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
     found = await context.backend.fetch(FetchRequest(group))
     if found.error and found.error != ErrorCode.GROUP_ID_NOT_FOUND:
         return {**description, "error_code": found.error}
-    if operations_asked:
+    if include_operations:
         description["authorized_operations"] = authorized_operations(
             ACL_DESCRIBE,
             *([ACL_READ] if context.group_allowed(request, Operation.READ, group) else []),

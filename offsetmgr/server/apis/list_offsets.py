@@ -23,28 +23,28 @@ def prepare(request: ApiRequest) -> tuple[dict[str, list[OffsetQuery]], bool]:
     """Decodes a ListOffsets request; returns the partitions by topic, and whether the isolation level is
     READ_COMMITTED. Raises `InvalidRequest`."""
     message = decoded(request)
-    asked = {
+    requested = {
         topic["name"]: [OffsetQuery(part["partition_index"], part["timestamp"]) for part in topic["partitions"]]
         for topic in message["topics"]
     }
-    return asked, message.get("isolation_level") == _READ_COMMITTED
+    return requested, message.get("isolation_level") == _READ_COMMITTED
 
 
 async def list_offsets(context: ApiContext, request: ApiRequest) -> Answer:
     """Returns the backing cluster's offsets. Does not forward leader epochs, since clients have them from the manager's
     own Metadata responses."""
-    asked, committed = request.prepared or prepare(request)
-    codes = {name: context.topic_error(request, Operation.DESCRIBE, name) for name in asked}
-    allowed = {name: parts for name, parts in asked.items() if not codes[name]}
+    requested, committed = request.prepared or prepare(request)
+    codes = {name: context.topic_error(request, Operation.DESCRIBE, name) for name in requested}
+    allowed = {name: parts for name, parts in requested.items() if not codes[name]}
     found: dict[str, list[FoundOffset]] = {}
     for batch in _batches(allowed):
         for name, offsets in (await _found(context, batch, read_committed=committed)).items():
             found.setdefault(name, []).extend(offsets)
         await asyncio.sleep(0)
-    for name, parts in asked.items():
+    for name, parts in requested.items():
         if codes[name]:
             found[name] = _failed(parts, codes[name])
-    answer = run_by_size(request, _answer, request, [(name, found[name]) for name in asked])
+    answer = run_by_size(request, _answer, request, [(name, found[name]) for name in requested])
     return answer if isinstance(answer, bytes) else await answer
 
 
@@ -52,11 +52,11 @@ def _answer(request: ApiRequest, found: Sequence[tuple[str, Sequence[FoundOffset
     return encoded(request, {"topics": [_topic(name, offsets) for name, offsets in found]})
 
 
-def _batches(asked: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, Sequence[OffsetQuery]]]:
+def _batches(requested: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, Sequence[OffsetQuery]]]:
     """Splits the partitions into batches of at most `_BATCH`; the handler yields to other clients in between."""
     batch: dict[str, Sequence[OffsetQuery]] = {}
     number = 0
-    for name, parts in asked.items():
+    for name, parts in requested.items():
         for at in range(0, max(len(parts), 1), _BATCH):
             some = parts[at : at + _BATCH]
             if number + len(some) > _BATCH:
@@ -69,16 +69,16 @@ def _batches(asked: Mapping[str, Sequence[OffsetQuery]]) -> Iterator[dict[str, S
 
 
 async def _found(
-    context: ApiContext, asked: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
+    context: ApiContext, requested: Mapping[str, Sequence[OffsetQuery]], *, read_committed: bool
 ) -> dict[str, Sequence[FoundOffset]]:
     if context.cluster is None:
-        return {name: _failed(parts, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name, parts in asked.items()}
-    if not asked:
+        return {name: _failed(parts, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name, parts in requested.items()}
+    if not requested:
         return {}
     try:
-        return dict(await context.cluster.list_offsets(asked, read_committed=read_committed))
+        return dict(await context.cluster.list_offsets(requested, read_committed=read_committed))
     except OffsetMgrError:
-        return {name: _failed(parts, ErrorCode.LEADER_NOT_AVAILABLE) for name, parts in asked.items()}
+        return {name: _failed(parts, ErrorCode.LEADER_NOT_AVAILABLE) for name, parts in requested.items()}
 
 
 def _failed(parts: Sequence[OffsetQuery], error: int) -> list[FoundOffset]:

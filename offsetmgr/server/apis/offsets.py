@@ -110,16 +110,16 @@ def prepare_fetch(request: ApiRequest) -> Sequence[FetchRequest]:
 
 def offset_fetch(context: ApiContext, request: ApiRequest) -> HandlerResult:
     version = request.version
-    asked = request.prepared or prepare_fetch(request)
-    if len(asked) == 1:
+    requested = request.prepared or prepare_fetch(request)
+    if len(requested) == 1:
 
         def answer(found: FetchResponse) -> Answer | Awaitable[Answer]:
             if _partitions(found) > _LARGE:
-                return in_codec_thread(fetch_codec.encode, version, asked, [found])
-            return run_by_size(request, fetch_codec.encode, version, asked, [found])
+                return in_codec_thread(fetch_codec.encode, version, requested, [found])
+            return run_by_size(request, fetch_codec.encode, version, requested, [found])
 
-        return DeferredResponse(_fetched(context, request, asked[0]), answer, _FETCH_DEFECT)
-    return _fetch_many(context, request, asked)
+        return DeferredResponse(_fetched(context, request, requested[0]), answer, _FETCH_DEFECT)
+    return _fetch_many(context, request, requested)
 
 
 async def offset_delete(context: ApiContext, request: ApiRequest) -> Answer:
@@ -127,14 +127,14 @@ async def offset_delete(context: ApiContext, request: ApiRequest) -> Answer:
     group = message["group_id"]
     if not context.group_allowed(request, Operation.DELETE, group):
         return encoded(request, {"error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED, "topics": []})
-    asked = [(topic["name"], [p["partition_index"] for p in topic["partitions"]]) for topic in message["topics"]]
-    if _too_many(request, asked):
+    requested = [(topic["name"], [p["partition_index"] for p in topic["partitions"]]) for topic in message["topics"]]
+    if _too_many(request, requested):
         return encoded(request, {"error_code": ErrorCode.INVALID_REQUEST, "topics": []})
-    codes = {name: context.topic_error(request, Operation.DELETE, name) for name, _ in asked}
-    allowed = [(name, parts) for name, parts in asked if not codes[name]]
-    response = await context.backend.delete_offsets(group, allowed) if allowed or not asked else DeleteResponse()
+    codes = {name: context.topic_error(request, Operation.DELETE, name) for name, _ in requested}
+    allowed = [(name, parts) for name, parts in requested if not codes[name]]
+    response = await context.backend.delete_offsets(group, allowed) if allowed or not requested else DeleteResponse()
     topics: list[dict[str, Any]] = []
-    for name, parts in [] if response.error else asked:
+    for name, parts in [] if response.error else requested:
         errors = [codes[name] or response.errors.get((name, p), 0) for p in parts]
         topics.append(
             {
@@ -190,22 +190,22 @@ def _merged(commit: CommitRequest, response: CommitResponse, rejected: dict[tupl
 # --- fetches ------------------------------------------------------------------------------------------
 
 
-def _fetched(context: ApiContext, request: ApiRequest, asked: FetchRequest) -> Awaitable[FetchResponse]:
-    if asked.topics is not None and _too_many(request, asked.topics):
+def _fetched(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> Awaitable[FetchResponse]:
+    if requested.topics is not None and _too_many(request, requested.topics):
         return _failed_fetch(ErrorCode.INVALID_REQUEST)
-    if context.authorizes or any(too_long(request, topic) for topic, _ in asked.topics or ()):
-        return _fetch_allowed(context, request, asked)
-    return context.backend.fetch(asked)
+    if context.authorizes or any(too_long(request, topic) for topic, _ in requested.topics or ()):
+        return _fetch_allowed(context, request, requested)
+    return context.backend.fetch(requested)
 
 
 async def _failed_fetch(error: int) -> FetchResponse:
     return FetchResponse(error)
 
 
-async def _fetch_many(context: ApiContext, request: ApiRequest, asked: Sequence[FetchRequest]) -> bytes:
+async def _fetch_many(context: ApiContext, request: ApiRequest, requested: Sequence[FetchRequest]) -> bytes:
     """Fetches many groups. Processes a few groups and partitions at a time, since tools fetch everything at once."""
     parts: list[bytes] = []
-    for several in portions(asked, _BATCH, lambda one: one.group):
+    for several in portions(requested, _BATCH, lambda one: one.group):
         partitions = 0
         fetches: list[asyncio.Future[FetchResponse]] = []
         for one in several:
@@ -243,21 +243,21 @@ def _partitions(found: FetchResponse) -> int:
     return sum(len(parts) for _, parts in found.topics)
 
 
-async def _fetch_allowed(context: ApiContext, request: ApiRequest, asked: FetchRequest) -> FetchResponse:
+async def _fetch_allowed(context: ApiContext, request: ApiRequest, requested: FetchRequest) -> FetchResponse:
     """Fetches with permission checks. Unauthorized topics and invalid names get an error if the request names them; if
     it asks for all topics, they are omitted."""
-    if not context.group_allowed(request, Operation.READ, asked.group):
+    if not context.group_allowed(request, Operation.READ, requested.group):
         return FetchResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    if asked.topics is None:
-        found = await context.backend.fetch(asked)
+    if requested.topics is None:
+        found = await context.backend.fetch(requested)
         return found._replace(
             topics=[topic for topic in found.topics if context.topic_allowed(request, Operation.READ, topic[0])]
         )
-    codes = {topic: context.topic_error(request, Operation.READ, topic) for topic, _ in asked.topics}
-    found = await context.backend.fetch(asked._replace(topics=[t for t in asked.topics if not codes[t[0]]]))
+    codes = {topic: context.topic_error(request, Operation.READ, topic) for topic, _ in requested.topics}
+    found = await context.backend.fetch(requested._replace(topics=[t for t in requested.topics if not codes[t[0]]]))
     if found.error:
         return found
     rejected = [
-        (topic, [(p, -1, -1, "", codes[topic]) for p in parts]) for topic, parts in asked.topics if codes[topic]
+        (topic, [(p, -1, -1, "", codes[topic]) for p in parts]) for topic, parts in requested.topics if codes[topic]
     ]
     return found._replace(topics=[*found.topics, *rejected])

@@ -46,8 +46,8 @@ def _cluster_apis(context: ApiContext) -> list[Api]:
         Api(
             ApiKey.API_VERSIONS,
             "ApiVersions",
-            versions.LOWEST,
-            versions.HIGHEST,
+            versions.MIN_VERSION,
+            versions.MAX_VERSION,
             versions.FLEXIBLE,
             partial(versions.api_versions, context),
             before_login=True,
@@ -62,8 +62,8 @@ def _offset_apis(context: ApiContext) -> list[Api]:
         Api(
             ApiKey.OFFSET_COMMIT,
             "OffsetCommit",
-            commit_codec.LOWEST,
-            commit_codec.HIGHEST,
+            commit_codec.MIN_VERSION,
+            commit_codec.MAX_VERSION,
             commit_codec.FLEXIBLE,
             partial(offsets.offset_commit, context),
             Concurrency.COMMITS,
@@ -72,8 +72,8 @@ def _offset_apis(context: ApiContext) -> list[Api]:
         Api(
             ApiKey.OFFSET_FETCH,
             "OffsetFetch",
-            fetch_codec.LOWEST,
-            fetch_codec.HIGHEST,
+            fetch_codec.MIN_VERSION,
+            fetch_codec.MAX_VERSION,
             fetch_codec.FLEXIBLE,
             partial(offsets.offset_fetch, context),
             Concurrency.FETCHES,

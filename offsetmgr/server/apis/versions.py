@@ -12,8 +12,8 @@ from offsetmgr.kafka.protocol.schema_codec import encode_response
 from offsetmgr.server.apis.api_context import ApiContext, decoded
 from offsetmgr.server.network.api import ApiRequest
 
-LOWEST: Final = 0
-HIGHEST: Final = 4
+MIN_VERSION: Final = 0
+MAX_VERSION: Final = 4
 FLEXIBLE: Final = 3
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,253}[a-zA-Z0-9])?")
@@ -32,7 +32,7 @@ def api_versions(
     ranges = [
         {"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in sorted(supported.items())
     ]
-    if not LOWEST <= request.version <= HIGHEST:
+    if not MIN_VERSION <= request.version <= MAX_VERSION:
         return encode_response(
             ApiKey.API_VERSIONS, 0, {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": ranges}
         )

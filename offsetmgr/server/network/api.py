@@ -265,8 +265,8 @@ class Api(NamedTuple):
 
     key: int
     name: str
-    lowest: int
-    highest: int
+    min_version: int
+    max_version: int
     flexible: int
     """The first version with tagged fields in its header (32767 if there is none)."""
     handle: Handler

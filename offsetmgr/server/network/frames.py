@@ -60,7 +60,9 @@ class FrameSplitter:
             return None
         (length,) = _INT32.unpack_from(data, position)
         if not _MIN_FRAME_BYTES <= length <= self.limit:
-            raise InvalidRequest("request", f"its length field says {length} bytes, allowed are 8 to {self.limit}")
+            raise InvalidRequest(
+                "request", f"its length field is {length} bytes; allowed are {_MIN_FRAME_BYTES} to {self.limit}"
+            )
         size = 4 + length
         if available < size:
             self._parts, self._gathered_bytes, self._missing = [data[position:]], available, size - available

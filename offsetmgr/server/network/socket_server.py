@@ -73,13 +73,15 @@ class SocketServer:
         """Lowest and highest version of each API, as in ApiVersions."""
         if self._versions is not None:
             return self._versions()
-        return {api.key: (api.lowest, api.highest) for api in self.apis.values() if api.advertised}
+        return {api.key: (api.min_version, api.max_version) for api in self.apis.values() if api.advertised}
 
     def route(self, request: ApiRequest) -> Api:
         """Returns the API that serves the request. Raises `InvalidRequest` if none does."""
         api = self.apis.get(request.api_key)
         # ApiVersions is handled in every version (KIP-511).
-        known = api is not None and (api.lowest <= request.version <= api.highest or api.key == ApiKey.API_VERSIONS)
+        known = api is not None and (
+            api.min_version <= request.version <= api.max_version or api.key == ApiKey.API_VERSIONS
+        )
         if api is not None and known:
             return api
         if self._fallback is not None:

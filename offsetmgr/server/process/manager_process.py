@@ -118,7 +118,7 @@ class ManagerProcess:
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
-        self._open = AsyncExitStack()
+        self._resources = AsyncExitStack()
         self._started = time.time()
         self._cluster_id: str | None = None
         self._ready = False
@@ -138,13 +138,13 @@ class ManagerProcess:
         tls = load_tls(options)
         security = Security.of(options.connection.kafka)
         upstream = BackingClusterClient(options.bootstrap, security, timeout=options.connection.timeout_ms / 1000)
-        self._open.push_async_callback(upstream.close)
+        self._resources.push_async_callback(upstream.close)
         if options.store is None:
             await upstream.require(FENCES_WRITERS)
         self._cluster_id = await upstream.cluster_id()
         relay = self._relay = create_proxy(options, security, authorizer)
         if relay is not None:
-            self._open.push_async_callback(relay.close)
+            self._resources.push_async_callback(relay.close)
         # Bind the port first: the process announces its number to the other managers.
         backend = _LateBound()
         metrics = Metrics(lambda: {**backend.metrics(), **service.metrics()}) if options.metrics_listen else None
@@ -159,7 +159,7 @@ class ManagerProcess:
         listener = ServerListener(service, *options.listen, tls=tls)
         await listener.start()
         self.listener = listener
-        self._open.push_async_callback(service.close, _CLOSE_GRACE_S)
+        self._resources.push_async_callback(service.close, _CLOSE_GRACE_S)
         # Bind all ports before joining, so that a port in use does not cause a rebalance of the managers.
         if metrics is not None:
             await self._start_metrics(metrics)
@@ -169,8 +169,8 @@ class ManagerProcess:
         node_id = await self._start_backend(backend, host, port)
         if relay is not None:
             backend.bound = relay.guard(backend.bound, watch=not self._store_is_relayed_cluster)
-        allowed_authorizer = authorizer if relay is None else relay.authorizer
-        context = ApiContext(backend.bound, node_id, upstream, allowed_authorizer, authentication)
+        api_authorizer = authorizer if relay is None else relay.authorizer
+        context = ApiContext(backend.bound, node_id, upstream, api_authorizer, authentication)
         apis = listener_apis(context)
         if relay is not None:
             apis = relay.apis(context, apis, host)
@@ -190,19 +190,15 @@ class ManagerProcess:
         self, relay: Proxy, service: SocketServer, listener: ServerListener, tls: ssl.SSLContext | None
     ) -> None:
         options = self._options
-        allowed_authorizer = options.relay_ports
-        ports = (
-            ProxyPorts(listener.port + 1)
-            if allowed_authorizer is None
-            else ProxyPorts(allowed_authorizer.start, len(allowed_authorizer))
-        )
+        port_range = options.relay_ports
+        ports = ProxyPorts(listener.port + 1) if port_range is None else ProxyPorts(port_range.start, len(port_range))
         await relay.open_ports(service, options.listen[0], ports, tls, options.connection.timeout_ms / 1000)
         _log.info("relaying", extra={"ports": {str(node): port for node, port in relay.ports().items()}})
 
     async def close(self) -> None:
         """Hands the shards over and closes everything. May be called at any stage of the start."""
         self._ready = False
-        await self._open.aclose()
+        await self._resources.aclose()
 
     # --- the backend ---------------------------------------------------------------------------------
 
@@ -243,10 +239,10 @@ class ManagerProcess:
                 extra={"store": store.uri, "error": str(error)},
             )
             retrying = asyncio.get_running_loop().create_task(self._retry_cluster_check(store_backend, store))
-            self._open.callback(retrying.cancel)
+            self._resources.callback(retrying.cancel)
         store_backend.start()
         self._store_backend = store_backend
-        self._open.push_async_callback(store_backend.close)
+        self._resources.push_async_callback(store_backend.close)
         backend.bound = store_backend
 
     async def _check_cluster(self, store_backend: StoreBackend, store: OffsetStore) -> None:
@@ -286,7 +282,7 @@ class ManagerProcess:
 
     async def _start_manager(self, backend: _LateBound, host: str, port: int) -> int:
         manager_node = self._node = ManagerNode(node_config(self._options, self._relay), host, port)
-        self._open.push_async_callback(manager_node.close)
+        self._resources.push_async_callback(manager_node.close)
         await manager_node.open()
         backend.bound = ManagerBackend(
             manager_node.runtime, manager_node.ownership, manager_node.topic.partitions, manager_node.topic.name
@@ -304,7 +300,7 @@ class ManagerProcess:
         }
         context = HttpEndpoint(*self._options.metrics_listen, pages)
         port = await context.start()
-        self._open.push_async_callback(context.close)
+        self._resources.push_async_callback(context.close)
         _log.info("serving metrics", extra={"listen": f"{self._options.metrics_listen[0]}:{port}"})
 
     def _readiness(self) -> Page:

@@ -186,11 +186,11 @@ class MemberFencingBackend:
             return DeleteResponse(code)
         self._begin_deletion(group)
         try:
-            asked = [
+            requested = [
                 {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
                 for topic, numbers in topics
             ]
-            answer = await self._coordinators.delete_offsets(group, asked, self._deadline())
+            answer = await self._coordinators.delete_offsets(group, requested, self._deadline())
             if answer["error_code"] not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
                 return DeleteResponse(self._coordinator_error(group, answer["error_code"]))
             rejected = {

@@ -47,7 +47,7 @@ class GroupLists:
         message = decoded(request)
         if request.connection.listener.node_id is not None:
             return encoded(request, {"error_code": ErrorCode.NONE, "groups": []})
-        error, ours = await self._backend.list_groups()
+        error, own_groups = await self._backend.list_groups()
         if error:
             return encoded(request, {"error_code": error, "groups": []})
         try:
@@ -70,7 +70,7 @@ class GroupLists:
                 data += encode_items(request.api_key, request.version, "groups", [item])
                 number += 1
 
-        for part in portions(ours, _LIST_BATCH):
+        for part in portions(own_groups, _LIST_BATCH):
             for group in part:
                 append(group, real.pop(group, empty_group))
             await asyncio.sleep(0)

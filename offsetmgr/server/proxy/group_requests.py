@@ -3,7 +3,7 @@ Pure.
 
 Only the beginning of a frame is parsed, not the subscriptions and assignments.
 
-Source: the JSON schemas of these requests and responses, versions 0 to `HIGHEST`.
+Source: the JSON schemas of these requests and responses, versions 0 to `MAX_VERSIONS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from offsetmgr.kafka.protocol.primitives import INT16, Cursor
 from offsetmgr.kafka.protocol.schema_codec import encode_response
 from offsetmgr.server.network.api import ApiRequest
 
-HIGHEST: Final[dict[int, int]] = {
+MAX_VERSIONS: Final[dict[int, int]] = {
     ApiKey.JOIN_GROUP: 9,
     ApiKey.HEARTBEAT: 4,
     ApiKey.LEAVE_GROUP: 5,

@@ -23,7 +23,7 @@ from offsetmgr.server.proxy.coordinators import Coordinators
 from offsetmgr.server.proxy.fenced_backend import VALID_MEMBER_CODES
 from offsetmgr.server.proxy.group_requests import (
     FLEXIBLE,
-    HIGHEST,
+    MAX_VERSIONS,
     GroupRequest,
     error_response,
     read_error,
@@ -63,18 +63,18 @@ class ProxiedMembership:
         self._clock = clock
 
     def apis(self) -> list[Api]:
-        return [Api(key, name, 0, HIGHEST[key], FLEXIBLE[key], self._handle) for key, name in _NAMES.items()]
+        return [Api(key, name, 0, MAX_VERSIONS[key], FLEXIBLE[key], self._handle) for key, name in _NAMES.items()]
 
     async def _handle(self, request: ApiRequest) -> Answer:
-        asked = read_request(request)
-        group = asked.group
+        member = read_request(request)
+        group = member.group
         if not self._context.group_allowed(request, Operation.READ, group):
-            return error_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, asked.member_id)
+            return error_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, member.member_id)
         if (code := self._backend.owns(group)) not in _OWNED_CODES:
-            return error_response(request, code, asked.member_id)
+            return error_response(request, code, member.member_id)
         ownership_epoch = self._backend.ownership_epoch(group)
-        if asked.session_seconds is not None:
-            self._fence.on_join_request(group, ownership_epoch, asked.session_seconds)
+        if member.session_seconds is not None:
+            self._fence.on_join_request(group, ownership_epoch, member.session_seconds)
         if request.api_key == ApiKey.LEAVE_GROUP:
             self._fence.on_leave(group)
         evidence_epoch, sent = self._fence.evidence_epoch(group, ownership_epoch), self._clock()
@@ -82,7 +82,7 @@ class ProxiedMembership:
             deadline = asyncio.get_running_loop().time() + _FIND_TIMEOUT_S
             coordinator = await self._coordinators.find(group, deadline)
         except OffsetMgrError:
-            return error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, asked.member_id)
+            return error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id)
         try:
             frame = await self._upstreams.of(request.connection).for_broker(coordinator).ask(request)
         except OffsetMgrError:
@@ -92,31 +92,31 @@ class ProxiedMembership:
         if code in _MOVED_CODES:
             self._coordinators.forget(group)
         elif request.api_key == ApiKey.JOIN_GROUP and code == ErrorCode.NONE:
-            return await self._joined(request, asked, ownership_epoch, frame)
+            return await self._joined(request, member, ownership_epoch, frame)
         elif request.api_key == ApiKey.SYNC_GROUP and code == ErrorCode.NONE:
             self._fence.on_sync_response(
-                group, ownership_epoch, evidence_epoch, asked.generation, asked.member_id, sent
+                group, ownership_epoch, evidence_epoch, member.generation, member.member_id, sent
             )
         elif request.api_key == ApiKey.HEARTBEAT and code in VALID_MEMBER_CODES:
             self._fence.on_heartbeat_response(
-                group, ownership_epoch, evidence_epoch, asked.generation, asked.member_id, sent
+                group, ownership_epoch, evidence_epoch, member.generation, member.member_id, sent
             )
         elif request.api_key == ApiKey.LEAVE_GROUP:
             self._fence.on_leave(group)
         return Frame(frame)
 
-    async def _joined(self, request: ApiRequest, asked: GroupRequest, ownership_epoch: int, frame: bytes) -> Answer:
+    async def _joined(self, request: ApiRequest, member: GroupRequest, ownership_epoch: int, frame: bytes) -> Answer:
         """Delays the response until no commit of an earlier generation can take effect any more."""
-        if not self._still_owned(asked.group, ownership_epoch):
-            return error_response(request, ErrorCode.NOT_COORDINATOR, asked.member_id)
+        if not self._still_owned(member.group, ownership_epoch):
+            return error_response(request, ErrorCode.NOT_COORDINATOR, member.member_id)
         generation = read_joined(request.version, frame).generation
-        self._fence.on_join_response(asked.group, ownership_epoch, generation, static=asked.instance_id is not None)
+        self._fence.on_join_response(member.group, ownership_epoch, generation, static=member.instance_id is not None)
         try:
-            await self._backend.await_commits(asked.group)
+            await self._backend.await_commits(member.group)
         except OffsetMgrError:
-            return error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, asked.member_id)
-        if not self._still_owned(asked.group, ownership_epoch):
-            return error_response(request, ErrorCode.NOT_COORDINATOR, asked.member_id)
+            return error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id)
+        if not self._still_owned(member.group, ownership_epoch):
+            return error_response(request, ErrorCode.NOT_COORDINATOR, member.member_id)
         return Frame(frame)
 
     def _still_owned(self, group: str, ownership_epoch: int) -> bool:

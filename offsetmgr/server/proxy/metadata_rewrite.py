@@ -39,9 +39,9 @@ _BROKERS: Final = 1
 _TRANSACTION: Final = 1
 
 _FORWARDED_VERSIONS: Final = {
-    ApiKey.METADATA: response_rewrite.HIGHEST,
+    ApiKey.METADATA: response_rewrite.MAX_VERSION,
     ApiKey.DESCRIBE_CLUSTER: 2,
-    **group_requests.HIGHEST,
+    **group_requests.MAX_VERSIONS,
 }
 """The highest versions of handled APIs whose requests are forwarded unchanged; the broker must support their version
 too."""
@@ -68,7 +68,7 @@ class MetadataRewriter:
                 ApiKey.METADATA,
                 "Metadata",
                 0,
-                response_rewrite.HIGHEST,
+                response_rewrite.MAX_VERSION,
                 response_rewrite.FLEXIBLE,
                 _or_close_connection(self._metadata),
                 prepare=decoded,
@@ -86,8 +86,8 @@ class MetadataRewriter:
             Api(
                 ApiKey.API_VERSIONS,
                 "ApiVersions",
-                versions.LOWEST,
-                versions.HIGHEST,
+                versions.MIN_VERSION,
+                versions.MAX_VERSION,
                 versions.FLEXIBLE,
                 _or_close_connection(self._api_versions),
                 before_login=True,
@@ -165,8 +165,8 @@ class MetadataRewriter:
 
     async def _find_coordinator(self, request: ApiRequest) -> Answer:
         """Returns a manager for a group, and the manager's port for the real broker of a transaction."""
-        asked = decoded(request)
-        if asked.get("key_type") != _TRANSACTION or too_many(request, asked.get("coordinator_keys", ())):
+        requested = decoded(request)
+        if requested.get("key_type") != _TRANSACTION or too_many(request, requested.get("coordinator_keys", ())):
             found_here = cluster_apis.find_coordinator(self._context, request)
             return found_here if isinstance(found_here, bytes) else await found_here
         frame = await self._upstreams.of(request.connection).for_port().ask(request)

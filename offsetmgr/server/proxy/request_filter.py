@@ -268,11 +268,11 @@ class RequestFilter:
         return response_frame(request, error_response(resources, message, codes, code))
 
     async def _filtered_response(
-        self, request: ApiRequest, resources: ApiResources, asked: Awaitable[bytes], rejected: Sequence[Message]
+        self, request: ApiRequest, resources: ApiResources, response: Awaitable[bytes], rejected: Sequence[Message]
     ) -> Answer:
         """Returns the broker's response, with the errors of rejected items added and reserved names removed."""
         try:
-            frame = await asked
+            frame = await response
         except OffsetMgrError:
             return CLOSE_CONNECTION
         if request.api_key == ApiKey.FETCH and request.version >= _FETCH_SESSIONS:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from offsetmgr.core.errors import InvalidRequest
 from offsetmgr.kafka.protocol.primitives import INT16, INT32, NO_TAGS, Cursor, count, string
 
-HIGHEST: Final = 13
+MAX_VERSION: Final = 13
 FLEXIBLE: Final = 9
 
 _MIN_NAME_BYTES: Final = 6

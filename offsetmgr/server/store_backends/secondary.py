@@ -290,12 +290,12 @@ class Secondary:
     def _process_conflict(self, attempt: _Attempt, found: Offset) -> None:
         """Processes a conflict: the secondary held ``found`` instead of the known value."""
         key, after = (attempt.group, attempt.tp), attempt.pending.after
-        writes = None if isinstance(found, Absent) else found.offset
-        ours = writes in self._attempted.get(key, ())
-        self._remember(key, writes)
+        actual_offset = None if isinstance(found, Absent) else found.offset
+        own_attempt = actual_offset in self._attempted.get(key, ())
+        self._remember(key, actual_offset)
         if same_value(found, after, self._executor.capabilities):
             self._finished(attempt)
-        elif not ours and not (after is not None and (writes is None or writes < after.offset)):
+        elif not own_attempt and not (after is not None and (actual_offset is None or actual_offset < after.offset)):
             self._drop(
                 attempt, Conflict(f"group {key[0]}, {key[1]}", "another client has written it since", actual=found)
             )
