@@ -62,7 +62,6 @@ class MetadataRewriter:
 
     def apis(self) -> list[Api]:
         """The entries that replace the listener's own in the table of APIs."""
-        versions = versions_api
         return [
             Api(
                 ApiKey.METADATA,
@@ -86,9 +85,9 @@ class MetadataRewriter:
             Api(
                 ApiKey.API_VERSIONS,
                 "ApiVersions",
-                versions.MIN_VERSION,
-                versions.MAX_VERSION,
-                versions.FLEXIBLE,
+                versions_api.MIN_VERSION,
+                versions_api.MAX_VERSION,
+                versions_api.FLEXIBLE,
                 _or_close_connection(self._api_versions),
                 before_login=True,
             ),
@@ -133,7 +132,7 @@ class MetadataRewriter:
             raise InvalidRequest("Metadata version 0", "it names only the offsets topic")
         return with_body(request, {**message, "topics": kept}), named
 
-    def _with_topics(self, request: ApiRequest, frame: bytes, refused: list[Message]) -> Frame:
+    def _with_topics(self, request: ApiRequest, frame: bytes, rejected: list[Message]) -> Frame:
         answer = decode_broker_response(request, frame)
         by_id = not _asks_for_all(request)
         topics = []
@@ -141,8 +140,8 @@ class MetadataRewriter:
             if topic["name"] != self._filter.reserved.topic:
                 topics.append(topic)
             elif by_id:
-                topics.append({**_REFUSED, "name": None, "topic_id": topic["topic_id"]})
-        topics += [{**_REFUSED, "name": topic["name"], "topic_id": None} for topic in refused]
+                topics.append({**_REJECTED, "name": None, "topic_id": topic["topic_id"]})
+        topics += [{**_REJECTED, "name": topic["name"], "topic_id": None} for topic in rejected]
         return response_frame(request, {**answer, "topics": topics})
 
     async def _describe_cluster(self, request: ApiRequest) -> Answer:
@@ -183,17 +182,17 @@ class MetadataRewriter:
 
     async def _api_versions(self, request: ApiRequest) -> Answer:
         broker = await self._brokers.versions(request.connection.listener.node_id)
-        replacements = request.connection.service.versions()
+        own_versions = request.connection.service.versions()
         passed = {
             key: (broker[key][0], min(broker[key][1], highest))
             for key, highest in _FORWARDED_VERSIONS.items()
             if key in broker and broker[key][0] <= highest
         }
-        kept = {key: span for key, span in replacements.items() if key not in _FORWARDED_VERSIONS}
+        kept = {key: span for key, span in own_versions.items() if key not in _FORWARDED_VERSIONS}
         return versions_api.api_versions(self._context, request, {**common_versions(broker), **passed, **kept})
 
 
-_REFUSED: Final = {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "is_internal": False, "partitions": []}
+_REJECTED: Final = {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "is_internal": False, "partitions": []}
 
 
 def _coordinators(request: ApiRequest, frame: bytes) -> tuple[Message, Sequence[NamedBroker]]:

@@ -83,7 +83,7 @@ class _FilterResult(NamedTuple):
     answer: Frame | CloseConnection | None = None
     """The response that rejects the whole request."""
     remaining: ApiRequest | None = None
-    """The request to forward if a part is ``error_item``."""
+    """The request to forward instead, if some items are ``rejected``."""
     rejected: Sequence[Message] = ()
     """The items of the response with the errors of rejected items."""
     unresolved: _UnresolvedRequest | None = None

@@ -214,8 +214,8 @@ class StoreExecutor:
 class _WriteLane:
     """A queue of writes; runs one stream of edits at a time."""
 
-    def __init__(self, threads: StoreExecutor, guard: Guard, on_written: OnWritten | None) -> None:
-        self._threads = threads
+    def __init__(self, executor: StoreExecutor, guard: Guard, on_written: OnWritten | None) -> None:
+        self._executor = executor
         self._guard = guard
         self._on_written = on_written
         self._queue: deque[StoreWrite] = deque()
@@ -225,7 +225,7 @@ class _WriteLane:
 
     def add(self, write: StoreWrite) -> None:
         if self._closed:
-            write.done.set_result(all_failed(write.changes, closing_error(self._threads.store)))
+            write.done.set_result(all_failed(write.changes, closing_error(self._executor.store)))
             return
         self._queue.append(write)
         self.waiting += len(write.changes)
@@ -251,7 +251,7 @@ class _WriteLane:
 
     def close(self) -> None:
         self._closed = True
-        error = closing_error(self._threads.store)
+        error = closing_error(self._executor.store)
         while self._queue:
             write = self._queue.popleft()
             self._resolve(write, all_failed(write.changes, error))
@@ -262,12 +262,12 @@ class _WriteLane:
         while batch := self._next_batch():
             edits = [GroupEdit(g, m.changes, self._guard, m.writes[0].committer) for g, m in batch.items()]
             try:
-                found = await self._threads.call(partial(edit_groups, self._threads.store, edits))
+                found = await self._executor.call(partial(edit_groups, self._executor.store, edits))
             except (asyncio.CancelledError, RuntimeError):  # the executor has been closed
-                error = closing_error(self._threads.store)
+                error = closing_error(self._executor.store)
                 found = {edit.group: all_failed(edit.changes, error) for edit in edits}
             for group, merged in batch.items():
-                self._threads.on_written(group, found[group])
+                self._executor.on_written(group, found[group])
                 self._complete(group, merged, found[group])
         self._running = None
 
@@ -283,7 +283,7 @@ class _WriteLane:
                 self._resolve(
                     write,
                     all_failed(
-                        write.changes, TimedOut(self._threads.store.uri, "the write did not start before its timeout")
+                        write.changes, TimedOut(self._executor.store.uri, "the write did not start before its timeout")
                     ),
                 )
                 continue
@@ -328,8 +328,8 @@ class _FetchWork:
 class _ReadQueue:
     """A queue of reads. Reads of several groups share one scan; requested partitions of one group share one fetch."""
 
-    def __init__(self, threads: StoreExecutor, at_once: int) -> None:
-        self._threads = threads
+    def __init__(self, executor: StoreExecutor, at_once: int) -> None:
+        self._executor = executor
         self._free = at_once
         self._queue: dict[str, _FetchWork] = {}
 
@@ -355,11 +355,11 @@ class _ReadQueue:
             batch, self._queue = self._queue, {}
             requested = {group: None if a.partitions is None else list(a.partitions) for group, a in batch.items()}
             try:
-                found = await self._threads.call(partial(read_groups, self._threads.store, requested))
+                found = await self._executor.call(partial(read_groups, self._executor.store, requested))
             except (asyncio.CancelledError, RuntimeError):  # the executor has been closed
-                error = closing_error(self._threads.store)
+                error = closing_error(self._executor.store)
                 found = {group: GroupOffsets(group, {}, error=error) for group in requested}
-            self._threads.on_read(found)
+            self._executor.on_read(found)
             for group, work in batch.items():
                 for result in work.waiting:
                     if not result.done():
