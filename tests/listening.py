@@ -57,7 +57,7 @@ class MemoryBackend:
     def coordinator(self, group: str) -> ManagerAddress | None:
         return self.node
 
-    def owns(self, group: str) -> int:
+    def ownership_error(self, group: str) -> int:
         return self.errors.get(group, 0)
 
     def ownership_epoch(self, group: str) -> int:
@@ -119,7 +119,7 @@ class MemoryBackend:
     async def list_groups(self) -> tuple[int, Sequence[str]]:
         return self.errors.get("*", 0), sorted(self.offsets)
 
-    async def await_commits(self, group: str) -> None:
+    async def wait_for_commits(self, group: str) -> None:
         return None
 
     def backpressure(self) -> asyncio.Future[None] | None:

@@ -33,7 +33,7 @@ class Backend(Protocol):
         """The manager that owns the group's shard; None while unknown."""
         ...
 
-    def owns(self, group: str) -> int:
+    def ownership_error(self, group: str) -> int:
         """NONE if this process may serve the group at this moment; otherwise COORDINATOR_LOAD_IN_PROGRESS,
         COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR."""
         ...
@@ -60,7 +60,7 @@ class Backend(Protocol):
         """Returns an error code, and the groups that this process owns and that have offsets."""
         ...
 
-    def await_commits(self, group: str) -> Awaitable[None]:
+    def wait_for_commits(self, group: str) -> Awaitable[None]:
         """Completes when every commit to the group that started before the call has ended and can no longer take
         effect. The only method that raises: a retriable `OffsetMgrError` if that is not certain in time."""
         ...

@@ -24,12 +24,12 @@ class ManagerBackend:
         self._ownership = ownership
         self._partitions = partitions
         self._features = {CONDITIONAL_FEATURE: 1, f"{LOG_FEATURE}{topic}": 1}
-        self.owns = runtime.owns
+        self.ownership_error = runtime.owns
         self.ownership_epoch = runtime.ownership_epoch
         self.commit = runtime.commit
         self.delete_offsets = runtime.delete_offsets
         self.delete_group = runtime.delete_group
-        self.await_commits = runtime.settled
+        self.wait_for_commits = runtime.settled
         self.backpressure = runtime.backpressure
 
     def nodes(self) -> Sequence[ManagerAddress]:

@@ -45,7 +45,7 @@ class MemoryOffsets:
     def coordinator(self, group: str) -> ManagerAddress | None:
         return self.node
 
-    def owns(self, group: str) -> int:
+    def ownership_error(self, group: str) -> int:
         return self.code
 
     def ownership_epoch(self, group: str) -> int:
@@ -90,7 +90,7 @@ class MemoryOffsets:
     async def list_groups(self) -> tuple[int, Sequence[str]]:
         return 0, sorted(self.offsets)
 
-    async def await_commits(self, group: str) -> None:
+    async def wait_for_commits(self, group: str) -> None:
         if self._under_way:
             await asyncio.wait(set(self._under_way))
 

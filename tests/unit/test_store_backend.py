@@ -24,7 +24,7 @@ from offsetmgr.testing.memory import MemoryStore
 def test_it_is_a_backend() -> None:
     backend: Backend = StoreBackend(MemoryStore(), HERE)
 
-    assert (backend.nodes(), backend.coordinator("any"), backend.owns("any")) == ([HERE], HERE, 0)
+    assert (backend.nodes(), backend.coordinator("any"), backend.ownership_error("any")) == ([HERE], HERE, 0)
 
 
 # --- whether the store answers --------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_commit_that_takes_too_long_is_reported_so_and_one_not_begun_by_then_i
             waiting = asyncio.ensure_future(backend.commit(commit("g", 2)))
 
             assert (await begun, await waiting) == (CommitResponse(15), CommitResponse(15))
-            ended = asyncio.ensure_future(backend.await_commits("g"))
+            ended = asyncio.ensure_future(backend.wait_for_commits("g"))
             await asyncio.sleep(0.02)
             assert not ended.done()
             store.go.set()
@@ -336,7 +336,7 @@ def test_a_defect_of_a_store_is_an_error_for_its_clients_and_nothing_worse(caplo
         async with running(Broken()) as backend:
             assert await backend.commit(commit("g", 5)) == CommitResponse(0, {("t", 0): -1})
             assert await backend.fetch(fetch("g")) == FetchResponse(-1, ())
-            await backend.await_commits("g")
+            await backend.wait_for_commits("g")
 
     asyncio.run(scenario())
     assert "an edit raised an unexpected exception" in caplog.text

@@ -233,7 +233,7 @@ class ApiRequest:
 
     @property
     def client_id(self) -> str | None:
-        """Raises `InvalidRequest`."""
+        """The client id in the header; None if it has none. Raises `InvalidRequest`."""
         length = self._client_id_length()
         if length < 0:
             return None

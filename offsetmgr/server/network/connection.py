@@ -231,7 +231,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.close()
 
     def reject(self, error: InvalidRequest) -> None:
-        """The client has violated the protocol: closes its connection."""
+        """Closes the connection, because the client has violated the protocol."""
         self.service.on_rejected(self, error)
         self.abort()
 

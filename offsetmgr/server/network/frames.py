@@ -50,7 +50,7 @@ class FrameSplitter:
             self._data, self._position = data, 0
 
     def next(self) -> bytes | None:
-        """The next frame, with its length field in front; None if it is incomplete.
+        """Returns the next frame with its length field; None if it is incomplete.
 
         Raises `InvalidRequest` for a length that is too small for a request, or over the limit.
         """

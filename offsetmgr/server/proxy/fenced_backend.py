@@ -69,7 +69,7 @@ class MemberFencingBackend:
 
     def commit(self, request: CommitRequest) -> Awaitable[CommitResponse]:
         group = request.group
-        if code := self._inner.owns(group):
+        if code := self._inner.ownership_error(group):
             return _done(CommitResponse(code))
         key = _MemberKey(group, request.generation, request.member_id)
         waiting = self._waiting.get(key)
@@ -107,7 +107,7 @@ class MemberFencingBackend:
                 error = await self._ask(key, instance_id, deadline)
                 if error is None:
                     # The coordinator has answered, so the fence can decide, unless the group has changed meanwhile.
-                    error = self._inner.owns(key.group) or self._check(key)
+                    error = self._inner.ownership_error(key.group) or self._check(key)
                 if error is not None:
                     return
                 if asyncio.get_running_loop().time() + pause >= deadline:
@@ -127,7 +127,7 @@ class MemberFencingBackend:
         """Asks the coordinator once, and passes its answer to the fence. Returns an error code of `_FINAL_CODES`, or
         None."""
         group, generation, member_id = key
-        if code := self._inner.owns(group):
+        if code := self._inner.ownership_error(group):
             return code
         ownership_epoch = self._inner.ownership_epoch(group)
         evidence_epoch = self._fence.evidence_epoch(group, ownership_epoch)
@@ -164,7 +164,7 @@ class MemberFencingBackend:
     async def delete_group(self, group: str) -> int:
         """Deletes the group at the real coordinator, which rejects it if the group has members, then here. Members that
         join meanwhile wait until the deletion ends."""
-        if code := self._inner.owns(group):
+        if code := self._inner.ownership_error(group):
             return code
         self._begin_deletion(group)
         try:
@@ -182,7 +182,7 @@ class MemberFencingBackend:
     async def delete_offsets(self, group: str, topics: Sequence[tuple[str, Sequence[int]]]) -> DeleteResponse:
         """Deletes offsets at the real coordinator, which rejects topics that members subscribe to, then the others
         here."""
-        if code := self._inner.owns(group):
+        if code := self._inner.ownership_error(group):
             return DeleteResponse(code)
         self._begin_deletion(group)
         try:
@@ -229,11 +229,11 @@ class MemberFencingBackend:
             del self._deleting[group]
             self._deleted.pop(group).set_result(None)
 
-    async def await_commits(self, group: str) -> None:
+    async def wait_for_commits(self, group: str) -> None:
         """Waits for running deletions too, so that they have ended when a member joins."""
         while (deleted := self._deleted.get(group)) is not None:
             await asyncio.shield(deleted)
-        await self._inner.await_commits(group)
+        await self._inner.wait_for_commits(group)
 
     # --- delegated to the inner backend --------------------------------------------------------------
 
@@ -243,8 +243,8 @@ class MemberFencingBackend:
     def coordinator(self, group: str) -> ManagerAddress | None:
         return self._inner.coordinator(group)
 
-    def owns(self, group: str) -> int:
-        return self._inner.owns(group)
+    def ownership_error(self, group: str) -> int:
+        return self._inner.ownership_error(group)
 
     def ownership_epoch(self, group: str) -> int:
         return self._inner.ownership_epoch(group)

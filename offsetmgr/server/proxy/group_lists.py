@@ -76,7 +76,7 @@ class GroupLists:
             await asyncio.sleep(0)
         for part in portions(list(real), _LIST_BATCH):
             for group in part:
-                if self._backend.owns(group) == ErrorCode.NONE:
+                if self._backend.ownership_error(group) == ErrorCode.NONE:
                     append(group, real[group])
             await asyncio.sleep(0)
         return encoded(request, {"error_code": ErrorCode.NONE, "groups": EncodedItems(number, data)})
@@ -101,7 +101,7 @@ class GroupLists:
         failed = {**EMPTY_DESCRIPTION, "group_id": group}
         if not self._context.group_allowed(request, Operation.DESCRIBE, group):
             return {**failed, "error_code": ErrorCode.GROUP_AUTHORIZATION_FAILED}
-        if code := self._backend.owns(group):
+        if code := self._backend.ownership_error(group):
             return {**failed, "error_code": code}
         try:
             found = await self._coordinators.describe(group, operations, self._deadline())

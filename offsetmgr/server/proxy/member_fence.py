@@ -21,8 +21,9 @@ Commits during a rebalance. Let C create generation g+1 and answer a JoinGroup w
 - Before M reads that response, no client knows g+1. M accepts commits of g, as if they had come before it.
 - When M reads it, `on_join_response` drops all evidence in one step: from now on M rejects g with ILLEGAL_GENERATION. A
   response "valid" to a Heartbeat of g that is still in flight does not count, since the evidence epoch has changed.
-- Then the relay waits until all commits that started before have ended (`Backend.await_commits`), checks again whether
-  M owns the group, and only then passes the response on. So a client that knows g+1 fetches after the last commit of g.
+- Then the relay waits until all commits that started before have ended (`Backend.wait_for_commits`), checks again
+  whether M owns the group, and only then passes the response on. So a client that knows g+1 fetches after the last
+  commit of g.
   (Exception: a commit that failed with an unknown outcome may still take effect, before any later one. Its member was
   valid, and gets the same error as from Kafka.)
 - If M has lost the group by then, the client gets NOT_COORDINATOR instead, does not know g+1, and joins again through

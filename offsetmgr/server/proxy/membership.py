@@ -70,7 +70,7 @@ class ProxiedMembership:
         group = member.group
         if not self._context.group_allowed(request, Operation.READ, group):
             return error_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, member.member_id)
-        if (code := self._backend.owns(group)) not in _OWNED_CODES:
+        if (code := self._backend.ownership_error(group)) not in _OWNED_CODES:
             return error_response(request, code, member.member_id)
         ownership_epoch = self._backend.ownership_epoch(group)
         if member.session_seconds is not None:
@@ -112,7 +112,7 @@ class ProxiedMembership:
         generation = read_joined(request.version, frame).generation
         self._fence.on_join_response(member.group, ownership_epoch, generation, static=member.instance_id is not None)
         try:
-            await self._backend.await_commits(member.group)
+            await self._backend.wait_for_commits(member.group)
         except OffsetMgrError:
             return error_response(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, member.member_id)
         if not self._still_owned(member.group, ownership_epoch):
@@ -122,4 +122,7 @@ class ProxiedMembership:
     def _still_owned(self, group: str, ownership_epoch: int) -> bool:
         """Whether this manager still owns the group. False while its shard is loading, since ownership is not certain
         then."""
-        return self._backend.owns(group) == ErrorCode.NONE and self._backend.ownership_epoch(group) == ownership_epoch
+        return (
+            self._backend.ownership_error(group) == ErrorCode.NONE
+            and self._backend.ownership_epoch(group) == ownership_epoch
+        )

@@ -120,7 +120,7 @@ class Proxy:
         """Returns for each group whether it has members; omits groups for which that is unknown.
 
         The result is valid until the caller yields control: the relay has passed on no new generation since it asked
-        the real coordinator, and a joining member waits for running commits and deletions (`Backend.await_commits`).
+        the real coordinator, and a joining member waits for running commits and deletions (`Backend.wait_for_commits`).
         """
         backend = self._backend
         if backend is None:

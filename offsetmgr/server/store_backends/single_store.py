@@ -62,7 +62,7 @@ class SingleStoreBackend:
     async def delete_group(self, group: str) -> int:
         """Deletes the group after all of its earlier writes. Returns NONE or GROUP_ID_NOT_FOUND. Raises
         `OffsetMgrError`."""
-        await self.executor.await_writes(group)
+        await self.executor.wait_for_writes(group)
         return await self.executor.call(partial(delete_whole_group, self.executor.store, group))
 
     def metrics(self) -> Mapping[str, float]:

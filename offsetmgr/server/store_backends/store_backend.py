@@ -103,7 +103,7 @@ class StoreBackend:
     def coordinator(self, group: str) -> ManagerAddress | None:  # noqa: ARG002  # one node serves all groups
         return self._node
 
-    def owns(self, group: str) -> int:  # noqa: ARG002
+    def ownership_error(self, group: str) -> int:  # noqa: ARG002
         return ErrorCode.NONE
 
     def ownership_epoch(self, group: str) -> int:  # noqa: ARG002
@@ -213,8 +213,8 @@ class StoreBackend:
         )
         return None
 
-    async def await_commits(self, group: str) -> None:
-        await self._stores.executor.await_writes(group)
+    async def wait_for_commits(self, group: str) -> None:
+        await self._stores.executor.wait_for_writes(group)
 
     def backpressure(self) -> asyncio.Future[None] | None:
         if self._stores.executor.waiting < _MAX_PENDING:

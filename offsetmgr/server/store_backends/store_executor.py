@@ -147,7 +147,7 @@ class StoreExecutor:
         )
         return reads.add(group, partitions)
 
-    async def await_writes(self, group: str) -> None:
+    async def wait_for_writes(self, group: str) -> None:
         """Waits until every earlier write of the group has ended."""
         if unfinished := self._unfinished.get(group):
             await asyncio.wait(set(unfinished))
