@@ -26,11 +26,11 @@ class Backend(Protocol):
     """The operations on groups' offsets that the listener offers to clients."""
 
     def nodes(self) -> Sequence[ManagerAddress]:
-        """All known manager processes including this one, sorted by id."""
+        """Returns all known manager processes including this one, sorted by id."""
         ...
 
     def coordinator(self, group: str) -> ManagerAddress | None:
-        """The manager that owns the group's shard; None while unknown."""
+        """Returns the manager that owns the group's shard; None while it is unknown."""
         ...
 
     def ownership_error(self, group: str) -> int:
@@ -72,7 +72,7 @@ class Backend(Protocol):
         ...
 
     def features(self) -> Mapping[str, int]:
-        """Features beyond Kafka's protocol, each with its highest level (the lowest is 1); ApiVersions responses list
+        """Returns features beyond Kafka's protocol, each with its highest level (the lowest is 1); ApiVersions responses list
         them as supported features. See `offsetmgr.kafka.protocol.conditional_commit`."""
         ...
 

@@ -86,7 +86,7 @@ def test_every_api_that_the_relay_forwards_stands_in_the_table() -> None:
     assert {key: FORWARDED[key][0] for key in ADMIN_APIS} == ADMIN_APIS
 
 
-def test_what_the_table_does_not_know_is_refused() -> None:
+def test_an_api_without_an_entry_is_rejected() -> None:
     """APIs between brokers and controllers, offsets in transactions, other people's transactions, features."""
     unused: Any = None
     request_filter = RequestFilter(
@@ -117,7 +117,7 @@ def test_the_table_knows_every_field_that_names_something(key: int, version: int
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
-def test_refusals_can_be_written_and_stand_where_the_broker_would_have_put_them(key: int, version: int) -> None:
+def test_error_items_are_encoded_in_the_place_of_the_brokers_items(key: int, version: int) -> None:
     resources = API_RESOURCES[key]
     body = encode_request(key, version, sample(load_request_schema(key, version)))
     asked = decode_request(key, version, body, 0)
@@ -183,7 +183,7 @@ def test_the_ids_of_a_fetch_are_read_without_decoding_it(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(response_rewrite.MAX_VERSION + 1))
 @pytest.mark.parametrize("name", ["__offsetmgr_offsets", "long-" * 20, "t", "absent-topic"])
-def test_a_topic_is_cut_out_of_metadata(version: int, name: str) -> None:
+def test_a_topic_is_removed_from_metadata(version: int, name: str) -> None:
     partition = {
         "error_code": 0, "partition_index": 0, "leader_id": 1, "leader_epoch": 3, "replica_nodes": [1, 2],
         "isr_nodes": [1], "offline_replicas": [2],
@@ -222,7 +222,7 @@ def test_a_topic_is_cut_out_of_metadata(version: int, name: str) -> None:
     assert len(after["topics"]) == len(before["topics"]) - 1
 
 
-def test_what_has_no_schema_is_not_known() -> None:
+def test_a_version_without_a_schema_is_unknown() -> None:
     assert not is_known(0, 0)
     with pytest.raises(UnknownEntity):
         load_request_schema(0, 0)

@@ -211,7 +211,7 @@ def fetch_of(ids: list[uuid.UUID]) -> Message:
 # --- groups ---------------------------------------------------------------------------------------
 
 
-def test_more_groups_than_one_request_may_name_are_each_refused_and_no_client_is_asked(relayed: Relayed) -> None:
+def test_too_many_groups_are_all_rejected_without_a_request_to_the_coordinator(relayed: Relayed) -> None:
     with WireClient(relayed.port) as client:
         answer = client.ask(DESCRIBE_GROUPS, 5, {"groups": [f"g{n}" for n in range(50_001)]})
     assert [group["group_id"] for group in answer["groups"]] == [f"g{n}" for n in range(50_001)]
@@ -282,7 +282,7 @@ def test_the_ids_of_a_large_fetch_are_read_in_the_codec_thread(
     assert turns.most <= LARGE_BYTES
 
 
-def test_a_large_fetch_of_ids_that_were_not_known_is_judged_in_the_codec_thread(
+def test_a_large_fetch_of_unknown_ids_is_checked_in_the_codec_thread(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def resolve(_ids: Any) -> None:
@@ -323,7 +323,7 @@ def test_a_large_produce_is_read_in_the_codec_thread_and_not_overtaken(
     assert turns.most <= LARGE_BYTES
 
 
-def test_a_large_produce_that_is_refused_whole_closes_the_connection_of_who_asks_for_no_answer(
+def test_a_rejected_large_produce_with_acks_0_closes_the_connection(
     relayed: Relayed,
 ) -> None:
     topics = [produced(f"t{n}") for n in range(MANY)]
@@ -333,7 +333,7 @@ def test_a_large_produce_that_is_refused_whole_closes_the_connection_of_who_asks
     assert relayed.broker.asked == []
 
 
-def test_a_large_request_that_breaks_the_format_is_cut_off(relayed: Relayed) -> None:
+def test_a_malformed_large_request_closes_the_connection(relayed: Relayed) -> None:
     body = encode_request(PRODUCE, 9, produce_of([produced(f"t{n}") for n in range(MANY)]))
     with WireClient(relayed.port) as client, WireClient(relayed.port) as other:
         client.send(PRODUCE, 9, body[:-10] + TOPIC.encode())
@@ -341,7 +341,7 @@ def test_a_large_request_that_breaks_the_format_is_cut_off(relayed: Relayed) -> 
         other.ask(PRODUCE, 9, produce_of([produced("t")]))
 
 
-def test_a_request_that_is_quickly_decoded_but_slowly_judged_is_a_large_one(
+def test_a_request_that_is_slow_to_check_goes_to_the_codec_thread(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["t"] * 7_500 + [TOPIC]
@@ -355,7 +355,7 @@ def test_a_request_that_is_quickly_decoded_but_slowly_judged_is_a_large_one(
 
 
 @pytest.mark.parametrize("version", [5, 6])
-def test_a_large_admin_request_is_judged_and_refused_in_the_codec_thread(
+def test_a_large_admin_request_is_checked_and_rejected_in_the_codec_thread(
     monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     """All of it, and all but one name."""
@@ -375,7 +375,7 @@ def test_a_large_admin_request_is_judged_and_refused_in_the_codec_thread(
     assert turns.most <= LARGE_BYTES // 10
 
 
-def test_the_coordinators_of_many_transactions_are_read_and_told_in_the_codec_thread(
+def test_the_coordinators_of_many_transactions_are_decoded_in_the_codec_thread(
     relayed: Relayed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = Turns(monkeypatch)

@@ -62,7 +62,7 @@ def test_a_newer_generation_ends_the_older_one_at_once() -> None:
     assert known.judged(6, "n") == 0
 
 
-def test_an_answer_that_comes_late_revives_no_client() -> None:
+def test_a_late_response_is_no_evidence() -> None:
     known = Gate()
     evidence_epoch = known.evidence_epoch()
     known.fence.on_join_response("g", TENURE, 6, static=False)
@@ -102,7 +102,7 @@ def test_short_sessions_make_evidence_short() -> None:
     assert (known.judged(now=0.4), known.judged(now=0.6)) == (0, None)
 
 
-def test_nothing_is_known_in_a_new_tenure() -> None:
+def test_a_new_ownership_epoch_starts_without_evidence() -> None:
     known = Gate()
     assert known.judged(ownership_epoch=2) is None
     assert not known.fence.on_member_proof("g", 2, known.evidence_epoch(), 5, "m", 0.0), "asked in the tenure before"
@@ -117,7 +117,7 @@ def test_a_proof_tells_the_newest_generation() -> None:
     assert fence.check_commit("g", TENURE, 8, "m", 0.0) is None
 
 
-def test_who_is_no_member_commits_while_there_are_none() -> None:
+def test_a_commit_without_a_member_is_accepted_while_the_group_is_empty() -> None:
     fence = MemberFence()
     assert fence.check_commit("g", TENURE, -1, "", 0.0) is None
     assert fence.on_group_proof("g", TENURE, fence.evidence_epoch("g", TENURE), empty=True, sent=0.0)
@@ -129,7 +129,7 @@ def test_who_is_no_member_commits_while_there_are_none() -> None:
     assert fence.check_commit("g", TENURE, -1, "", 0.0) == UNKNOWN_MEMBER
 
 
-def test_no_members_means_that_no_client_known_is_one() -> None:
+def test_evidence_of_an_empty_group_drops_its_members() -> None:
     known = Gate()
     assert known.fence.on_group_proof("g", TENURE, known.evidence_epoch(), empty=True, sent=0.5)
     assert known.judged(now=0.5) is None
@@ -142,7 +142,7 @@ def test_a_join_makes_the_word_that_there_are_no_members_worthless() -> None:
     assert not fence.on_group_proof("g", TENURE, evidence_epoch, empty=True, sent=0.0)
 
 
-def test_who_leaves_is_asked_about() -> None:
+def test_after_a_leave_the_coordinator_is_asked_again() -> None:
     known = Gate()
     evidence_epoch = known.evidence_epoch()
     known.fence.on_leave("g")
@@ -188,7 +188,7 @@ def metadata_answer(version: int) -> bytes:
 
 
 @pytest.mark.parametrize("version", range(response_rewrite.MAX_VERSION + 1))
-def test_only_the_brokers_of_a_metadata_answer_change(version: int) -> None:
+def test_only_the_brokers_of_a_metadata_response_change(version: int) -> None:
     before = metadata_answer(version)
     part = response_rewrite.find_brokers(before, version)
     assert [(b.node_id, b.host, b.port) for b in part.brokers] == [(1, "real-1", 9092), (2, "real-2", 9093)]
@@ -243,7 +243,7 @@ def test_group_requests_are_read_in_every_version(key: int, version: int) -> Non
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_refusals_are_what_clients_can_read_in_every_version(key: int, version: int) -> None:
+def test_error_responses_can_be_decoded_in_every_version(key: int, version: int) -> None:
     asked = request(key, version, {**WHO, **REST[key]})
     body = group_requests.error_response(asked, 16, "m" * 200)
     answer, _ = entity_reader(load_response_schema(key, version))(body, 0)
@@ -253,7 +253,7 @@ def test_refusals_are_what_clients_can_read_in_every_version(key: int, version: 
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY)
-def test_answers_are_read_in_every_version(key: int, version: int) -> None:
+def test_responses_are_parsed_in_every_version(key: int, version: int) -> None:
     message = {
         "error_code": 27, "generation_id": 31, "protocol_name": "range", "protocol_type": "consumer", "leader": "l",
         "member_id": "m", "members": [], "assignment": b"",
@@ -284,7 +284,7 @@ def field_names(schema: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("key", FORWARDED)
-def test_nothing_is_forwarded_whose_answer_could_name_a_broker_or_whose_question_a_group(key: int) -> None:
+def test_no_forwarded_version_names_a_broker_or_a_group(key: int) -> None:
     """Tagged fields among them: those of Produce from version 10 and Fetch from 16 name new leaders (KIP-951)."""
     checked = 0
     for version in range(FORWARDED[key][1] + 1):
@@ -300,7 +300,7 @@ def test_the_version_after_the_highest_fetch_would_name_brokers() -> None:
     assert "node_endpoints" in field_names(load_response_schema(0, FORWARDED[0][1] + 1))
 
 
-def test_only_what_the_broker_speaks_too_is_offered() -> None:
+def test_only_versions_that_the_broker_supports_are_offered() -> None:
     broker = {0: (3, 13), 1: (4, 18), 2: (1, 3), 68: (0, 1), 25: (0, 4), 22: (7, 9)}
     assert common_versions(broker) == {0: (3, 9), 1: (4, 15), 2: (1, 3)}
 

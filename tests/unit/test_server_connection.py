@@ -174,7 +174,7 @@ def test_a_forwarded_frame_goes_out_as_it_is_and_none_is_no_answer() -> None:
         assert client.receive() == client.frame(FORWARDED, 2, b"two", 2)[4:]
 
 
-def test_a_last_answer_and_a_hang_up_end_the_connection_after_what_came_before() -> None:
+def test_a_final_response_and_close_connection_close_after_earlier_responses() -> None:
     def handle(request: ApiRequest) -> HandlerResult:
         return {1: b"first", 2: FinalResponse(b"last"), 3: CLOSE_CONNECTION}[request.version]
 
@@ -186,7 +186,7 @@ def test_a_last_answer_and_a_hang_up_end_the_connection_after_what_came_before()
             assert client.hung_up()
 
 
-def test_what_raises_ends_its_connection_alone() -> None:
+def test_a_handler_that_raises_closes_only_its_connection() -> None:
     async def later() -> bytes:
         raise RuntimeError("a defect")
 
@@ -367,7 +367,7 @@ def test_a_backend_without_room_is_given_no_longer_commits(listening: Listening,
     assert backend.commits == 3
 
 
-def test_who_takes_no_answers_is_read_no_further_and_cut_in_the_end(backend: MemoryBackend) -> None:
+def test_a_client_that_reads_no_responses_is_paused_and_closed_in_the_end(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(200)}}
     limits = ServerLimits(idle_seconds=0.5)
     with Listening(backend, limits=limits) as listening, WireClient(listening.port) as client:
@@ -381,7 +381,7 @@ def test_who_takes_no_answers_is_read_no_further_and_cut_in_the_end(backend: Mem
         assert listening.service.metrics()['connections_cut_total{why="answers not taken"}'] == 1
 
 
-def test_who_takes_answers_slowly_is_neither_idle_nor_cut(backend: MemoryBackend) -> None:
+def test_a_client_that_reads_slowly_is_not_closed(backend: MemoryBackend) -> None:
     backend.offsets["g"] = {"t": {p: (p, -1, "x" * 4000) for p in range(8_000)}}
     with (
         Listening(backend, limits=ServerLimits(idle_seconds=10), hold_time=True) as listening,

@@ -160,7 +160,7 @@ def test_what_is_offered_beyond_kafka_is_announced(client: WireClient, backend: 
 @pytest.mark.parametrize(
     ("api_key", "version"), [(11, 5), (1, 4), (999, 0), (-5, 0), (COMMIT, 10), (COMMIT, 1), (FETCH, 0), (FETCH, -1)]
 )
-def test_what_is_not_spoken_here_is_hung_up_on_as_a_broker_does(client: WireClient, api_key: int, version: int) -> None:
+def test_an_unsupported_api_closes_the_connection(client: WireClient, api_key: int, version: int) -> None:
     client.send(api_key, version, b"\0" * 20)
     assert client.hung_up()
 
@@ -494,7 +494,7 @@ def test_lists_leave_out_what_is_not_allowed(restricted: WireClient) -> None:
     assert [topic["name"] for topic in topics] == ["orders"]
 
 
-def test_all_the_rest_is_refused_for_others_groups(restricted: WireClient, backend: MemoryBackend) -> None:
+def test_other_requests_for_foreign_groups_are_rejected(restricted: WireClient, backend: MemoryBackend) -> None:
     described = restricted.ask(DESCRIBE_GROUPS, 5, {"groups": ["g", "mine-1"], "include_authorized_operations": True})
     assert [(g["error_code"], g["group_state"]) for g in described["groups"]] == [(30, ""), (0, "Empty")]
     found = restricted.ask(FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["g", "mine-1"]})

@@ -45,7 +45,7 @@ def test_a_store_that_fails_is_reported_of_until_it_answers_again_even_if_no_cli
     asyncio.run(scenario())
 
 
-def test_what_a_store_refuses_or_one_group_lacks_is_no_trouble_of_the_store() -> None:
+def test_errors_of_one_group_are_no_failure_of_the_store() -> None:
     async def scenario() -> None:
         store = FaultyStore(MemoryStore())
         async with running(store, probe_interval_s=60) as backend:
@@ -182,7 +182,7 @@ def test_a_partition_that_cannot_be_read_is_an_error_with_the_others() -> None:
     asyncio.run(scenario())
 
 
-def test_a_commit_that_takes_too_long_is_reported_so_and_one_not_begun_by_then_is_not_made() -> None:
+def test_a_commit_times_out_and_is_not_written_if_it_has_not_started() -> None:
     async def scenario() -> None:
         store = SlowStore()
         async with running(store, commit_timeout=1.0) as backend:

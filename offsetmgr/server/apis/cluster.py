@@ -222,7 +222,7 @@ async def _encoded_topics(
 
 
 async def _cluster_id(context: ApiContext) -> str | None:
-    """None while unknown: clients ask again with every Metadata."""
+    """Returns the cluster's id; None while it is unknown. Clients ask again with every Metadata request."""
     if context.cluster is None:
         return context.name
     try:

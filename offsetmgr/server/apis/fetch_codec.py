@@ -97,7 +97,7 @@ def encode_batch(groups: Sequence[bytes]) -> bytes:
 
 
 def _failed(request: FetchRequest, error: int) -> FetchResponse:
-    """Version 1 has no field for an error of the whole group, so each partition carries it."""
+    """Returns a response in which each partition has the error: version 1 has no field for an error of the group."""
     return FetchResponse(
         topics=[(topic, [(p, *_NOTHING, error) for p in partitions]) for topic, partitions in request.topics or ()]
     )

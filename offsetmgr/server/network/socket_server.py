@@ -70,7 +70,7 @@ class SocketServer:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        """Lowest and highest version of each API, as in ApiVersions."""
+        """Returns the lowest and the highest version of each API, as in ApiVersions."""
         if self._versions is not None:
             return self._versions()
         return {api.key: (api.min_version, api.max_version) for api in self.apis.values() if api.advertised}
@@ -199,7 +199,7 @@ class SocketServer:
 
 
 class ServerListener:
-    """One port of a server."""
+    """One listening port of a server."""
 
     def __init__(
         self,
