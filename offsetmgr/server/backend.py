@@ -72,8 +72,8 @@ class Backend(Protocol):
         ...
 
     def features(self) -> Mapping[str, int]:
-        """Returns features beyond Kafka's protocol, each with its highest level (the lowest is 1); ApiVersions responses list
-        them as supported features. See `offsetmgr.kafka.protocol.conditional_commit`."""
+        """Returns features beyond Kafka's protocol, each with its highest level (the lowest is 1); ApiVersions
+        responses list them as supported features. See `offsetmgr.kafka.protocol.conditional_commit`."""
         ...
 
     def metrics(self) -> Mapping[str, float]:

@@ -23,23 +23,23 @@ from offsetmgr.server.proxy.forwarder import FORWARDED, common_versions
 from offsetmgr.server.proxy.member_fence import EMPTY_GROUP_LIFETIME_S, EVIDENCE_LIFETIME_S, MemberFence
 from offsetmgr.server.proxy.response_rewrite import NamedBroker
 
-TENURE = 1
+OWNERSHIP_EPOCH = 1
 ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING = 22, 25, 27
 
 
-class Gate:
-    """A gate that knows member ``m`` of generation 5 of group ``g``, at time 0."""
+class KnownMember:
+    """A fence that knows member ``m`` of generation 5 of group ``g``, at time 0."""
 
     def __init__(self) -> None:
         self.fence = MemberFence()
-        self.fence.on_join_response("g", TENURE, 5, static=False)
-        self.fence.on_sync_response("g", TENURE, self.evidence_epoch(), 5, "m", 0.0)
+        self.fence.on_join_response("g", OWNERSHIP_EPOCH, 5, static=False)
+        self.fence.on_sync_response("g", OWNERSHIP_EPOCH, self.evidence_epoch(), 5, "m", 0.0)
 
     def evidence_epoch(self) -> int:
-        return self.fence.evidence_epoch("g", TENURE)
+        return self.fence.evidence_epoch("g", OWNERSHIP_EPOCH)
 
-    def judged(
-        self, generation: int = 5, member: str = "m", *, now: float = 0.0, ownership_epoch: int = TENURE
+    def check(
+        self, generation: int = 5, member: str = "m", *, now: float = 0.0, ownership_epoch: int = OWNERSHIP_EPOCH
     ) -> int | None:
         return self.fence.check_commit("g", ownership_epoch, generation, member, now)
 
@@ -48,112 +48,114 @@ class Gate:
 
 
 def test_a_member_that_was_synced_may_commit_while_that_is_fresh() -> None:
-    known = Gate()
-    assert known.judged(now=EVIDENCE_LIFETIME_S - 0.01) == 0
-    assert known.judged(now=EVIDENCE_LIFETIME_S) is None, "C must be asked again"
+    known = KnownMember()
+    assert known.check(now=EVIDENCE_LIFETIME_S - 0.01) == 0
+    assert known.check(now=EVIDENCE_LIFETIME_S) is None, "C must be asked again"
 
 
 def test_a_newer_generation_ends_the_older_one_at_once() -> None:
-    known = Gate()
-    known.fence.on_join_response("g", TENURE, 6, static=False)
-    assert known.judged(5) == ILLEGAL_GENERATION
-    assert known.judged(6, "n") == REBALANCING, "until C has written the generation down"
-    known.fence.on_sync_response("g", TENURE, known.evidence_epoch(), 6, "n", 0.0)
-    assert known.judged(6, "n") == 0
+    known = KnownMember()
+    known.fence.on_join_response("g", OWNERSHIP_EPOCH, 6, static=False)
+    assert known.check(5) == ILLEGAL_GENERATION
+    assert known.check(6, "n") == REBALANCING, "until C has written the generation down"
+    known.fence.on_sync_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 6, "n", 0.0)
+    assert known.check(6, "n") == 0
 
 
 def test_a_late_response_is_no_evidence() -> None:
-    known = Gate()
+    known = KnownMember()
     evidence_epoch = known.evidence_epoch()
-    known.fence.on_join_response("g", TENURE, 6, static=False)
-    known.fence.on_join_response("g", TENURE, 5, static=False)
-    known.fence.on_heartbeat_response("g", TENURE, evidence_epoch, 5, "m", 0.0)
-    assert not known.fence.on_member_proof("g", TENURE, evidence_epoch, 5, "m", 0.0)
-    assert known.judged(5) == ILLEGAL_GENERATION
+    known.fence.on_join_response("g", OWNERSHIP_EPOCH, 6, static=False)
+    known.fence.on_join_response("g", OWNERSHIP_EPOCH, 5, static=False)
+    known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, evidence_epoch, 5, "m", 0.0)
+    assert not known.fence.on_member_proof("g", OWNERSHIP_EPOCH, evidence_epoch, 5, "m", 0.0)
+    assert known.check(5) == ILLEGAL_GENERATION
 
 
 def test_a_static_member_that_is_replaced_is_asked_about_though_the_generation_is_the_same() -> None:
-    known = Gate()
+    known = KnownMember()
     evidence_epoch = known.evidence_epoch()
-    known.fence.on_join_response("g", TENURE, 5, static=True)
-    known.fence.on_heartbeat_response("g", TENURE, evidence_epoch, 5, "m", 0.0)
-    known.fence.on_heartbeat_response("g", TENURE, known.evidence_epoch(), 5, "m", 0.0)
-    assert known.judged() is None, "a Heartbeat alone does not bring it back"
-    assert not known.fence.heartbeat_suffices("g", TENURE, 5, "m", 0.0)
+    known.fence.on_join_response("g", OWNERSHIP_EPOCH, 5, static=True)
+    known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, evidence_epoch, 5, "m", 0.0)
+    known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 5, "m", 0.0)
+    assert known.check() is None, "a Heartbeat alone does not bring it back"
+    assert not known.fence.heartbeat_suffices("g", OWNERSHIP_EPOCH, 5, "m", 0.0)
 
 
 def test_a_dynamic_member_of_the_same_generation_ends_nothing() -> None:
-    known = Gate()
-    known.fence.on_join_response("g", TENURE, 5, static=False)
-    assert known.judged() == 0
+    known = KnownMember()
+    known.fence.on_join_response("g", OWNERSHIP_EPOCH, 5, static=False)
+    assert known.check() == 0
 
 
 def test_heartbeats_prolong_without_a_gap_as_long_as_a_session() -> None:
-    known = Gate()
-    known.fence.on_heartbeat_response("g", TENURE, known.evidence_epoch(), 5, "m", 3.0)
-    assert known.judged(now=4.0) == 0
-    known.fence.on_heartbeat_response("g", TENURE, known.evidence_epoch(), 5, "m", 8.0)
-    assert known.judged(now=8.0) is None, "it may have been thrown out meanwhile"
+    known = KnownMember()
+    known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 5, "m", 3.0)
+    assert known.check(now=4.0) == 0
+    known.fence.on_heartbeat_response("g", OWNERSHIP_EPOCH, known.evidence_epoch(), 5, "m", 8.0)
+    assert known.check(now=8.0) is None, "it may have been thrown out meanwhile"
 
 
 def test_short_sessions_make_evidence_short() -> None:
-    known = Gate()
-    known.fence.on_join_request("g", TENURE, 1.0)
-    assert (known.judged(now=0.4), known.judged(now=0.6)) == (0, None)
+    known = KnownMember()
+    known.fence.on_join_request("g", OWNERSHIP_EPOCH, 1.0)
+    assert (known.check(now=0.4), known.check(now=0.6)) == (0, None)
 
 
 def test_a_new_ownership_epoch_starts_without_evidence() -> None:
-    known = Gate()
-    assert known.judged(ownership_epoch=2) is None
+    known = KnownMember()
+    assert known.check(ownership_epoch=2) is None
     assert not known.fence.on_member_proof("g", 2, known.evidence_epoch(), 5, "m", 0.0), "asked in the tenure before"
-    assert known.judged(4, ownership_epoch=2) is None, "not even which generations are over"
+    assert known.check(4, ownership_epoch=2) is None, "not even which generations are over"
 
 
 def test_a_proof_tells_the_newest_generation() -> None:
     fence = MemberFence()
-    assert fence.on_member_proof("g", TENURE, fence.evidence_epoch("g", TENURE), 7, "m", 0.0)
-    assert fence.check_commit("g", TENURE, 7, "m", 0.0) == 0
-    assert fence.check_commit("g", TENURE, 6, "m", 0.0) == ILLEGAL_GENERATION
-    assert fence.check_commit("g", TENURE, 8, "m", 0.0) is None
+    assert fence.on_member_proof("g", OWNERSHIP_EPOCH, fence.evidence_epoch("g", OWNERSHIP_EPOCH), 7, "m", 0.0)
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, 7, "m", 0.0) == 0
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, 6, "m", 0.0) == ILLEGAL_GENERATION
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, 8, "m", 0.0) is None
 
 
 def test_a_commit_without_a_member_is_accepted_while_the_group_is_empty() -> None:
     fence = MemberFence()
-    assert fence.check_commit("g", TENURE, -1, "", 0.0) is None
-    assert fence.on_group_proof("g", TENURE, fence.evidence_epoch("g", TENURE), empty=True, sent=0.0)
-    assert fence.check_commit("g", TENURE, -1, "", EMPTY_GROUP_LIFETIME_S / 2) == 0
-    assert fence.check_commit("g", TENURE, -1, "", EMPTY_GROUP_LIFETIME_S) is None
-    fence.on_join_response("g", TENURE, 1, static=False)
-    assert fence.check_commit("g", TENURE, -1, "", 0.0) is None
-    assert fence.on_group_proof("g", TENURE, fence.evidence_epoch("g", TENURE), empty=False, sent=0.0)
-    assert fence.check_commit("g", TENURE, -1, "", 0.0) == UNKNOWN_MEMBER
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, -1, "", 0.0) is None
+    assert fence.on_group_proof("g", OWNERSHIP_EPOCH, fence.evidence_epoch("g", OWNERSHIP_EPOCH), empty=True, sent=0.0)
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, -1, "", EMPTY_GROUP_LIFETIME_S / 2) == 0
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, -1, "", EMPTY_GROUP_LIFETIME_S) is None
+    fence.on_join_response("g", OWNERSHIP_EPOCH, 1, static=False)
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, -1, "", 0.0) is None
+    assert fence.on_group_proof("g", OWNERSHIP_EPOCH, fence.evidence_epoch("g", OWNERSHIP_EPOCH), empty=False, sent=0.0)
+    assert fence.check_commit("g", OWNERSHIP_EPOCH, -1, "", 0.0) == UNKNOWN_MEMBER
 
 
 def test_evidence_of_an_empty_group_drops_its_members() -> None:
-    known = Gate()
-    assert known.fence.on_group_proof("g", TENURE, known.evidence_epoch(), empty=True, sent=0.5)
-    assert known.judged(now=0.5) is None
+    known = KnownMember()
+    assert known.fence.on_group_proof("g", OWNERSHIP_EPOCH, known.evidence_epoch(), empty=True, sent=0.5)
+    assert known.check(now=0.5) is None
 
 
 def test_a_join_makes_the_word_that_there_are_no_members_worthless() -> None:
     fence = MemberFence()
-    evidence_epoch = fence.evidence_epoch("g", TENURE)
-    fence.on_join_response("g", TENURE, 1, static=False)
-    assert not fence.on_group_proof("g", TENURE, evidence_epoch, empty=True, sent=0.0)
+    evidence_epoch = fence.evidence_epoch("g", OWNERSHIP_EPOCH)
+    fence.on_join_response("g", OWNERSHIP_EPOCH, 1, static=False)
+    assert not fence.on_group_proof("g", OWNERSHIP_EPOCH, evidence_epoch, empty=True, sent=0.0)
 
 
 def test_after_a_leave_the_coordinator_is_asked_again() -> None:
-    known = Gate()
+    known = KnownMember()
     evidence_epoch = known.evidence_epoch()
     known.fence.on_leave("g")
-    assert known.judged() is None
-    assert not known.fence.on_member_proof("g", TENURE, evidence_epoch, 5, "m", 0.0)
+    assert known.check() is None
+    assert not known.fence.on_member_proof("g", OWNERSHIP_EPOCH, evidence_epoch, 5, "m", 0.0)
 
 
 def test_groups_without_fresh_evidence_are_forgotten_once_there_are_many() -> None:
     fence = MemberFence()
     for n in range(10_001):
-        fence.on_member_proof(f"g{n}", TENURE, fence.evidence_epoch(f"g{n}", TENURE), 1, "m", 0.0 if n else 100.0)
+        fence.on_member_proof(
+            f"g{n}", OWNERSHIP_EPOCH, fence.evidence_epoch(f"g{n}", OWNERSHIP_EPOCH), 1, "m", 0.0 if n else 100.0
+        )
     fence.sweep(100.0)
     assert len(fence) == 1
 
