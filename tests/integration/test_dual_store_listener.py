@@ -173,7 +173,7 @@ def test_both_agree_whatever_failed_in_between(tmp_path: Path) -> None:
                 kafka.stop()
                 kafka.start()
                 acknowledged(share)
-            lacking = ("secondary_pending", "primary_doubts")
+            lacking = ("secondary_pending", "primary_in_doubt")
             wait_for(lambda: not any(front.backend.metrics()[name] for name in lacking), "ZooKeeper has everything")
             assert front.backend.metrics()["secondary_dropped_total"] == 0
         with KafkaStore(kafka.bootstrap, PATIENT) as first, ZookeeperStore(zookeeper.connect, config=PATIENT) as second:

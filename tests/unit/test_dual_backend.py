@@ -202,7 +202,7 @@ def test_a_write_in_doubt_that_reached_the_primary_reaches_the_secondary() -> No
             assert await backend.commit(commit("g", 6)) == CommitResponse(0, {("t", 0): 15})
             assert (held(first), held(second)) == ({A: 6}, {A: 5})
             await until(lambda: held(second) == {A: 6}, "what was in doubt")
-            await until(lambda: backend.metrics()["primary_doubts"] == 0, "the end of the doubt")
+            await until(lambda: backend.metrics()["primary_in_doubt"] == 0, "the end of the doubt")
 
     asyncio.run(scenario())
 
@@ -214,7 +214,7 @@ def test_a_write_in_doubt_that_did_not_reach_the_primary_is_dropped() -> None:
             await backend.commit(commit("g", 5))
             first.fail("write", CoordinatorNotAvailable("first"), group="g", times=1)
             await backend.commit(commit("g", 6))
-            await until(lambda: backend.metrics()["primary_doubts"] == 0, "the end of the doubt")
+            await until(lambda: backend.metrics()["primary_in_doubt"] == 0, "the end of the doubt")
 
             assert (held(first), held(second)) == ({A: 5}, {A: 5})
 

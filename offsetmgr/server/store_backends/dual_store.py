@@ -126,7 +126,7 @@ class DualStoreBackend(SingleStoreBackend):
             "secondary_failing": int(self._secondary.failing),
             "secondary_failures_total": self._secondary.failures,
             "secondary_dropped_total": self._secondary.dropped,
-            "primary_doubts": self._in_doubt.count,
+            "primary_in_doubt": self._in_doubt.count,
         }
 
     async def close(self, grace: float) -> None:
